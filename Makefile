@@ -1,0 +1,49 @@
+# Each target makes the virtual environment it needs. `make demo` installs what running takes, the others what
+# developing takes.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip --disable-pip-version-check --quiet
+
+.PHONY: demo test lint bench wheel clean
+
+demo: $(VENV)/.run
+	$(BIN)/hop demo $(ARGS)
+
+test: $(VENV)/.dev
+	$(BIN)/pytest $(ARGS)
+
+lint: $(VENV)/.dev wheel
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --python-executable build/wheel-venv/bin/python -p hoptimizer
+
+bench: $(VENV)/.dev
+	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/retrieval.py
+
+# The built wheel in an environment of its own: the type checker reads it there, so a file that the wheel lacks is
+# an import error. Its dependencies are lent by the main environment.
+wheel: $(VENV)/.dev
+	rm -rf build && $(BIN)/python -m build --wheel --outdir build/dist . > build.log 2>&1 || (cat build.log; exit 1)
+	rm build.log
+	$(PYTHON) -m venv --without-pip build/wheel-venv
+	$(BIN)/python -m pip --disable-pip-version-check --quiet --python build/wheel-venv install --no-deps build/dist/*.whl
+	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
+	  > $$(build/wheel-venv/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/lent.pth
+	cd build && wheel-venv/bin/hop --help > /dev/null
+
+$(VENV)/.run: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV): takes some minutes"
+	$(PIP) install --constraint constraints.txt torch
+	$(PIP) install --constraint constraints.txt --editable .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.run
+	$(PIP) install --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build

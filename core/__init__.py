@@ -1,0 +1,43 @@
+"""hoptimizer: compile multi-hop question answering programs, and compare every variant in MLflow."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hoptimizer.comparison import compare_variants
+    from hoptimizer.config import Config, load_config, make_config
+    from hoptimizer.models.errors import UserError
+    from hoptimizer.tracking import Tracker
+    from hoptimizer.variants import compile_variant, evaluate_variant
+    from hoptimizer.workbench import Workbench
+
+# Imported when first used: torch, DSPy and MLflow together take seconds.
+_HOMES = {
+    "Config": "hoptimizer.config",
+    "Tracker": "hoptimizer.tracking",
+    "UserError": "hoptimizer.models.errors",
+    "Workbench": "hoptimizer.workbench",
+    "compare_variants": "hoptimizer.comparison",
+    "compile_variant": "hoptimizer.variants",
+    "evaluate_variant": "hoptimizer.variants",
+    "load_config": "hoptimizer.config",
+    "make_config": "hoptimizer.config",
+}
+
+__all__ = [
+    "Config",
+    "Tracker",
+    "UserError",
+    "Workbench",
+    "compare_variants",
+    "compile_variant",
+    "evaluate_variant",
+    "load_config",
+    "make_config",
+]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

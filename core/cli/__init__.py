@@ -1,0 +1,25 @@
+"""The command line, ``hop``."""
+
+import os
+import sys
+
+
+def main() -> None:
+    """Run ``hop`` on the process's arguments.
+
+    A mistake of the user's ends in one line on stderr and exit code 2, Ctrl-C in exit code 130; anything else that
+    rises is a bug, and keeps its traceback.
+    """
+    # Progress is shown by hop itself; bars of the libraries below would cross it. They read this when imported.
+    os.environ.setdefault("TQDM_DISABLE", "1")
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+    from hoptimizer.cli.app import app
+    from hoptimizer.models.errors import UserError
+
+    try:
+        app(prog_name="hop")
+    except UserError as error:
+        sys.stderr.write(f"hop: {' '.join(str(error).split())}\n")
+        sys.exit(2)

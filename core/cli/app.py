@@ -1,0 +1,24 @@
+"""The verbs of ``hop``."""
+
+import typer
+
+from hoptimizer.cli import data, doctor, index, models, work
+
+app = typer.Typer(
+    name="hop",
+    help="Compile multi-hop question answering programs, and compare every variant in MLflow.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+app.command("demo")(work.demo_command)
+app.add_typer(data.app, name="data")
+app.add_typer(models.app, name="models")
+app.add_typer(index.app, name="index")
+app.command("ask")(work.ask_command)
+app.command("compile")(work.compile_command)
+app.command("eval")(work.eval_command)
+app.command("compare")(work.compare_command)
+app.command("doctor")(doctor.doctor_command)

@@ -1,0 +1,59 @@
+"""What commands print: results on stdout, everything else on stderr."""
+
+import contextlib
+import json
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from hoptimizer.report import Report
+
+_STDOUT = sys.stdout
+
+
+@contextlib.contextmanager
+def working() -> Iterator[Report]:
+    """Show progress on stderr while a command works.
+
+    What libraries print meanwhile goes to stderr too, so that stdout holds the result alone. Where stderr is no
+    terminal, each stage is told once, when it starts.
+
+    Yields:
+        a function to report progress with.
+    """
+    console = Console(file=sys.stderr)
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[remark]}"),
+        TimeElapsedColumn(),
+    )
+    progress = Progress(*columns, console=console, disable=not console.is_terminal)
+    stages: dict[str, Any] = {}
+
+    def report(stage: str, done: int, total: int, remark: str) -> None:
+        if stage not in stages:
+            stages[stage] = progress.add_task(stage, total=total or None, remark="")
+            if not console.is_terminal:
+                console.print(stage, highlight=False)
+        progress.update(stages[stage], completed=done, total=total or None, remark=remark)
+
+    with warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr), progress:
+        warnings.simplefilter("ignore")
+        yield report
+
+
+def show(result: dict[str, Any], as_json: bool, *tables: RenderableType) -> None:
+    """Print a command's result: one JSON object, or tables for people."""
+    if as_json:
+        _STDOUT.write(json.dumps(result, ensure_ascii=False) + "\n")
+        return
+    console = Console(file=_STDOUT)
+    for table in tables:
+        console.print(table)

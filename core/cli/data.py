@@ -1,0 +1,141 @@
+"""``hop data``: data sets."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hoptimizer.cli.options import Json
+
+app = typer.Typer(name="data", help="List, check, import and start data sets.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_command(as_json: Json = False) -> None:
+    """List the bundled data sets and the published formats that can be imported.
+
+    Example:
+
+        hop data list
+    """
+    from rich.table import Table
+
+    from hoptimizer.cli.console import show
+    from hoptimizer.eval.dataset import bundled
+    from hoptimizer.eval.importers_formats import FORMATS
+
+    listing = Table("name", "how to use it", box=None, header_style="bold", pad_edge=False)
+    for name in bundled():
+        listing.add_row(name, f"bundled: data={name}")
+    for name in FORMATS:
+        listing.add_row(name, f"published: hop data import {name} FILE --out DIR, then data=DIR")
+    show({"bundled": list(bundled()), "published": list(FORMATS)}, as_json, listing)
+
+
+@app.command("check")
+def check_command(
+    path: Annotated[str, typer.Argument(help="A data set's folder, or a bundled set's name.")],
+    corpus: Annotated[Path | None, typer.Option(help="A corpus file instead of the folder's own.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Validate a data set: figures of each split, and every problem with its file, line and field.
+
+    Exits with code 2 where there is a problem.
+
+    Example:
+
+        hop data check my-data
+    """
+    from rich.table import Table
+
+    from hoptimizer.cli.console import show
+    from hoptimizer.eval.dataset import check
+
+    found = check(path, corpus)
+    listing = Table("split", "questions", "types", "passages", "hops", box=None, header_style="bold", pad_edge=False)
+    for name, split in found.splits.items():
+        types = ", ".join(f"{kind} {count}" for kind, count in split.types.items())
+        listing.add_row(name, str(split.questions), types, _mean(split.mean_passages), _mean(split.mean_hops))
+    corpus_line = f"corpus: {found.corpus.passages} passages, {found.corpus.mean_words:.0f} words each on average"
+    problems = [f"problem: {problem}" for problem in found.problems]
+    if found.more_problems:
+        problems.append(f"... and {found.more_problems} more")
+    show(found.model_dump(), as_json, listing, corpus_line, *problems)
+    if found.problems:
+        raise typer.Exit(2)
+
+
+def _mean(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f}"
+
+
+@app.command("import")
+def import_command(
+    name: Annotated[str, typer.Argument(help="The published format; `hop data list` shows them.")],
+    paths: Annotated[
+        list[str], typer.Argument(metavar="FILE | SPLIT=FILE...", help="One file to divide, or one a split.")
+    ],
+    out: Annotated[Path, typer.Option(help="The folder to make.")],
+    corpus: Annotated[Path | None, typer.Option(help="A file with more passages to search among.")] = None,
+    decompositions: Annotated[
+        list[Path] | None, typer.Option(help="2WikiMultihopQA's decompositions, for hops and rationales.")
+    ] = None,
+    sizes: Annotated[str | None, typer.Option(help="Splits of one file: train=0.8,dev=0.1,test=0.1.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the division.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Make a data set's folder from a published data set; its corpus is the pooled contexts of the questions.
+
+    Examples:
+
+        hop data import hotpotqa hotpot_dev_distractor_v1.json --out hotpot
+
+        hop data import musique train=musique_ans_train.jsonl dev=musique_ans_dev.jsonl --out musique
+    """
+    from hoptimizer.cli.console import show
+    from hoptimizer.eval.importers import import_published, parse_sizes
+    from hoptimizer.models.errors import UserError
+
+    named = {split: Path(file) for split, _, file in (path.partition("=") for path in paths) if file}
+    if not named and len(paths) > 1:
+        raise UserError(f"{paths[1]}: give one file, or one a split as train=FILE dev=FILE")
+    if named and len(named) < len(paths):
+        raise UserError(f"{paths}: give each file as SPLIT=FILE, each split once, or one file alone")
+    made = import_published(
+        name,
+        named or Path(paths[0]),
+        out,
+        corpus=corpus,
+        decompositions=decompositions or (),
+        sizes=parse_sizes(sizes) if sizes else None,
+        seed=seed,
+    )
+    result = {
+        "folder": str(made.folder),
+        "splits": made.splits,
+        "passages": made.passages,
+        "unanswerable": made.unanswerable,
+        "decomposed": made.decomposed,
+    }
+    splits = ", ".join(f"{split} {count}" for split, count in made.splits.items())
+    show(
+        result, as_json, f"{made.folder}: {splits} questions, {made.passages} passages; use it with data={made.folder}"
+    )
+
+
+@app.command("new")
+def new_command(
+    out: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to make.")], as_json: Json = False
+) -> None:
+    """Start a data set: a small valid one, to be replaced by your own questions and passages.
+
+    Example:
+
+        hop data new my-data
+    """
+    from hoptimizer.cli.console import show
+    from hoptimizer.eval.folder import new
+
+    new(out)
+    line = f"{out}: a small example; put your own lines in and run `hop data check {out}`"
+    show({"folder": str(out)}, as_json, line)

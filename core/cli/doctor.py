@@ -1,0 +1,26 @@
+"""``hop doctor``."""
+
+from dataclasses import asdict
+
+from hoptimizer.cli.options import Json, Words, read_words
+
+
+def doctor_command(words: Words = None, as_json: Json = False) -> None:
+    """Show what works on this machine, and what to do about what doesn't.
+
+    Example:
+
+        hop doctor lm.default=openai/gpt-4o-mini
+    """
+    from rich.table import Table
+
+    from hoptimizer.cli.console import show, working
+    from hoptimizer.doctor import examine
+
+    config = read_words(words, {"data": "atlas"})
+    with working():
+        findings = examine(config)
+    listing = Table("", "what", "found", "what to do", box=None, header_style="bold", pad_edge=False)
+    for finding in findings:
+        listing.add_row("ok" if finding.works else "--", finding.what, finding.detail, finding.remedy)
+    show({"findings": [asdict(finding) for finding in findings]}, as_json, listing)

@@ -1,0 +1,75 @@
+"""``hop index``: the retriever's index."""
+
+from typing import Annotated
+
+import typer
+
+from hoptimizer.cli.options import Json, Words, read_words
+
+app = typer.Typer(name="index", help="The retriever's index over a data set's corpus.", no_args_is_help=True)
+
+
+@app.command("build")
+def build_command(words: Words = None, as_json: Json = False) -> None:
+    """Build the index of a corpus, where there is none yet or the corpus has changed.
+
+    Example:
+
+        hop index build data=atlas retriever.index=plaid
+    """
+    from hoptimizer.cli.console import show, working
+    from hoptimizer.workbench import Workbench
+
+    config = read_words(words)
+    with working() as report:
+        bench = Workbench(config, report)
+        retriever = bench.retriever
+        result = {"data": bench.data.name, "passages": len(bench.data.corpus), "retriever": retriever.name}
+    show(result, as_json, f"{result['retriever']} index of {result['data']}: {result['passages']} passages")
+
+
+@app.command("search")
+def search_command(
+    query: Annotated[str, typer.Argument(help="What to search for.")], words: Words = None, as_json: Json = False
+) -> None:
+    """Search a corpus.
+
+    Example:
+
+        hop index search "Who painted the Mona Lisa?" data=atlas retriever.k=3
+    """
+    from rich.table import Table
+
+    from hoptimizer.cli.console import show, working
+    from hoptimizer.workbench import Workbench
+
+    config = read_words(words)
+    with working() as report:
+        [found] = Workbench(config, report).retriever.search([query], config.retriever.k)
+    listing = Table("score", "id", "passage", box=None, header_style="bold", pad_edge=False)
+    for passage in found:
+        listing.add_row(f"{passage.score:.2f}", passage.id, str(passage))
+    rows = [{"id": p.id, "title": p.title, "text": p.text, "score": p.score} for p in found]
+    show({"query": query, "passages": rows}, as_json, listing)
+
+
+@app.command("info")
+def info_command(words: Words = None, as_json: Json = False) -> None:
+    """Show which index a config has, what it is tied to and how large it is.
+
+    Example:
+
+        hop index info data=atlas
+    """
+    from rich.table import Table
+
+    from hoptimizer.cli.console import show
+    from hoptimizer.retrieval import index_info
+    from hoptimizer.workbench import Workbench
+
+    config = read_words(words)
+    info = index_info(config.retriever, Workbench(config).data.corpus)
+    listing = Table(box=None, show_header=False, pad_edge=False)
+    for key, value in info.items():
+        listing.add_row(key, str(value))
+    show(info, as_json, listing)

@@ -1,0 +1,52 @@
+"""Arguments that commands share."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[CONFIG.yaml] [KEY=VALUE]...",
+        help="A config file, and settings that win over it, e.g. data=atlas program.name=ircot.",
+        show_default=False,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and all else on stderr.")]
+Run = Annotated[str | None, typer.Option("--run", metavar="ID", help="The MLflow run of a compiled variant.")]
+Split = Annotated[str, typer.Option("--split", help="The questions: train, dev or test.")]
+
+
+def read_words(words: Sequence[str] | None, base: dict[str, Any] | None = None) -> Any:  # noqa: ANN401 - a Config, imported late
+    """The config that a command's words describe: files first, then ``key=value`` arguments.
+
+    Args:
+        words: what the user typed.
+        base: plain data that they win over.
+
+    Raises:
+        UserError: more than one file, or a key or value that is not known.
+    """
+    from hoptimizer.config import load_config
+    from hoptimizer.models.errors import UserError
+
+    files = [Path(word) for word in words or () if "=" not in word]
+    if len(files) > 1:
+        raise UserError(f"{files[1]}: one config file is enough; everything else is key=value")
+    return load_config(files[0] if files else None, [word for word in words or () if "=" in word], base)
+
+
+def config_of_run(run_id: str, words: Sequence[str] | None) -> Any:  # noqa: ANN401 - a Config, imported late
+    """The config of a run, changed by a command's words.
+
+    The words say where the run is kept, too, where that is not the default store.
+    """
+    from hoptimizer.config import TrackingSettings
+    from hoptimizer.tracking import Tracker
+
+    uri = next((word.partition("=")[2] for word in words or () if word.startswith("tracking.uri=")), None)
+    uri = uri or TrackingSettings().uri
+    base = Tracker(uri, "Default").config_values(run_id)
+    return read_words(words, base | {"tracking": base.get("tracking", {}) | {"uri": uri}})

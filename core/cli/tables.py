@@ -1,0 +1,123 @@
+"""Results as tables for people."""
+
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from hoptimizer.comparison import COLUMNS, Comparison
+from hoptimizer.config import TrackingSettings
+from hoptimizer.variants import Variant
+
+_PERCENT = ("em", "f1", "recall")
+_COUNTS = ("passages", "lm_calls", "retrievals", "seconds_per_question")
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number == 0 else "right")
+    return table
+
+
+def _value(name: str, value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{100 * value:.1f}" if name in _PERCENT else f"{value:.2f}"
+
+
+def _metrics(metrics: dict[str, float]) -> list[str]:
+    return [_value(name, metrics.get(name)) for name in (*_PERCENT, *_COUNTS)]
+
+
+def _failures(metrics: dict[str, float]) -> str:
+    return f"{metrics['failures']:.0f} questions failed, {metrics['parse_failures']:.0f} outputs could not be parsed"
+
+
+def scores(variant: Variant) -> Table:
+    """Scores of one variant."""
+    table = _table(f"run {variant.run_id} on {variant.split}, n = {len(variant.after.rows)}", "", *_PERCENT, *_COUNTS)
+    table.add_row(variant.config.program.name, *_metrics(variant.after.metrics))
+    table.caption = _failures(variant.after.metrics)
+    return table
+
+
+def before_and_after(variant: Variant) -> Table:
+    """Scores of a compiled variant and of its uncompiled self."""
+    if variant.before is None:
+        return scores(variant)
+    table = _table(f"run {variant.run_id} on {variant.split}, n = {len(variant.after.rows)}", "", *_PERCENT, *_COUNTS)
+    table.add_row(f"{variant.config.program.name}, uncompiled", *_metrics(variant.before.metrics))
+    table.add_row(f"{variant.config.program.name}, compiled", *_metrics(variant.after.metrics), style="bold")
+    table.caption = _failures(variant.after.metrics)
+    return table
+
+
+def comparison(compared: Comparison) -> Table:
+    """Variants side by side."""
+    present = [name for name in COLUMNS if any(name in v.estimates for v in compared.variants)]
+    table = _table(
+        f"{compared.split}, n = {len(compared.variants[0].ids)}, 95% intervals",
+        "variant",
+        "run",
+        *present,
+        f"Δ {compared.metric}",
+    )
+    deltas = ["baseline"] + [
+        f"{100 * d.difference:+.1f} [{100 * d.low:+.1f}, {100 * d.high:+.1f}]" for d in compared.differences
+    ]
+    for variant, delta in zip(compared.variants, deltas, strict=True):
+        cells = [_value(name, variant.estimates[name].mean if name in variant.estimates else None) for name in present]
+        if estimate := variant.estimates.get(compared.metric):
+            position = present.index(compared.metric)
+            cells[position] += f" [{_value(compared.metric, estimate.low)}, {_value(compared.metric, estimate.high)}]"
+        table.add_row(variant.name, variant.run_id[:8], *cells, delta)
+    return table
+
+
+def answer(question: str, result: dict[str, Any]) -> list[RenderableType]:
+    """An answer and the steps that led to it."""
+    steps = _table("", "step", "asked", "came out")
+    for column in steps.columns:
+        column.justify = "left"
+        column.overflow = "fold"
+    titles = {passage["id"]: passage["title"] for passage in result["passages"]}
+    for record in result["steps"]:
+        asked = record["inputs"].get("query") or record["inputs"].get("thoughts") or record["inputs"].get("question")
+        out = record["outputs"]
+        came = ", ".join(titles.get(id, id) for id in out["passages"]) if "passages" in out else _joined(out)
+        steps.add_row(record["step"], asked, record["failure"] or came)
+    return [Text(question, style="bold"), steps, Text(f"\nAnswer: {result['answer']}", style="bold green")]
+
+
+def _joined(outputs: dict[str, Any]) -> str:
+    return " · ".join(str(value) for value in outputs.values())
+
+
+def demo(result: dict[str, Any]) -> list[RenderableType]:
+    """Variants of the demo, and what compiling did."""
+    n = result["variants"][0]["n"]
+    table = _table(f"atlas test, n = {n}", "variant", "run", *_PERCENT, *_COUNTS)
+    for row in result["variants"]:
+        name = f"{row['program']}, {'compiled' if row['compiled'] else 'uncompiled'}"
+        table.add_row(name, row["run_id"][:8], *_metrics(row["metrics"]), style="bold" if row["compiled"] else "")
+    gains = _table("what compiling did (paired, 95% interval)", "program", "before", "after", "difference")
+    for row in result["comparisons"]:
+        low, high = row["interval"]
+        gains.add_row(
+            f"{row['program']} {row['metric']}",
+            _value(row["metric"], row["before"]),
+            _value(row["metric"], row["after"]),
+            f"{100 * row['difference']:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]",
+        )
+    seconds = f"{result['seconds']:.0f} seconds, {result['parse_failures']} outputs could not be parsed"
+    return [table, Text(), gains, Text(), Text(seconds, style="dim")]
+
+
+def open_mlflow(tracking: TrackingSettings) -> Text:
+    """The command that opens the runs in MLflow."""
+    command = f"mlflow ui --backend-store-uri {tracking.uri}"
+    if not tracking.uri.startswith(("sqlite", "file", "postgresql", "mysql", "mssql")):
+        command = f"open {tracking.uri}"
+    return Text(f"Runs, predictions and plots: {command}", style="cyan")

@@ -1,0 +1,140 @@
+"""``hop compile, eval, compare, ask, demo``."""
+
+from typing import Annotated
+
+import typer
+
+from hoptimizer.cli.console import show, working
+from hoptimizer.cli.options import Json, Run, Split, Words, config_of_run, read_words
+
+
+def compile_command(words: Words = None, split: Split = "dev", as_json: Json = False) -> None:
+    """Compile a program for a data set and keep the variant as an MLflow run.
+
+    The program is scored before and after. Give the same command again to continue one that was interrupted.
+
+    Examples:
+
+        hop compile data=atlas program=ircot
+
+        hop compile my.yaml lm.default=openai/gpt-4o-mini optimizer.max_bootstrapped_demos=2
+    """
+    from hoptimizer.cli import tables
+    from hoptimizer.variants import compile_variant
+
+    config = read_words(words)
+    with working() as report:
+        variant = compile_variant(config, split=split, report=report)
+    show(variant.as_dict(), as_json, tables.before_and_after(variant))
+
+
+def eval_command(words: Words = None, run: Run = None, split: Split = "dev", as_json: Json = False) -> None:
+    """Score an uncompiled program, or with --run a compiled variant.
+
+    With --run, the config is the variant's; settings given here change it, e.g. the language model it runs on.
+
+    Examples:
+
+        hop eval data=atlas program=rag
+
+        hop eval --run 1f2e3d --split test lm.default=openai/gpt-4o-mini
+    """
+    from hoptimizer.cli import tables
+    from hoptimizer.variants import evaluate_variant
+
+    with working() as report:
+        config = config_of_run(run, words) if run else read_words(words)
+        variant = evaluate_variant(config, split=split, run_id=run, report=report)
+    show(variant.as_dict(), as_json, tables.scores(variant))
+
+
+def compare_command(
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN]... [KEY=VALUE]...", help="Runs, the baseline first; none: all of the experiment."
+        ),
+    ] = None,
+    split: Split = "dev",
+    metric: Annotated[str, typer.Option(help="What the paired differences are of.")] = "f1",
+    as_json: Json = False,
+) -> None:
+    """Lay variants side by side: means, intervals, and paired differences from the first.
+
+    The table and its plots are logged to MLflow too.
+
+    Examples:
+
+        hop compare data=atlas
+
+        hop compare 1f2e3d 4c5b6a --split test
+    """
+    from hoptimizer.cli import tables
+    from hoptimizer.comparison import compare_variants, log_comparison
+    from hoptimizer.config import TrackingSettings
+    from hoptimizer.tracking import Tracker
+
+    words = [word for word in runs or () if "=" in word]
+    run_ids = [word for word in runs or () if "=" not in word]
+    with working():
+        if run_ids:
+            config = config_of_run(run_ids[0], words)
+        else:
+            config = read_words(words)
+        tracker = Tracker(config.tracking.uri, config.experiment)
+        comparison = compare_variants(tracker, run_ids, split=split, metric=metric, seed=config.seed)
+        log_comparison(tracker, comparison)
+    open_line = tables.open_mlflow(config.tracking or TrackingSettings())
+    show(comparison.as_dict(), as_json, tables.comparison(comparison), open_line)
+
+
+def ask_command(
+    question: Annotated[str, typer.Argument(help="The question.")],
+    words: Words = None,
+    run: Run = None,
+    as_json: Json = False,
+) -> None:
+    """Answer one question, and show the steps that led to the answer.
+
+    Examples:
+
+        hop ask "Who painted the Mona Lisa?" data=atlas program=ircot
+
+        hop ask "Who painted the Mona Lisa?" --run 1f2e3d
+    """
+    from hoptimizer.cli import tables
+    from hoptimizer.models.errors import UserError
+    from hoptimizer.tracking import Tracker
+    from hoptimizer.variants import restore
+    from hoptimizer.workbench import Workbench, ask_all
+
+    if not question.strip():
+        raise UserError("question: expected some words, got none")
+    with working() as report:
+        config = config_of_run(run, words) if run else read_words(words)
+        bench = Workbench(config, report)
+        with bench.active():
+            program = bench.program()
+        if run:
+            restore(program, Tracker(config.tracking.uri, config.experiment).load_state(run))
+        [result] = ask_all(bench, program, [question])
+    show(result, as_json, *tables.answer(question, result))
+
+
+def demo_command(words: Words = None, as_json: Json = False) -> None:
+    """Compile two multi-hop programs for the bundled data set, and compare them. Takes minutes.
+
+    Pulls the embedded models, indexes atlas, scores direct, rag and ircot, compiles rag and ircot, and scores them
+    again, each in an MLflow run.
+
+    Example:
+
+        hop demo
+    """
+    from hoptimizer.cli import tables
+    from hoptimizer.config import TrackingSettings
+    from hoptimizer.demo import run_demo
+
+    with working() as report:
+        result = run_demo(words or (), report)
+    show(result, as_json, *tables.demo(result), tables.open_mlflow(TrackingSettings()))

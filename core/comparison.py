@@ -1,0 +1,174 @@
+"""Variants side by side: means with intervals, and paired differences."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import mlflow
+import pandas as pd
+from mlflow.entities import Run
+
+from hoptimizer.eval import statistics
+from hoptimizer.models.errors import UserError
+from hoptimizer.tracking import Tracker
+
+# Of the metrics in a comparison's table, in this order, those that any variant has.
+COLUMNS = ("em", "f1", "recall", "passages", "lm_calls", "retrievals", "seconds")
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One variant of a comparison.
+
+    Attributes:
+        run_id: its run.
+        name: what the table calls it.
+        compiled: whether an optimizer made it.
+        estimates: mean and interval of each metric.
+        scores: per question, in the order of ``ids``.
+        ids: the questions.
+    """
+
+    run_id: str
+    name: str
+    compiled: bool
+    estimates: dict[str, statistics.Estimate]
+    scores: dict[str, list[float]]
+    ids: list[str]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Variants that answered the same questions.
+
+    Attributes:
+        split: the questions' split.
+        metric: what the differences are of.
+        variants: in the order asked for; the first is the baseline.
+        differences: of each variant but the first against it.
+    """
+
+    split: str
+    metric: str
+    variants: list[Compared]
+    differences: list[statistics.Difference]
+
+    def as_dict(self) -> dict[str, Any]:
+        """What ``hop compare --json`` prints."""
+        return {
+            "split": self.split,
+            "metric": self.metric,
+            "variants": [
+                {
+                    "run_id": v.run_id,
+                    "name": v.name,
+                    "compiled": v.compiled,
+                    "n": len(v.ids),
+                    "metrics": {name: estimate.mean for name, estimate in v.estimates.items()},
+                    "intervals": {name: [e.low, e.high] for name, e in v.estimates.items()},
+                }
+                for v in self.variants
+            ],
+            "differences": [
+                {"run_id": v.run_id, "baseline": self.variants[0].run_id, **asdict(d)}
+                for v, d in zip(self.variants[1:], self.differences, strict=True)
+            ],
+        }
+
+
+def compare_variants(
+    tracker: Tracker, run_ids: Sequence[str] = (), *, split: str = "dev", metric: str = "f1", seed: int = 0
+) -> Comparison:
+    """Lay variants side by side.
+
+    Args:
+        tracker: the store that holds the runs.
+        run_ids: what to compare, the baseline first; none means every run of the experiment that answered the same
+            questions as its latest run, the oldest as the baseline.
+        split: the questions' split.
+        metric: what the paired differences are of.
+        seed: of the bootstrap.
+
+    Raises:
+        UserError: a run did not answer the split, or other questions than the first.
+    """
+    runs = [tracker.get(run_id) for run_id in run_ids] or tracker.runs()
+    answered = [(run, tracker.predictions(run.info.run_id, split)) for run in runs]
+    known = [(run, predictions) for run, predictions in answered if predictions is not None]
+    if run_ids and len(known) < len(answered):
+        missing = next(run for run, predictions in answered if predictions is None)
+        raise UserError(
+            f"run {missing.info.run_id} has no answers on {split}: give another --split, or score it with "
+            f"`hop eval --run {missing.info.run_id} --split {split}`"
+        )
+    if not known:
+        raise UserError(
+            f"experiment {tracker.experiment.name!r} has no run that answered {split}: make one with `hop compile` "
+            "or `hop eval`"
+        )
+    last = known[-1][1]
+    if not run_ids:
+        known = [(run, p) for run, p in known if _questions(p.table) == _questions(last.table) and p.data == last.data]
+    variants = [_compared(tracker, run, predictions.table, seed) for run, predictions in known]
+    first = variants[0]
+    for variant in variants[1:]:
+        if variant.ids != first.ids:
+            raise UserError(
+                f"runs {first.run_id} and {variant.run_id} answered different questions of {split}: score both on the "
+                "same data and size"
+            )
+    differences = [statistics.compare(first.scores[metric], variant.scores[metric], seed) for variant in variants[1:]]
+    return Comparison(split, metric, variants, differences)
+
+
+def _questions(table: pd.DataFrame) -> list[str]:
+    return list(table["id"])
+
+
+def _compared(tracker: Tracker, run: Run, table: pd.DataFrame, seed: int) -> Compared:
+    numeric = [column for column in COLUMNS if column in table]
+    scores = {column: [float(value) for value in table[column]] for column in numeric}
+    return Compared(
+        run_id=run.info.run_id,
+        name=run.info.run_name,
+        compiled=tracker.is_compiled(run),
+        estimates={
+            column: statistics.mean([value for value in values if value == value], seed)
+            for column, values in scores.items()
+            if any(value == value for value in values)
+        },
+        scores=scores,
+        ids=_questions(table),
+    )
+
+
+def log_comparison(tracker: Tracker, comparison: Comparison) -> str:
+    """Keep a comparison as a run of its own: its table and its plots.
+
+    Returns:
+        the run's id.
+    """
+    from hoptimizer.eval import plots  # draws with matplotlib, which takes a second to import
+
+    rows = [
+        {"run_id": v.run_id, "variant": v.name, "n": len(v.ids)} | {k: e.mean for k, e in v.estimates.items()}
+        for v in comparison.variants
+    ]
+    names = _distinct([variant.name for variant in comparison.variants])
+    named = [replace(variant, name=name) for variant, name in zip(comparison.variants, names, strict=True)]
+    metric = comparison.metric
+    with tracker.run("compare", f"comparison on {comparison.split}") as run:
+        mlflow.log_table(pd.DataFrame(rows), "comparison.json")
+        mlflow.log_dict(comparison.as_dict(), "comparison_full.json")
+        mlflow.log_figure(plots.bars({v.name: v.estimates for v in named}), "scores.png")
+        if comparison.differences:
+            forest = plots.forest(dict(zip(names[1:], comparison.differences, strict=True)), metric, names[0])
+            mlflow.log_figure(forest, "differences.png")
+        points = {v.name: (v.estimates[metric], v.estimates["lm_calls"].mean) for v in named if metric in v.estimates}
+        mlflow.log_figure(plots.cost(points, metric), "cost.png")
+    return run.info.run_id
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """The names, numbered where one occurs twice."""
+    return [f"{name} ({names[:i].count(name) + 1})" if names.count(name) > 1 else name for i, name in enumerate(names)]

@@ -1,0 +1,236 @@
+"""One YAML file and ``key=value`` arguments become a validated config."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, ValidationError, model_validator
+
+from hoptimizer.eval.metrics import METRICS
+from hoptimizer.eval.settings import DataSettings
+from hoptimizer.models.errors import UserError, nearest
+from hoptimizer.models.settings import LMSettings
+from hoptimizer.optimizers import settings as optimizers
+from hoptimizer.programs import settings as programs
+from hoptimizer.retrieval.settings import RetrieverSettings
+
+DEFAULT_LM = "local/smollm2-135m-instruct"
+# Roles of language models besides the names of a program's steps.
+LM_ROLES = ("default", "teacher")
+
+
+class TrackingSettings(BaseModel):
+    """Where runs are kept.
+
+    Attributes:
+        uri: any MLflow tracking URI.
+        experiment: the MLflow experiment; the data set's name by default.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    uri: str = "sqlite:///mlflow.db"
+    experiment: str | None = None
+
+
+def _named(value: object) -> object:
+    return {"name": value} if isinstance(value, str) else value
+
+
+Named = BeforeValidator(_named)
+
+
+class Config(BaseModel):
+    """Everything a command needs to know.
+
+    Attributes:
+        data: the data set and how much of each split is used.
+        program: the program's name and options.
+        retriever: how passages are found.
+        lm: language models: ``default``, ``teacher``, or a step's name.
+        optimizer: the optimizer's name and options.
+        metric: what is optimized and compared.
+        tracking: the MLflow store.
+        seed: decides on every random choice.
+        workers: questions under way at once.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    data: Annotated[DataSettings, Named]
+    program: SerializeAsAny[BaseModel]
+    retriever: Annotated[RetrieverSettings, Named] = Field(default_factory=RetrieverSettings)
+    lm: dict[str, LMSettings]
+    optimizer: SerializeAsAny[BaseModel]
+    metric: str = "f1"
+    tracking: TrackingSettings = Field(default_factory=TrackingSettings)
+    seed: int = 7
+    workers: Annotated[int, Field(ge=1)] = 64
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Validate ``program`` and ``optimizer`` against the options of the one that is named."""
+        values = dict(values)
+        values["program"] = _choose(values.get("program"), "program", "rag", programs.settings_model)
+        values["optimizer"] = _choose(
+            values.get("optimizer"), "optimizer", "bootstrap_random_search", optimizers.settings_model
+        )
+        lm = values.get("lm") or {}
+        lm = {"default": lm} if isinstance(lm, str) or "model" in lm else lm
+        values["lm"] = {"default": DEFAULT_LM} | lm
+        return values
+
+    @model_validator(mode="after")
+    def _known_names(self) -> "Config":
+        if self.metric not in METRICS:
+            raise UserError(f"metric: there is no metric {self.metric!r}; {nearest(self.metric, METRICS)}")
+        steps = programs.steps(self.program.name)
+        for role in self.lm:
+            if role not in LM_ROLES and role not in steps:
+                raise UserError(f"lm.{role}: no such step or role; {nearest(role, [*LM_ROLES, *steps])}")
+        return self
+
+    def public(self) -> dict[str, Any]:
+        """The resolved config as plain data, without secrets."""
+        return self.model_dump(mode="json", exclude={"lm": {role: {"api_key"} for role in self.lm}})
+
+    @property
+    def digest(self) -> str:
+        """Hash of everything that decides on a result; where it is tracked does not."""
+        public = self.public()
+        del public["tracking"], public["workers"]
+        return hashlib.sha256(json.dumps(public, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def experiment(self) -> str:
+        """Name of the MLflow experiment."""
+        return self.tracking.experiment or Path(self.data.name).name
+
+
+def _choose(section: object, key: str, default: str, model: Any) -> BaseModel:  # noqa: ANN401 - a factory of models
+    if isinstance(section, BaseModel):
+        return section
+    options = _named(section or {})
+    if not isinstance(options, dict):
+        raise UserError(f"{key}: expected a name or a mapping, got {section!r}")
+    options = {"name": default} | options
+    try:
+        return model(options["name"]).model_validate(options)
+    except ValidationError as error:
+        raise UserError(_explain(error, model(options["name"]), prefix=f"{key}.")) from None
+
+
+def load_config(path: Path | None = None, overrides: Sequence[str] = (), base: dict[str, Any] | None = None) -> Config:
+    """Read a config.
+
+    Args:
+        path: a YAML file, or ``None`` for none.
+        overrides: ``key=value`` arguments, dotted keys; they win over the file.
+        base: plain data that the file and the arguments win over, e.g. the config of a run.
+
+    Raises:
+        UserError: the file is missing or malformed, or a key or value is not known; the message names it.
+    """
+    merged: Any = OmegaConf.create(base or {})
+    if path is not None:
+        if not path.is_file():
+            raise UserError(f"{path}: no such config file")
+        try:
+            loaded = OmegaConf.load(path)
+        except (OmegaConfBaseException, OSError, ValueError) as error:
+            raise UserError(f"{path}: not a YAML mapping: {' '.join(str(error).split())}") from error
+        merged = OmegaConf.merge(merged, loaded)
+    for override in overrides:
+        key, equals, _ = override.partition("=")
+        if not equals or not key:
+            raise UserError(f"{override!r}: expected key=value, e.g. program.name=ircot")
+        merged = _override(merged, override)
+    try:
+        values = OmegaConf.to_container(merged, resolve=True)
+    except OmegaConfBaseException as error:
+        raise UserError(f"{path or 'config'}: {' '.join(str(error).split())}") from error
+    return make_config(values, source=f"{path}: " if path else "")
+
+
+def _override(merged: Any, override: str) -> Any:  # noqa: ANN401 - OmegaConf's own loose types
+    key, _, value = override.partition("=")
+    head, dot, _ = key.partition(".")
+    # `program=ircot` names the program, and `program.max_steps=4` may follow.
+    if dot and isinstance(OmegaConf.select(merged, head), str):
+        section = {"model": merged[head]} if head == "lm" else {"name": merged[head]}
+        merged = OmegaConf.merge(merged, {head: {"default": section} if head == "lm" else section})
+    try:
+        return OmegaConf.merge(merged, OmegaConf.from_dotlist([override]))
+    except (OmegaConfBaseException, ValueError) as error:
+        raise UserError(f"{key}={value}: {' '.join(str(error).split())}") from error
+
+
+def make_config(values: Any, source: str = "") -> Config:  # noqa: ANN401 - validated here
+    """Validate plain data as a config.
+
+    Args:
+        values: what a YAML file holds.
+        source: starts the message of an error, e.g. ``"my.yaml: "``.
+    """
+    if not isinstance(values, dict):
+        raise UserError(f"{source}expected a mapping of keys, got {type(values).__name__}")
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        raise UserError(source + _explain(error, Config)) from None
+    except UserError as error:
+        raise UserError(f"{source}{error}") from None
+
+
+def _explain(error: ValidationError, model: type[BaseModel], prefix: str = "") -> str:
+    """The first of pydantic's complaints as one line that names the key and what was expected."""
+    first = error.errors()[0]
+    key = prefix + ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        known = _fields_at(model, first["loc"][:-1])
+        return f"{key}: unknown key; {nearest(str(first['loc'][-1]), known)}"
+    if first["type"] == "value_error" and isinstance(cause := first.get("ctx", {}).get("error"), UserError):
+        return str(cause)
+    if key == "data" and first["type"] == "missing":
+        return "data: required: a bundled set or a folder, e.g. data=atlas"
+    got = "" if first["type"] == "missing" else f", got {first['input']!r}"
+    return f"{key}: {first['msg'][0].lower()}{first['msg'][1:]}{got}"
+
+
+def _fields_at(model: type[BaseModel], path: Sequence[int | str]) -> list[str]:
+    """Names of the fields of the model found along a path of field names."""
+    for part in path:
+        field = model.model_fields.get(str(part))
+        inner = next(_models(field.annotation), None) if field else None
+        model = inner or model
+    return list(model.model_fields)
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:  # noqa: ANN401 - a type annotation
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in getattr(annotation, "__args__", ()):
+        yield from _models(argument)
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON schema of a config file, for editors."""
+    schema = Config.model_json_schema()
+    schema["properties"]["program"] = _choices(programs.PROGRAMS, programs.settings_model)
+    schema["properties"]["optimizer"] = _choices(optimizers.OPTIMIZERS, optimizers.settings_model)
+    schema["required"] = ["data"]
+    return schema
+
+
+def _choices(names: dict[str, Any], model: Any) -> dict[str, Any]:  # noqa: ANN401 - a factory of models
+    options = []
+    for name in names:
+        option = model(name).model_json_schema()
+        option["properties"]["name"] = {"const": name}
+        options.append(option)
+    return {"anyOf": [{"enum": list(names)}, *options]}

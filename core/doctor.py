@@ -1,0 +1,99 @@
+"""What works on this machine, and what to do about what doesn't."""
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+from hoptimizer.config import Config
+from hoptimizer.models import check_lm, home
+from hoptimizer.models.errors import UserError
+from hoptimizer.models.store import table
+from hoptimizer.tracking import Tracker
+
+PACKAGES = ("torch", "transformers", "dspy", "mlflow", "colbert-ai", "bm25s", "llguidance")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        what: what was looked at.
+        works: whether it is as it should be.
+        detail: what was found.
+        remedy: what to do about it; empty where it works.
+    """
+
+    what: str
+    works: bool
+    detail: str
+    remedy: str = ""
+
+
+def examine(config: Config) -> list[Finding]:
+    """Look at the parts that a config needs.
+
+    Args:
+        config: says which language models and which store are looked at.
+    """
+    return [*_packages(), _processor(), _compiler(), _folder(), *_weights(), *_lms(config), _store(config)]
+
+
+def _packages() -> Iterator[Finding]:
+    for package in PACKAGES:
+        try:
+            yield Finding(package, True, version(package))
+        except PackageNotFoundError:
+            yield Finding(package, False, "not installed", "install hoptimizer again: pip install hoptimizer")
+
+
+def _processor() -> Finding:
+    import torch
+
+    if torch.cuda.is_available():
+        return Finding("processor", True, f"GPU {torch.cuda.get_device_name(0)}")
+    bf16 = torch.backends.cpu.get_cpu_capability()
+    return Finding("processor", True, f"CPU, {os.cpu_count()} cores, {torch.get_num_threads()} threads, {bf16}")
+
+
+def _compiler() -> Finding:
+    remedy = "only the plaid index needs it: install g++ and ninja, or keep retriever.index=exact"
+    compiler, ninja = shutil.which("g++"), shutil.which("ninja") or importlib.util.find_spec("ninja")
+    works = bool(compiler and ninja)
+    return Finding("C++ compiler", works, compiler or "no g++ found", "" if works else remedy)
+
+
+def _folder() -> Finding:
+    folder = home()
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    writable = os.access(existing, os.W_OK)
+    free = shutil.disk_usage(existing).free / 1e9
+    remedy = "" if writable else "set HOPTIMIZER_HOME to a folder of yours"
+    return Finding("home", writable, f"{folder}, {free:.0f} GB free", remedy)
+
+
+def _weights() -> Iterator[Finding]:
+    for entry in table():
+        here = entry.folder is not None
+        remedy = "" if here else f"pulled when first used, or now: hop models pull {entry.name}"
+        yield Finding(f"weights {entry.name}", here, str(entry.folder) if here else "not here yet", remedy)
+
+
+def _lms(config: Config) -> Iterator[Finding]:
+    for role, settings in config.lm.items():
+        yield _try(f"lm.{role}", settings.model, lambda settings=settings: check_lm(settings))
+
+
+def _store(config: Config) -> Finding:
+    return _try("MLflow store", config.tracking.uri, lambda: Tracker(config.tracking.uri, config.experiment))
+
+
+def _try(what: str, detail: str, check: Callable[[], object]) -> Finding:
+    try:
+        check()
+    except UserError as error:
+        return Finding(what, False, detail, str(error))
+    return Finding(what, True, detail)

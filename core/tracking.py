@@ -1,0 +1,240 @@
+"""Every variant and every score is an MLflow run; this file alone talks to MLflow's store."""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import pandas as pd
+import yaml
+from mlflow.entities import Run, RunStatus
+from mlflow.exceptions import MlflowException
+
+from hoptimizer.config import Config
+from hoptimizer.eval.dataset import DataSet
+from hoptimizer.eval.question import Question
+from hoptimizer.eval.runner import Evaluation
+from hoptimizer.models.errors import UserError
+from hoptimizer.programs import Program
+
+CONFIG = "variant/config.yaml"
+STATE = "variant/program.json"
+
+_PREFIX = "hop."
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """A run's answers on one split, as they were logged.
+
+    Attributes:
+        split: the split's name.
+        data: digest of the data set, which says whether two runs answered the same questions.
+        table: one row a question: ``id``, ``question``, ``type``, ``answers``, ``answer``, ``failure`` and a column
+            for each score.
+    """
+
+    split: str
+    data: str
+    table: pd.DataFrame
+
+
+class Tracker:
+    """An MLflow store and one experiment in it.
+
+    Args:
+        uri: any MLflow tracking URI.
+        experiment: the experiment that runs are made and looked for in; it is created where there is none.
+
+    Raises:
+        UserError: the store can't be opened.
+    """
+
+    def __init__(self, uri: str, experiment: str) -> None:
+        self.uri = uri
+        # Traces of single calls are not what variants are compared by, and cost 10 ms each.
+        os.environ.setdefault("MLFLOW_ENABLE_ASYNC_TRACE_LOGGING", "false")
+        mlflow.set_tracking_uri(uri)
+        try:
+            self.experiment = mlflow.set_experiment(experiment)
+        except (MlflowException, OSError) as error:
+            reason = " ".join(str(error).split())
+            raise UserError(f"tracking.uri: can't open {uri!r}: {reason}") from error
+        self.client = mlflow.MlflowClient()
+
+    @contextmanager
+    def run(self, kind: str, name: str, fingerprint: str | None = None) -> Iterator[Run]:
+        """A run that ends as finished, or as failed where an exception leaves it, or as killed on Ctrl-C.
+
+        Args:
+            kind: ``compile``, ``eval`` or ``compare``.
+            name: shown in MLflow.
+            fingerprint: identifies the work; an unfinished run with the same one is continued.
+        """
+        unfinished = self._unfinished(fingerprint) if fingerprint else None
+        tags = {_PREFIX + "kind": kind} | ({_PREFIX + "fingerprint": fingerprint} if fingerprint else {})
+        with mlflow.start_run(run_id=unfinished, run_name=None if unfinished else name, tags=tags) as run:
+            try:
+                yield run
+            except KeyboardInterrupt:
+                mlflow.end_run(RunStatus.to_string(RunStatus.KILLED))
+                raise
+
+    def _unfinished(self, fingerprint: str) -> str | None:
+        found = self.client.search_runs(
+            [self.experiment.experiment_id],
+            f"tags.`{_PREFIX}fingerprint` = '{fingerprint}' and attributes.status != 'FINISHED'",
+            max_results=1,
+        )
+        return found[0].info.run_id if found else None
+
+    def log_config(self, config: Config, data: DataSet) -> None:
+        """Log the resolved config (no secret), each of its values as a parameter, the LM of each step, the data set."""
+        public = config.public()
+        mlflow.log_params({key: str(value)[:500] for key, value in flatten(public).items() if value is not None})
+        mlflow.log_text(_yaml(public), CONFIG)
+        mlflow.set_tags(
+            {
+                _PREFIX + "program": config.program.name,
+                _PREFIX + "data": data.name,
+                _PREFIX + "data_digest": data.digest,
+                _PREFIX + "lm": config.lm["default"].model,
+            }
+        )
+
+    def log_questions(self, data: DataSet, split: str, questions: Sequence[Question]) -> None:
+        """Log the data set of an evaluation or a compile as an MLflow input."""
+        frame = pd.DataFrame([{"question": q.question, "answer": q.answers[0]} for q in questions])
+        dataset = mlflow.data.from_pandas(
+            frame, source=str(data.folder / split), name=f"{data.name}-{split}", targets="answer"
+        )
+        mlflow.log_input(dataset, context=split)
+
+    def log_evaluation(self, evaluation: Evaluation, split: str, moment: str) -> None:
+        """Log scores as metrics and answers as a table.
+
+        Args:
+            evaluation: what to log.
+            split: the split that was answered.
+            moment: ``before`` or ``after`` compiling; metrics are called ``dev/f1`` and ``dev/before/f1``.
+        """
+        prefix = f"{split}/" if moment == "after" else f"{split}/{moment}/"
+        mlflow.log_metrics({prefix + name: value for name, value in evaluation.metrics.items()})
+        table = [
+            {
+                "id": row.question.id,
+                "question": row.question.question,
+                "type": row.question.type,
+                "answers": row.question.answers,
+                "answer": row.answer,
+                "failure": row.failure,
+                "supporting": row.question.passages,
+                "collected": row.passages,
+                **row.scores,
+            }
+            for row in evaluation.rows
+        ]
+        mlflow.log_table(pd.DataFrame(table), _table(split, moment))
+        steps = {row.question.id: row.steps for row in evaluation.rows}
+        mlflow.log_text(json.dumps(steps, ensure_ascii=False), f"steps/{split}-{moment}.json")
+
+    def log_program(self, program: Program) -> None:
+        """Log a program's state: demonstrations and instructions as JSON."""
+        mlflow.log_text(json.dumps(program.dump_state(), ensure_ascii=False, indent=1), STATE)
+
+    def log_model(self, config: Config, program: Program) -> None:
+        """Log a program as an MLflow model: from code, with its config and state beside it; nothing is pickled."""
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            (folder / "config.yaml").write_text(_yaml(config.public()), encoding="utf-8")
+            (folder / "program.json").write_text(json.dumps(program.dump_state()), encoding="utf-8")
+            mlflow.pyfunc.log_model(
+                name="program",
+                python_model=str(Path(__file__).with_name("served.py")),
+                artifacts={"variant": name},
+                pip_requirements=[f"hoptimizer=={version('hoptimizer')}"],
+            )
+
+    def tag(self, name: str, value: str) -> None:
+        """Set a tag of the active run."""
+        mlflow.set_tag(_PREFIX + name, value)
+
+    @staticmethod
+    def is_compiled(run: Run) -> bool:
+        """Whether a run holds or scored a compiled program."""
+        return run.data.tags.get(_PREFIX + "kind") == "compile" or _PREFIX + "variant" in run.data.tags
+
+    def config_values(self, run_id: str) -> dict[str, Any]:
+        """The config of a run as plain data.
+
+        Raises:
+            UserError: there is no such run, or hoptimizer did not make it.
+        """
+        return yaml.safe_load(self._read(run_id, CONFIG))
+
+    def load_state(self, run_id: str) -> dict[str, Any]:
+        """The state of a run's program."""
+        return json.loads(self._read(run_id, STATE))
+
+    def get(self, run_id: str) -> Run:
+        """A run by its id.
+
+        Raises:
+            UserError: there is none.
+        """
+        try:
+            return self.client.get_run(run_id)
+        except MlflowException as error:
+            raise UserError(f"run {run_id!r}: not in {self.uri}; `hop compare` lists the runs there") from error
+
+    def _read(self, run_id: str, path: str) -> str:
+        run = self.get(run_id)
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                local = mlflow.artifacts.download_artifacts(run_id=run.info.run_id, artifact_path=path, dst_path=folder)
+            except (MlflowException, OSError) as error:
+                raise UserError(f"run {run_id!r} has no {path}; give a run that `hop compile` made") from error
+            return Path(local).read_text(encoding="utf-8")
+
+    def predictions(self, run_id: str, split: str) -> Predictions | None:
+        """What a run answered on a split, or ``None`` where it was not asked."""
+        run = self.get(run_id)
+        if f"{split}/f1" not in run.data.metrics:
+            return None
+        table = mlflow.load_table(_table(split, "after"), run_ids=[run_id])
+        return Predictions(split, run.data.tags.get(_PREFIX + "data_digest", ""), table)
+
+    def runs(self) -> list[Run]:
+        """Finished runs of the experiment that compiled or scored a program, oldest first."""
+        return list(
+            self.client.search_runs(
+                [self.experiment.experiment_id],
+                f"attributes.status = 'FINISHED' and tags.`{_PREFIX}kind` IN ('compile', 'eval')",
+                order_by=["attributes.start_time ASC"],
+            )
+        )
+
+
+def _yaml(values: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True)
+
+
+def _table(split: str, moment: str) -> str:
+    return f"predictions/{split}-{moment}.json"
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one, keys joined by dots."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat

@@ -1,0 +1,157 @@
+"""Compiling, scoring and loading variants: a program, its state, its config and its scores in one MLflow run."""
+
+import contextlib
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hoptimizer.config import Config
+from hoptimizer.eval.metrics import objective
+from hoptimizer.eval.question import Question
+from hoptimizer.eval.runner import Evaluation, Progress, evaluate
+from hoptimizer.models.errors import UserError
+from hoptimizer.optimizers import Job
+from hoptimizer.programs import Program
+from hoptimizer.report import Report, silent
+from hoptimizer.tracking import Tracker
+from hoptimizer.workbench import Workbench
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A scored variant.
+
+    Attributes:
+        run_id: its MLflow run.
+        config: what it was made from.
+        compiled: whether an optimizer made it.
+        split: what it was scored on.
+        after: its scores.
+        before: the uncompiled program's scores on the same questions, where the variant was compiled.
+    """
+
+    run_id: str
+    config: Config
+    compiled: bool
+    split: str
+    after: Evaluation
+    before: Evaluation | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """What ``hop eval --json`` and ``hop compile --json`` print."""
+        result = {"run_id": self.run_id, "n": len(self.after.rows), "metrics": self.after.metrics}
+        if self.before:
+            result |= {"before": self.before.metrics, "after": self.after.metrics}
+        return result
+
+
+def compile_variant(config: Config, *, split: str = "dev", report: Report = silent) -> Variant:
+    """Compile a program for a data set and keep it as an MLflow run.
+
+    The same call continues a compile that was interrupted: its run is taken up again, and every language model call
+    that was finished comes from the cache.
+
+    Args:
+        config: what to compile, for which data, with which optimizer.
+        split: what the program is scored on before and after.
+        report: told about progress.
+
+    Raises:
+        UserError: a part of the config can't be had: the data, the language model, the tracking store.
+    """
+    bench = Workbench(config, report)
+    trainset = bench.data.split("train")
+    devset = bench.data.split("dev")
+    scored = bench.data.split(split)
+    name = f"{config.program.name} {config.optimizer.name}"
+    tracker = Tracker(config.tracking.uri, config.experiment)
+    with bench.active(), tracker.run("compile", name, fingerprint=f"{config.digest} {split}") as run:
+        tracker.log_config(config, bench.data)
+        tracker.log_questions(bench.data, "train", trainset)
+        tracker.log_questions(bench.data, split, scored)
+        program = bench.program()
+        before = _evaluate(bench, program, scored, f"{config.program.name} uncompiled on {split}")
+        tracker.log_evaluation(before, split, "before")
+        job = Job(
+            program=program,
+            trainset=trainset,
+            devset=devset,
+            corpus=bench.data.corpus,
+            objective=objective(config.metric),
+            teacher_lm=bench.lms.get("teacher"),
+            seed=config.seed,
+            workers=config.workers,
+        )
+        report(f"compiling {config.program.name} by {config.optimizer.name}", 0, 0, "")
+        with _quiet():
+            compiled = bench.optimizer().compile(job)
+        after = _evaluate(bench, compiled, scored, f"{config.program.name} compiled on {split}")
+        tracker.log_evaluation(after, split, "after")
+        tracker.log_program(compiled)
+        tracker.log_model(config, compiled)
+    return Variant(run.info.run_id, config, True, split, after, before)
+
+
+def evaluate_variant(
+    config: Config, *, split: str = "dev", run_id: str | None = None, report: Report = silent
+) -> Variant:
+    """Score a program, and keep its scores as an MLflow run.
+
+    Args:
+        config: what to score, on which data, with which language models.
+        split: the questions.
+        run_id: the compiled variant whose state the program gets; ``None`` scores the program uncompiled.
+        report: told about progress.
+
+    Raises:
+        UserError: a part of the config can't be had, or the run holds another program.
+    """
+    bench = Workbench(config, report)
+    questions = bench.data.split(split)
+    tracker = Tracker(config.tracking.uri, config.experiment)
+    state = tracker.load_state(run_id) if run_id else None
+    name = f"{config.program.name} {'of ' + run_id[:8] if run_id else 'uncompiled'}"
+    with bench.active(), tracker.run("eval", name) as run:
+        tracker.log_config(config, bench.data)
+        tracker.log_questions(bench.data, split, questions)
+        if run_id:
+            tracker.tag("variant", run_id)
+        program = restore(bench.program(), state) if state else bench.program()
+        evaluation = _evaluate(bench, program, questions, f"{name} on {split}")
+        tracker.log_evaluation(evaluation, split, "after")
+    return Variant(run.info.run_id, config, run_id is not None, split, evaluation)
+
+
+def restore(program: Program, state: dict[str, Any]) -> Program:
+    """Give a program the state that was kept of a compiled one.
+
+    Raises:
+        UserError: the state is another program's.
+    """
+    steps = [name for name, _ in program.named_predictors()]
+    if sorted(steps) != sorted(state):
+        raise UserError(
+            f"the run's program has the steps {', '.join(state)}, not {', '.join(steps)}: leave program.name and "
+            "program.reader as the run has them"
+        )
+    program.load_state(state)
+    return program
+
+
+def _evaluate(bench: Workbench, program: Program, questions: Sequence[Question], stage: str) -> Evaluation:
+    return evaluate(
+        program, questions, workers=bench.config.workers, progress=_running(bench.report, stage, bench.config.metric)
+    )
+
+
+def _running(report: Report, stage: str, metric: str) -> Progress:
+    def progress(done: int, total: int, scores: dict[str, float]) -> None:
+        report(stage, done, total, f"{metric} {scores.get(metric, 0):.3f}")
+
+    return progress
+
+
+def _quiet() -> contextlib.AbstractContextManager[Any]:
+    """DSPy's optimizers print; what they say is in the run."""
+    return contextlib.redirect_stdout(io.StringIO())

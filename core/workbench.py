@@ -1,0 +1,109 @@
+"""A config's parts, each made when it is first needed."""
+
+import asyncio
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import dspy
+
+from hoptimizer.config import Config
+from hoptimizer.eval.dataset import DataSet, load
+from hoptimizer.models import build_adapter, build_lm, check_lm, home
+from hoptimizer.optimizers import Optimizer, build_optimizer
+from hoptimizer.programs import Program, build_program
+from hoptimizer.programs.settings import retrieves
+from hoptimizer.report import Report, silent
+from hoptimizer.retrieval import Retriever, build_retriever
+
+
+class Workbench:
+    """What a config describes: data, retriever, language models, program and optimizer.
+
+    Args:
+        config: a validated config.
+        report: told about long work.
+    """
+
+    def __init__(self, config: Config, report: Report = silent) -> None:
+        self.config = config
+        self.report = report
+
+    @cached_property
+    def data(self) -> DataSet:
+        """The data set, its splits cut to the sizes that the config asks for."""
+        return load(self.config.data)
+
+    @cached_property
+    def retriever(self) -> Retriever:
+        """The retriever over the data set's corpus; its index is built where there is none."""
+        return build_retriever(
+            self.config.retriever,
+            self.data.corpus,
+            progress=lambda done, total: self.report(f"indexing {self.data.name}", done, total, ""),
+        )
+
+    @cached_property
+    def lms(self) -> dict[str, dspy.LM]:
+        """Language models by role or step."""
+        for settings in self.config.lm.values():
+            check_lm(settings)
+        return {role: build_lm(settings) for role, settings in self.config.lm.items()}
+
+    def program(self) -> Program:
+        """A new, uncompiled program."""
+        config = self.config
+        retriever = self.retriever if retrieves(config.program.name) else None
+        program = build_program(config.program, retriever, config.retriever.k)
+        program.lms = {step: lm for step, lm in self.lms.items() if step in program.step_names}
+        return program
+
+    def optimizer(self) -> Optimizer:
+        """The optimizer that the config names."""
+        return build_optimizer(self.config.optimizer)
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        """Within it, DSPy uses the config's default language model, its adapter and its cache."""
+        _use_cache(self.config)
+        with dspy.context(lm=self.lms["default"], adapter=build_adapter(self.config.lm)):
+            yield
+
+
+def ask_all(bench: Workbench, program: Program, questions: Sequence[str]) -> list[dict[str, Any]]:
+    """Answer questions concurrently.
+
+    Returns:
+        for each question its ``answer``, the ``passages`` it came from and the ``steps`` that led to it, as plain
+        data.
+    """
+
+    async def run() -> list[dspy.Prediction]:
+        return await asyncio.gather(*(program.acall(question=question) for question in questions))
+
+    with bench.active():
+        predictions = asyncio.run(run())
+    return [
+        {
+            "answer": p.answer,
+            "passages": [{"id": x.id, "title": x.title, "text": x.text} for x in p.passages],
+            "steps": [record.as_dict() for record in p.steps],
+        }
+        for p in predictions
+    ]
+
+
+def _use_cache(config: Config) -> None:
+    """Give each set of language models a cache of its own.
+
+    DSPy's cache key holds neither the server nor the weights behind a model's name, so one cache for all would
+    serve the answers of another model after a swap. The cache is also what resumes a killed compile: the same
+    command replays it up to where it stopped.
+    """
+    lms = json.dumps(config.public()["lm"], sort_keys=True)
+    folder = home() / "cache" / hashlib.sha256(lms.encode()).hexdigest()[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    dspy.configure_cache(disk_cache_dir=str(folder), restrict_pickle=True)

@@ -1,0 +1,162 @@
+"""Published formats of multi-hop data sets: one model a format, which turns an item into a question.
+
+HotpotQA (Yang et al., 2018; distractor setting), 2WikiMultihopQA (Ho et al., 2020) and MuSiQue-Ans (Trivedi et
+al., 2022). Fields that nothing here needs are ignored.
+"""
+
+import re
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from hoptimizer.eval.question import Hop, Question, Text
+
+# Takes a paragraph's title and text into the corpus and gives its id; None where it has no text.
+Pool = Callable[[str, str], str | None]
+
+
+class QaPair(BaseModel):
+    """A single-hop question with its answer."""
+
+    question: Text
+    answer: Text
+
+
+class Decomposition(BaseModel):
+    """2WikiMultihopQA's decompositions, which are published beside the questions."""
+
+    id: Text = Field(alias="_id")
+    qa_pairs: list[QaPair]
+    explanation: Text | None = None
+
+
+class Published(BaseModel):
+    """An item of a published file."""
+
+    model_config = ConfigDict(frozen=True)
+
+    @abstractmethod
+    def convert(self, pool: Pool, decomposition: Decomposition | None) -> Question | None:
+        """The item as a question, its paragraphs handed to ``pool``; ``None`` where it has no answer to find."""
+
+
+class HotpotItem(Published):
+    """An item of HotpotQA, whose sentences carry their own leading spaces."""
+
+    id: Text = Field(alias="_id")
+    question: Text
+    answer: Text
+    type: Text | None = None
+    context: Annotated[list[tuple[Text, list[str]]], Field(min_length=1)]
+    supporting_facts: Annotated[list[tuple[str, int]], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _facts_in_context(self) -> Self:
+        titles = {title for title, _ in self.context}
+        for title, _ in self.supporting_facts:
+            if title.strip() not in titles:
+                raise ValueError(
+                    f"'supporting_facts' names {title!r}, which 'context' lacks; import the file whose contexts "
+                    "hold the supporting paragraphs (HotpotQA calls it distractor)"
+                )
+        return self
+
+    def join(self, sentences: list[str]) -> str:
+        """A paragraph's sentences as one text."""
+        return "".join(sentences)
+
+    def convert(self, pool: Pool, decomposition: Decomposition | None) -> Question:
+        """The item as a question; its hops and rationale are the decomposition's, where there is one."""
+        ids: dict[str, str] = {}
+        for title, sentences in self.context:
+            if id := pool(title, self.join(sentences)):
+                ids.setdefault(title, id)
+        facts = dict.fromkeys(title.strip() for title, _ in self.supporting_facts)  # in order, each once
+        gold = {title: ids[title] for title in facts if title in ids}
+        pairs = decomposition.qa_pairs if decomposition else []
+        return Question(
+            id=self.id,
+            question=self.question,
+            answers=[self.answer],
+            passages=list(gold.values()),
+            hops=[Hop(question=p.question, answer=p.answer, passage=_named_in(p.question, gold)) for p in pairs],
+            rationale=decomposition.explanation if decomposition else None,
+            type=self.type,
+        )
+
+
+class WikiItem(HotpotItem):
+    """An item of 2WikiMultihopQA: HotpotQA's format, with sentences that were stripped."""
+
+    def join(self, sentences: list[str]) -> str:
+        """A paragraph's sentences as one text."""
+        return " ".join(sentences)
+
+
+def _named_in(question: str, gold: dict[str, str]) -> str | None:
+    # A single-hop question asks about the entity that its supporting paragraph is titled after.
+    named = [id for title, id in gold.items() if re.sub(r" \(.*\)$", "", title).lower() in question.lower()]
+    return named[0] if len(named) == 1 else None
+
+
+class MusiqueParagraph(BaseModel):
+    """A paragraph of a MuSiQue item."""
+
+    idx: int
+    title: str
+    paragraph_text: str
+    is_supporting: bool
+
+
+class MusiqueStep(BaseModel):
+    """A step of a MuSiQue item's chain; ``#1`` in its question stands for the first step's answer."""
+
+    question: Text
+    answer: Text
+    paragraph_support_idx: int | None = None
+
+
+class MusiqueItem(Published):
+    """An item of MuSiQue-Ans. Items that MuSiQue-Full marks as unanswerable become no question."""
+
+    id: Text
+    question: Text
+    answer: Text
+    answer_aliases: list[str] = []
+    answerable: bool = True
+    paragraphs: Annotated[list[MusiqueParagraph], Field(min_length=1)]
+    question_decomposition: list[MusiqueStep] = []
+
+    def convert(self, pool: Pool, decomposition: Decomposition | None) -> Question | None:
+        """The item as a question; its type is the shape of its chain, such as ``3hop1``."""
+        if not self.answerable:
+            return None
+        ids = {paragraph.idx: pool(paragraph.title, paragraph.paragraph_text) for paragraph in self.paragraphs}
+        gold = dict.fromkeys(id for p in self.paragraphs if p.is_supporting and (id := ids[p.idx]))
+        shape, _, rest = self.id.partition("__")
+        return Question(
+            id=self.id,
+            question=self.question,
+            answers=list(dict.fromkeys([self.answer, *(alias for alias in self.answer_aliases if alias.strip())])),
+            passages=list(gold),
+            hops=self._hops(ids),
+            type=shape if rest else None,
+        )
+
+    def _hops(self, ids: dict[int, str | None]) -> list[Hop]:
+        hops: list[Hop] = []
+        for step in self.question_decomposition:
+            known = {f"#{number}": hop.answer for number, hop in enumerate(hops, 1)}
+            question = re.sub(r"#\d+", lambda match, known=known: known.get(match[0], match[0]), step.question)
+            passage = None if step.paragraph_support_idx is None else ids.get(step.paragraph_support_idx)
+            hops.append(Hop(question=re.sub(r"\s+\?$", "?", question), answer=step.answer, passage=passage))
+        return hops
+
+
+FORMATS: dict[str, type[Published]] = {
+    "hotpotqa": HotpotItem,
+    "2wikimultihopqa": WikiItem,
+    "musique": MusiqueItem,
+}

@@ -1,0 +1,133 @@
+"""Metrics of answers and retrieval.
+
+Exact match and F1 are SQuAD's (Rajpurkar et al., 2016, section 5.1; the treatment of empty answers is that of
+SQuAD 2.0): the best over all accepted answers, after both sides are normalised.
+"""
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from hoptimizer.eval.naming import unknown
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+
+
+class Gold(Protocol):
+    """What a metric needs of a question: a :class:`Question` has it, and so has its ``dspy.Example``."""
+
+    @property
+    def answers(self) -> list[str]: ...
+
+    @property
+    def passages(self) -> list[str]: ...
+
+
+def normalize(text: str | None) -> str:
+    """Lower case, no ASCII punctuation, no articles, single spaces; empty for ``None``."""
+    if text is None:
+        return ""
+    return " ".join(_ARTICLES.sub(" ", str(text).lower().translate(_PUNCTUATION)).split())
+
+
+def exact_match(prediction: str | None, answers: Sequence[str]) -> float:
+    """1 where the prediction is one of the answers after normalisation, else 0."""
+    given = normalize(prediction)
+    return float(any(given == normalize(answer) for answer in answers))
+
+
+def f1(prediction: str | None, answers: Sequence[str]) -> float:
+    """The best F1 over the answers, between the multi-sets of normalised tokens; 0 to 1."""
+    given = normalize(prediction).split()
+    return max((_token_f1(given, normalize(answer).split()) for answer in answers), default=0.0)
+
+
+def _token_f1(given: list[str], gold: list[str]) -> float:
+    if not given or not gold:
+        return float(given == gold)
+    common = (Counter(given) & Counter(gold)).total()
+    return 2 * common / (len(given) + len(gold))
+
+
+def recall(found: Sequence[str], gold: Sequence[str]) -> float | None:
+    """Share of the supporting passages among those found, by id; ``None`` where no supporting passage is known."""
+    wanted = set(gold)
+    return len(wanted.intersection(found)) / len(wanted) if wanted else None
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A measure of one prediction.
+
+    Attributes:
+        name: what the config calls it.
+        description: one line for tables and help.
+        measure: from a question and its prediction (``answer``, ``passages``) to the score; ``None`` where the
+            question lacks what the metric needs.
+        percent: whether scores lie between 0 and 1, more being better.
+    """
+
+    name: str
+    description: str
+    measure: Callable[[Gold, Any], float | None]
+    percent: bool = True
+
+
+def _answer(prediction: Any) -> str | None:  # noqa: ANN401 - any object with an answer
+    return getattr(prediction, "answer", None)
+
+
+def _found(prediction: Any) -> list[str]:  # noqa: ANN401 - any object with passages
+    return [passage.id for passage in getattr(prediction, "passages", None) or []]
+
+
+METRICS: dict[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        Metric("em", "exact match of the answer", lambda q, p: exact_match(_answer(p), q.answers)),
+        Metric("f1", "token F1 of the answer", lambda q, p: f1(_answer(p), q.answers)),
+        Metric("recall", "recall of the supporting passages", lambda q, p: recall(_found(p), q.passages)),
+        Metric("passages", "passages collected", lambda q, p: float(len(_found(p))), percent=False),
+    )
+}
+
+
+def metric(name: str) -> Metric:
+    """The metric of that name.
+
+    Raises:
+        UserError: there is none; the nearest name is given.
+    """
+    if name not in METRICS:
+        raise unknown("metric", name, METRICS)
+    return METRICS[name]
+
+
+def score_prediction(question: Gold, prediction: Any) -> dict[str, float]:  # noqa: ANN401 - a dspy.Prediction or alike
+    """Every metric of one prediction, without those that the question lacks the annotation for."""
+    scores = {name: metric.measure(question, prediction) for name, metric in METRICS.items()}
+    return {name: score for name, score in scores.items() if score is not None}
+
+
+def objective(name: str) -> Callable[..., float]:
+    """The metric as DSPy's optimizers call it, on the examples that :meth:`Question.to_dspy` makes.
+
+    A question that lacks the annotation for the metric scores 0 whatever the program does, so that it moves no
+    choice between programs.
+
+    Raises:
+        UserError: there is no such metric, or more of it is not better.
+    """
+    if name in METRICS and not METRICS[name].percent:
+        raise unknown("metric to optimize", name, [key for key, metric in METRICS.items() if metric.percent])
+    measure = metric(name).measure
+
+    def score(example: Gold, prediction: Any, trace: Any = None) -> float:  # noqa: ANN401 - DSPy's own signature
+        return measure(example, prediction) or 0.0
+
+    score.__name__ = name  # what DSPy's logs and MLflow show
+    return score

@@ -1,0 +1,67 @@
+"""A question of a data set, with what is known about its answer."""
+
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+if TYPE_CHECKING:
+    import dspy
+
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
+class Record(BaseModel):
+    """A row of a data file: no field changes its type silently, and nothing changes after reading."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+
+class Hop(Record):
+    """One step of a question's chain: a single-hop question, its answer, and the passage that states it.
+
+    Attributes:
+        question: answerable on its own (references to earlier hops are filled in).
+        answer: the hop's answer.
+        passage: id of the passage that holds the answer, where known.
+    """
+
+    question: Text
+    answer: Text
+    passage: Text | None = None
+
+
+class Question(Record):
+    """A multi-hop question.
+
+    Attributes:
+        id: unique in its data set, across the splits.
+        question: the question as asked.
+        answers: every answer that counts as right; the first is the one shown and demonstrated.
+        passages: ids of the supporting (gold) passages, where known.
+        hops: the chain of single-hop questions, where known.
+        rationale: a chain of thought that ends in the answer, where known.
+        type: the data set's name for the kind of question, such as ``bridge``.
+    """
+
+    id: Text
+    question: Text
+    answers: Annotated[list[Text], Field(min_length=1)]
+    passages: list[Text] = []
+    hops: list[Hop] = []
+    rationale: Text | None = None
+    type: Text | None = None
+
+    def to_dspy(self) -> "dspy.Example":
+        """The same as a ``dspy.Example`` whose input is ``question``; ``answer`` is the first of ``answers``."""
+        import dspy  # takes a second, and reading data needs none of it
+
+        return dspy.Example(
+            id=self.id,
+            question=self.question,
+            answers=self.answers,
+            answer=self.answers[0],
+            passages=self.passages,
+            hops=self.hops,
+            rationale=self.rationale,
+            type=self.type,
+        ).with_inputs("question")

@@ -1,0 +1,27 @@
+"""The ``data`` section of the config."""
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+
+
+class DataSettings(BaseModel):
+    """Which data set, and how much of it. A plain string stands for ``{name: ...}``."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(min_length=1, description="A bundled set's name, such as atlas, or the path of a folder.")
+    train: PositiveInt | None = Field(None, description="Questions to take from the training split; null takes all.")
+    dev: PositiveInt | None = Field(None, description="Questions to take from the development split; null takes all.")
+    test: PositiveInt | None = Field(None, description="Questions to take from the test split; null takes all.")
+    corpus: Path | None = Field(None, description="A corpus file to search instead of the data set's own.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_alone(cls, value: Any) -> Any:  # noqa: ANN401 - whatever the config holds
+        return {"name": str(value)} if isinstance(value, str | Path) else value
+
+    def sizes(self) -> dict[str, int | None]:
+        """How many questions to take of each split; ``None`` takes all."""
+        return {"train": self.train, "dev": self.dev, "test": self.test}

@@ -1,0 +1,41 @@
+"""The paragraphs a program has gathered so far."""
+
+from rapidfuzz import fuzz
+
+from hoptimizer.retrieval import Passage
+
+
+class Collection:
+    """Passages in the order in which they were found: first come, first kept.
+
+    Args:
+        cap: the most passages it holds.
+        skip_words: a passage of more words is left out.
+        cut_words: a passage is cut to so many words.
+        duplicate_ratio: a passage whose text is so similar (0 to 100, fuzzy ratio) to one already held is left out.
+    """
+
+    def __init__(self, cap: int, skip_words: int, cut_words: int, duplicate_ratio: float) -> None:
+        self.cap = cap
+        self.skip_words = skip_words
+        self.cut_words = cut_words
+        self.duplicate_ratio = duplicate_ratio
+        self.passages: list[Passage] = []
+
+    def add(self, found: list[Passage]) -> None:
+        """Take in what a retrieval found, best first, until the cap is reached."""
+        for passage in found:
+            words = passage.text.split()
+            if len(words) > self.skip_words:
+                continue
+            if len(words) > self.cut_words:
+                text = " ".join(words[: self.cut_words])
+                passage = Passage(passage.id, passage.title, text, passage.score)
+            if len(self.passages) < self.cap and not self._holds(passage):
+                self.passages.append(passage)
+
+    def _holds(self, passage: Passage) -> bool:
+        return any(
+            kept.id == passage.id or fuzz.ratio(kept.text, passage.text) >= self.duplicate_ratio
+            for kept in self.passages
+        )

@@ -1,0 +1,31 @@
+"""Answering from memory: no retrieval (NoR in IRCoT)."""
+
+from hoptimizer.programs.program import Program
+from hoptimizer.programs.reader import ReaderKind, make_reader, read
+from hoptimizer.retrieval import Passage
+
+
+class Direct(Program):
+    """One language model call without passages (IRCoT, section 4.1, baseline NoR).
+
+    Args:
+        reader: ``direct`` answers at once, ``cot`` with a chain of thought, ``none`` not at all.
+    """
+
+    def __init__(self, reader: ReaderKind = "direct") -> None:
+        super().__init__()
+        self.reader = make_reader(reader, passages=False)
+
+    async def solve(self, question: str) -> tuple[str, list[Passage]]:
+        return await read(self, question), []
+
+
+class CoT(Direct):
+    """Like :class:`Direct`, with a chain of thought.
+
+    Args:
+        reader: as for :class:`Direct`.
+    """
+
+    def __init__(self, reader: ReaderKind = "cot") -> None:
+        super().__init__(reader)

@@ -1,0 +1,95 @@
+"""IRCoT: retrieval interleaved with chain-of-thought reasoning (Trivedi et al. 2023)."""
+
+import re
+from typing import Annotated, ClassVar
+
+import dspy
+import sentencex
+from pydantic import Field
+
+from hoptimizer.programs.collection import Collection
+from hoptimizer.programs.program import Program
+from hoptimizer.programs.reader import ReaderKind, answer_of, make_reader, read, states_answer
+from hoptimizer.retrieval import Passage, Retriever
+from hoptimizer.signatures import NextThought
+
+Positive = Annotated[int, Field(ge=1)]
+
+_INFERENCE = re.compile(r"\s*(thus|so|therefore|hence|that is)\b|.*\d\s*[-+*/×=]\s*\d", re.IGNORECASE)
+_INTERROGATIVES = re.compile(r"\b(who|whom|whose|what|which|when|where|why|how)\b\s*", re.IGNORECASE)
+
+
+class IRCoT(Program):
+    """Each thought retrieves, and what it retrieves informs the next thought (IRCoT, section 3.1).
+
+    Args:
+        retriever: where passages come from.
+        k: passages a retrieval.
+        max_steps: thoughts at most.
+        max_passages: passages collected at most.
+        reader: ``cot`` or ``direct`` reads the collection; ``none`` takes the answer from the chain (table 6).
+        skip_inference: search with the last thought that is not mere inference ("Thus …", arithmetic), else with
+            the question; off: with the last thought whatever it is.
+        drop_interrogatives: remove who, what, which … from the query.
+        skip_words: paragraphs of more words are left out.
+        cut_words: paragraphs are cut to so many words.
+        duplicate_ratio: paragraphs so similar (0 to 100) to a collected one are left out.
+    """
+
+    step_names: ClassVar[tuple[str, ...]] = ("reason", "reader")
+
+    def __init__(
+        self,
+        retriever: Retriever,
+        k: int = 4,
+        max_steps: Positive = 8,
+        max_passages: Positive = 15,
+        reader: ReaderKind = "cot",
+        skip_inference: bool = True,
+        drop_interrogatives: bool = True,
+        skip_words: Positive = 600,
+        cut_words: Positive = 350,
+        duplicate_ratio: Annotated[float, Field(gt=0, le=100)] = 90,
+    ) -> None:
+        super().__init__(retriever, k)
+        self.max_steps = max_steps
+        self.max_passages = max_passages
+        self.skip_inference = skip_inference
+        self.drop_interrogatives = drop_interrogatives
+        self.skip_words = skip_words
+        self.cut_words = cut_words
+        self.duplicate_ratio = duplicate_ratio
+        self.reason = dspy.Predict(NextThought)
+        self.reader = make_reader(reader, passages=True)
+
+    async def solve(self, question: str) -> tuple[str, list[Passage]]:
+        collection = Collection(self.max_passages, self.skip_words, self.cut_words, self.duplicate_ratio)
+        collection.add(await self.retrieve(self.query(question, [])))
+        chain: list[str] = []
+        while len(chain) < self.max_steps:
+            thought = await self.think(question, collection.passages, chain)
+            if not thought:
+                break
+            chain.append(thought)
+            if states_answer(thought) or len(chain) == self.max_steps:
+                break
+            collection.add(await self.retrieve(self.query(question, chain)))
+        if self.reader is None:
+            return answer_of(chain[-1]) if chain else "", collection.passages
+        return await read(self, question, collection.passages), collection.passages
+
+    async def think(self, question: str, passages: list[Passage], chain: list[str]) -> str:
+        """The next sentence of the chain; whatever more the model says is dropped."""
+        prediction = await self.step("reason", context=passages, question=question, thoughts=" ".join(chain))
+        sentences = sentencex.segment("en", (prediction.thought or "").strip())
+        return next((text for sentence in sentences if (text := sentence.strip())), "")
+
+    def query(self, question: str, chain: list[str]) -> str:
+        """What to search with next."""
+        query = question
+        if chain:
+            stated = [t for t in chain if not (self.skip_inference and _INFERENCE.match(t))]
+            query = stated[-1] if stated else question
+        if self.drop_interrogatives:
+            query = _INTERROGATIVES.sub("", query).strip() or query
+        return query

@@ -1,0 +1,33 @@
+"""From settings and a corpus to a retriever."""
+
+from hoptimizer.models.errors import UserError
+from hoptimizer.retrieval.passage import Corpus
+from hoptimizer.retrieval.retriever import Progress, Retriever
+from hoptimizer.retrieval.settings import RetrieverSettings
+
+
+def build_retriever(
+    settings: RetrieverSettings, corpus: Corpus, *, progress: Progress = lambda done, total: None
+) -> Retriever:
+    """The retriever that ``settings`` describe, ready to search ``corpus``.
+
+    A ColBERT index is built at the first call and found again later, under ``home()/indexes``.
+
+    Args:
+        settings: the config's ``retriever`` section.
+        corpus: the passages to search; must not be empty.
+        progress: called with the passages encoded so far and all there are, while an index is built.
+
+    Raises:
+        UserError: the corpus is empty, or the checkpoint, the index' folder or the server is out of reach.
+    """
+    if not len(corpus):
+        raise UserError(f"{corpus.name} holds no passages: a retriever needs at least one")
+    # Imported here, because each brings its own heavy packages.
+    if settings.name == "bm25":
+        from hoptimizer.retrieval.bm25 import BM25Retriever
+
+        return BM25Retriever(corpus)
+    from hoptimizer.retrieval.colbert import ColBERTRetriever
+
+    return ColBERTRetriever(settings, corpus, progress)

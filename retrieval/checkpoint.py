@@ -1,0 +1,178 @@
+"""ColBERT checkpoints: the embedded one, a folder, or one of the hub."""
+
+import hashlib
+import json
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from filelock import FileLock
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from hoptimizer.models.errors import UserError
+from hoptimizer.models.home import home
+from hoptimizer.models.store import resolve
+
+EMBEDDED = "minilm"
+_ENCODER = "all-minilm-l6-v2"
+_ASSET = Path(__file__).parent / "assets" / "minilm-colbert.safetensors"
+_COPIED = ("config.json", "tokenizer.json", "vocab.txt")
+
+# colbert-ai fills a query up with the tokenizer's mask token and gives padding a vector of zeros. With one token for
+# both, a query is its own words alone: what was trained, and several times faster to search with.
+_TOKENIZER = {
+    "tokenizer_class": "BertTokenizer",
+    "do_lower_case": True,
+    "model_max_length": 512,
+    "unk_token": "[UNK]",
+    "sep_token": "[SEP]",
+    "pad_token": "[PAD]",
+    "cls_token": "[CLS]",
+    "mask_token": "[PAD]",
+}
+
+# What colbert-ai reads from a checkpoint's artifact.metadata. Multi-hop questions and the sentences of a chain of
+# thought are longer than the 32 tokens of its default, and cost nothing where they aren't (see _TOKENIZER).
+METADATA: dict[str, object] = {
+    "query_token_id": "[unused0]",
+    "doc_token_id": "[unused1]",
+    "query_token": "[Q]",
+    "doc_token": "[D]",
+    "dim": 128,
+    "doc_maxlen": 256,
+    "query_maxlen": 128,
+    "mask_punctuation": True,
+    "attend_to_mask_tokens": False,
+    "similarity": "cosine",
+    "interaction": "colbert",
+}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A ColBERT checkpoint on this machine.
+
+    Attributes:
+        name: as the user named it.
+        folder: where its files are.
+        digest: SHA-256 over its weights, tokenizer and settings.
+    """
+
+    name: str
+    folder: Path
+    digest: str
+
+
+def find_checkpoint(name: str) -> Checkpoint:
+    """The checkpoint that ``name`` stands for: ``minilm``, a folder, or a hub id (downloaded where needed).
+
+    Raises:
+        UserError: it can't be had, is no ColBERT checkpoint, or wants to run code of its own.
+    """
+    if name == EMBEDDED:
+        return _embedded()
+    folder = _local_folder(name)
+    _check(name, folder)
+    return Checkpoint(name, folder, _digest(folder))
+
+
+def _embedded() -> Checkpoint:
+    """all-MiniLM-L6-v2 with our adapters merged and our projection, written out once as a colbert-ai checkpoint."""
+    sha = hashlib.sha256(_ASSET.read_bytes())
+    sha.update(json.dumps([METADATA, _TOKENIZER], sort_keys=True).encode())
+    digest = sha.hexdigest()
+    folder = home() / "checkpoints" / f"minilm-{digest[:16]}"
+    # artifact.metadata is written last into the temporary folder, which then takes its name in one step.
+    if not (folder / "artifact.metadata").is_file():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder.with_suffix(".lock")):
+            if not folder.is_dir():
+                write_checkpoint(Path(resolve(_ENCODER)), load_file(_ASSET), folder)
+    return Checkpoint(EMBEDDED, folder, digest)
+
+
+def write_checkpoint(encoder: Path, trained: dict[str, torch.Tensor], folder: Path) -> None:
+    """Write a BERT encoder and what was trained on top of it as a ColBERT checkpoint that colbert-ai loads.
+
+    Args:
+        encoder: folder of the encoder, in transformers' format.
+        trained: ``linear.weight`` [dim, hidden] and, for each adapted matrix ``NAME`` of the encoder, ``NAME.down``
+            [rank, in] and ``NAME.up`` [out, rank]; ``up @ down`` is added to the matrix (LoRA, Hu et al., 2022).
+        folder: where to write; must not exist yet.
+    """
+    weights = {
+        name: weight.float()
+        for name, weight in load_file(encoder / "model.safetensors").items()
+        if not name.endswith("position_ids")  # a buffer, not a weight
+    }
+    for name in [key.removesuffix(".up") for key in trained if key.endswith(".up")]:
+        weights[f"{name}.weight"] += trained[f"{name}.up"].float() @ trained[f"{name}.down"].float()
+    weights = {f"bert.{name}": weight.contiguous() for name, weight in weights.items()}
+    weights["linear.weight"] = trained["linear.weight"].float().contiguous()
+
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
+        draft = Path(temporary) / "checkpoint"
+        draft.mkdir()
+        for name in _COPIED:
+            shutil.copyfile(encoder / name, draft / name)
+        (draft / "tokenizer_config.json").write_text(json.dumps(_TOKENIZER, indent=2) + "\n", encoding="utf-8")
+        save_file(weights, draft / "model.safetensors", metadata={"format": "pt"})
+        (draft / "artifact.metadata").write_text(json.dumps(METADATA, indent=2) + "\n", encoding="utf-8")
+        draft.replace(folder)
+
+
+def _local_folder(name: str) -> Path:
+    where = resolve(name)
+    if Path(where).is_dir():
+        return Path(where).resolve()
+    try:
+        return Path(snapshot_download(where, ignore_patterns=["*.onnx", "onnx/*", "*.h5", "*.msgpack", "*.ot"]))
+    except HFValidationError as error:
+        raise UserError(
+            f"retriever.checkpoint: {name!r} is no folder and no hub id: give 'minilm', OWNER/NAME or a folder"
+        ) from error
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise UserError(
+            f"retriever.checkpoint: {name!r} is no folder here and the hub did not give it "
+            f"({type(error).__name__}): check the name and the network, or use 'minilm'"
+        ) from error
+
+
+def _check(name: str, folder: Path) -> None:
+    config = folder / "config.json"
+    if not config.is_file():
+        raise UserError(f"retriever.checkpoint: {folder} has no config.json: expected a ColBERT checkpoint's folder")
+    if "auto_map" in json.loads(config.read_bytes()):
+        raise UserError(f"retriever.checkpoint: {name!r} needs code of its own, which is never run: take another one")
+    # Without a projection of its own, colbert-ai would draw a new random one at every load.
+    if not _has_projection(folder):
+        raise UserError(
+            f"retriever.checkpoint: {name!r} has no linear.weight, so it is no colbert-ai checkpoint: "
+            "take one such as 'colbert-ir/colbertv2.0', or 'minilm'"
+        )
+
+
+def _has_projection(folder: Path) -> bool:
+    for file in folder.glob("*.safetensors"):
+        with safe_open(file, framework="pt") as weights:
+            if "linear.weight" in weights.keys():  # noqa: SIM118 - safe_open has no __contains__
+                return True
+    return any(
+        "linear.weight" in torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        for file in folder.glob("pytorch_model*.bin")
+    )
+
+
+def _digest(folder: Path) -> str:
+    sha = hashlib.sha256()
+    for pattern in ("config.json", "artifact.metadata", "tokenizer*", "vocab.txt", "*.safetensors", "*.bin"):
+        for file in sorted(folder.glob(pattern)):
+            with file.open("rb") as opened:
+                sha.update(file.name.encode())
+                sha.update(hashlib.file_digest(opened, "sha256").digest())
+    return sha.hexdigest()

@@ -1,0 +1,81 @@
+"""Late-interaction retrieval by a ColBERT checkpoint (Khattab and Zaharia, 2020)."""
+
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from hoptimizer.retrieval.checkpoint import Checkpoint, find_checkpoint
+from hoptimizer.retrieval.encoder import ColBERTEncoder
+from hoptimizer.retrieval.exact import ExactIndex
+from hoptimizer.retrieval.index_folder import Kind, Manifest, index_folder, open_index
+from hoptimizer.retrieval.passage import Corpus, Passage
+from hoptimizer.retrieval.retriever import Progress, Retriever
+from hoptimizer.retrieval.settings import RetrieverSettings
+from hoptimizer.retrieval.token_store import TokenStore
+
+# Up to here every passage is scored in a fraction of a second on two cores, and building takes no compiler.
+EXACT_LIMIT = 30_000
+
+
+class Index(Protocol):
+    """What both indexes offer."""
+
+    def search(self, queries: list[torch.Tensor], k: int) -> list[list[tuple[int, float]]]:
+        """Places in the corpus and scores of each query's ``k`` best passages; a query is [tokens, dim]."""
+
+
+class ColBERTRetriever(Retriever):
+    """Searches a corpus by MaxSim over token vectors, through an exact index or PLAID.
+
+    Args:
+        settings: which checkpoint and index.
+        corpus: the passages to search.
+        progress: called with the passages encoded so far and all there are, while an index is built.
+
+    Raises:
+        UserError: the checkpoint can't be had, or the index can't be written.
+    """
+
+    name = "colbert"
+
+    def __init__(self, settings: RetrieverSettings, corpus: Corpus, progress: Progress) -> None:
+        self.corpus = corpus
+        checkpoint = find_checkpoint(settings.checkpoint)
+        self._encoder = ColBERTEncoder(checkpoint)
+        self.kind = index_kind(settings, corpus)
+        self._index = _open(self.kind, corpus, checkpoint, self._encoder, progress)
+
+    def search(self, queries: list[str], k: int) -> list[list[Passage]]:
+        if not queries:
+            return []
+        found = self._index.search(self._encoder.queries(queries), min(k, len(self.corpus)))
+        return [[self.corpus.passages[place].scored(score) for place, score in ranking] for ranking in found]
+
+
+def index_kind(settings: RetrieverSettings, corpus: Corpus) -> Kind:
+    """The kind of index that the settings ask for, or that fits the corpus' size."""
+    if settings.index == "auto":
+        return "exact" if len(corpus) <= EXACT_LIMIT else "plaid"
+    return settings.index
+
+
+def _open(kind: Kind, corpus: Corpus, checkpoint: Checkpoint, encoder: ColBERTEncoder, progress: Progress) -> Index:
+    folder = index_folder(corpus, checkpoint, kind)
+    wanted = Manifest(
+        corpus=corpus.name,
+        corpus_digest=corpus.digest,
+        passages=len(corpus),
+        checkpoint=checkpoint.name,
+        checkpoint_digest=checkpoint.digest,
+        kind=kind,
+        settings={"doc_maxlen": encoder.config.doc_maxlen},
+    )
+
+    texts = [str(passage) for passage in corpus]
+
+    def build_exact(draft: Path) -> None:
+        TokenStore.write(draft, encoder, texts, progress)
+
+    open_index(folder, wanted, build_exact)
+    return ExactIndex(folder, encoder.device)

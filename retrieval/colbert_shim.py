@@ -1,0 +1,105 @@
+"""colbert-ai 0.2.22 made to run on transformers 5, quietly and without compiling what is not used.
+
+The rest of the package calls :func:`adapt_colbert_ai` before it imports from ``colbert``.
+"""
+
+import functools
+import importlib
+import multiprocessing
+import sys
+import types
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import tqdm
+
+# Every module of colbert-ai that encoding, indexing and searching run through.
+_MODULES = (
+    "colbert.indexing.collection_indexer",
+    "colbert.indexing.utils",
+    "colbert.modeling.checkpoint",
+    "colbert.search.index_loader",
+    "colbert.searcher",
+)
+
+
+@functools.cache
+def adapt_colbert_ai() -> None:
+    """Import colbert-ai and adapt it to this process; does nothing the second time."""
+    # Matched by the module that warns, so that the user's own warnings stay heard.
+    warnings.filterwarnings("ignore", module=r"(colbert|torch\.cuda\.amp)\b")
+    start_method = multiprocessing.get_start_method(allow_none=True)
+    for name in _MODULES:
+        importlib.import_module(name)
+    # Its import forces "spawn" on the whole process; how processes start is the program's choice, not a library's.
+    multiprocessing.set_start_method(start_method, force=True)
+    _run_post_init()
+    _defer_extensions()
+    _keep_quiet()
+
+
+def load_extensions() -> None:
+    """Compile (minutes, cached afterwards) and load the C++ extension that :func:`adapt_colbert_ai` held back."""
+    from colbert.modeling.colbert import ColBERT
+    from colbert.parameters import DEVICE
+
+    _LOAD_EXTENSIONS[0](ColBERT, DEVICE.type == "cuda")
+
+
+# colbert-ai's own loader, kept when the adapted one takes its place.
+_LOAD_EXTENSIONS: list[Callable[..., None]] = []
+
+
+def _run_post_init() -> None:
+    """Call ``post_init()`` at the end of HF_ColBERT's ``__init__``, as transformers 5 wants of every model."""
+    from colbert.modeling import base_colbert, hf_colbert
+    from colbert.modeling.tokenization import doc_tokenization, query_tokenization
+
+    make = hf_colbert.class_factory
+
+    @functools.cache
+    def class_factory(name_or_path: str) -> type:
+        cls = make(name_or_path)
+        init = cls.__init__
+
+        def init_with_post_init(self: Any, config: Any, colbert_config: Any) -> None:  # noqa: ANN401 - their classes
+            init(self, config, colbert_config)
+            self.post_init()
+
+        cls.__init__ = init_with_post_init
+        return cls
+
+    for module in (hf_colbert, base_colbert, doc_tokenization, query_tokenization):
+        module.class_factory = class_factory
+
+
+def _defer_extensions() -> None:
+    """A checkpoint loads without its C++ extension, which only PLAID's scoring calls."""
+    from colbert.modeling.colbert import ColBERT
+
+    _LOAD_EXTENSIONS.append(ColBERT.try_load_torch_extensions.__func__)
+    ColBERT.try_load_torch_extensions = classmethod(lambda cls, use_gpu: None)
+
+
+def _keep_quiet() -> None:
+    """Give colbert-ai's modules a ``print`` and a ``tqdm`` of their own that show nothing.
+
+    Redirecting stdout instead would swallow what other threads print meanwhile.
+    """
+    for name, module in list(sys.modules.items()):
+        if name != "colbert" and not name.startswith("colbert."):
+            continue
+        module.__dict__["print"] = _silent
+        bar = module.__dict__.get("tqdm")
+        if isinstance(bar, types.ModuleType):
+            module.__dict__["tqdm"] = types.SimpleNamespace(tqdm=_hidden_bar)
+        elif bar is tqdm.tqdm:
+            module.__dict__["tqdm"] = _hidden_bar
+
+
+def _silent(*_: object, **__: object) -> None:
+    """Print nothing."""
+
+
+_hidden_bar = functools.partial(tqdm.tqdm, disable=True)

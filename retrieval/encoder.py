@@ -1,0 +1,108 @@
+"""Token vectors of passages and queries by a ColBERT checkpoint (Khattab and Zaharia, 2020, section 3.2)."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from transformers.utils import logging as transformers_logging
+
+from hoptimizer.retrieval.checkpoint import Checkpoint
+from hoptimizer.retrieval.colbert_shim import adapt_colbert_ai
+
+# Passages that are tokenized, ordered and cut into batches at a time.
+_WINDOW = 2048
+_BATCH = 32
+
+
+class ColBERTEncoder:
+    """A checkpoint's model and tokenizers as colbert-ai loads them, run in the hardware's best precision.
+
+    Passages go through in order of their length, so that a batch holds hardly any padding; colbert-ai's own encoder
+    takes them as they come and in fp32, which takes several times as long on a CPU that has bf16.
+
+    Attributes:
+        dim: length of a token vector.
+        config: the checkpoint's settings, as colbert-ai's ``ColBERTConfig``.
+    """
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        adapt_colbert_ai()
+        from colbert.infra import ColBERTConfig
+        from colbert.modeling.checkpoint import Checkpoint as ColBERTCheckpoint
+
+        folder = str(checkpoint.folder)
+        self.config = ColBERTConfig.from_existing(
+            ColBERTConfig.load_from_checkpoint(folder), ColBERTConfig(checkpoint=folder)
+        )
+        with _quiet_loading():
+            self._colbert = ColBERTCheckpoint(folder, colbert_config=self.config, verbose=0)
+        self.device: torch.device = self._colbert.device
+        self.dim: int = self.config.dim
+        self._colbert.model.to(best_dtype(self.device))
+        skipped = {i for i in self._colbert.skiplist if isinstance(i, int)} if self.config.mask_punctuation else set()
+        self._skipped = torch.tensor([self._colbert.pad_token, *sorted(skipped)])
+
+    @torch.inference_mode()
+    def passages(self, texts: Sequence[str]) -> Iterator[tuple[list[int], list[torch.Tensor]]]:
+        """Encode passages, the shorter ones first; those too long are cut at the checkpoint's ``doc_maxlen``.
+
+        Yields:
+            Places in ``texts`` of a batch's passages, and the vectors [tokens, dim] of each: fp16, of length 1, on the
+            CPU, punctuation left out.
+        """
+        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+        for start in range(0, len(order), _WINDOW):
+            window = order[start : start + _WINDOW]
+            ids, mask = self._colbert.doc_tokenizer.tensorize([texts[i] for i in window])
+            kept = ~torch.isin(ids, self._skipped.to(ids.device))
+            for rows in kept.sum(1).cpu().argsort(stable=True).split(_BATCH):
+                longest = int(mask[rows].sum(1).max())
+                vectors = self._encode(ids[rows, :longest], mask[rows, :longest]).half().cpu()
+                masks = kept[rows, :longest].cpu()
+                yield (
+                    [window[row] for row in rows.tolist()],
+                    [vector[keep] for vector, keep in zip(vectors, masks, strict=True)],
+                )
+
+    @torch.inference_mode()
+    def queries(self, texts: list[str]) -> list[torch.Tensor]:
+        """Encode queries, cut at the checkpoint's ``query_maxlen``.
+
+        A checkpoint with a mask token has each query filled up to there with it, the query augmentation of ColBERT.
+
+        Returns:
+            For each query its vectors [tokens, dim]: fp32, of length 1, on the encoder's device.
+        """
+        vectors = []
+        for start in range(0, len(texts), _BATCH):
+            ids, mask = self._colbert.query_tokenizer.tensorize(texts[start : start + _BATCH])
+            real = ids != self._colbert.pad_token
+            longest = int(real.sum(1).max())
+            batch = self._encode(ids[:, :longest], mask[:, :longest])
+            vectors.extend(row[keep] for row, keep in zip(batch, real[:, :longest], strict=True))
+        return vectors
+
+    def _encode(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        hidden = self._colbert.bert(ids, attention_mask=mask)[0]  # [batch, tokens, hidden]
+        return torch.nn.functional.normalize(self._colbert.linear(hidden).float(), dim=-1)
+
+
+def best_dtype(device: torch.device) -> torch.dtype:
+    """bf16 where the hardware multiplies in it, else fp32 (fp16 on older GPUs)."""
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
+    return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
+
+
+@contextmanager
+def _quiet_loading() -> Iterator[None]:
+    """Load a model without transformers' progress bar and table of keys."""
+    shown, verbosity = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if shown:
+            transformers_logging.enable_progress_bar()

@@ -1,0 +1,61 @@
+"""The exact index: MaxSim of a query with every passage (Khattab and Zaharia, 2020, equation 3)."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from hoptimizer.retrieval.token_store import TokenStore
+
+# Token vectors compared at a time; bounds the memory of a search whatever the corpus' size.
+_CHUNK_TOKENS = 16384
+
+
+class ExactIndex:
+    """Scores every passage of a corpus; for corpora up to some tens of thousands of passages.
+
+    Args:
+        folder: a token store's folder.
+        device: where to score. A GPU takes the vectors in whole; a CPU reads them from the mapped file.
+    """
+
+    def __init__(self, folder: Path, device: torch.device) -> None:
+        store = TokenStore(folder)
+        self._places = store.places
+        self._vectors = store.vectors if device.type == "cpu" else store.vectors.to(device)
+        self._runs = list(_runs(store.lengths))
+
+    @torch.inference_mode()
+    def search(self, queries: list[torch.Tensor], k: int) -> list[list[tuple[int, float]]]:
+        """The ``k`` best passages of each query by the sum, over its tokens, of the best similarity in the passage.
+
+        Args:
+            queries: vectors [tokens, dim] of each query, fp32.
+            k: at most the number of passages.
+
+        Returns:
+            For each query the passages' places in the corpus with their scores, best first; ties in corpus order.
+        """
+        tokens = torch.cat(queries)
+        # Sums each query's tokens: [tokens, queries] with a one where the token is the query's.
+        owner = torch.block_diag(*(torch.ones(len(q), 1) for q in queries)).to(tokens.device)
+        scores = torch.empty(len(self._places), len(queries))
+        row = start = 0
+        for passages, length in self._runs:
+            chunk = self._vectors[start : start + passages * length].to(tokens.dtype)
+            best = (chunk @ tokens.T).view(passages, length, -1).amax(dim=1)  # [passages, query tokens]
+            scores[self._places[row : row + passages]] = (best @ owner).cpu()
+            row, start = row + passages, start + passages * length
+        found = scores.T.sort(dim=1, descending=True, stable=True)
+        return [
+            list(zip(places, values, strict=True))
+            for places, values in zip(found.indices[:, :k].tolist(), found.values[:, :k].tolist(), strict=True)
+        ]
+
+
+def _runs(lengths: torch.Tensor) -> Iterator[tuple[int, int]]:
+    """Neighbouring passages of one length, as (passages, length): each is a dense block that needs no padding."""
+    for length, count in zip(*(t.tolist() for t in lengths.unique_consecutive(return_counts=True)), strict=True):
+        most = max(1, _CHUNK_TOKENS // length)
+        for start in range(0, count, most):
+            yield min(most, count - start), length

@@ -1,0 +1,138 @@
+"""Indexes on disk: what each one was built from, built whole or not at all, and checked before it serves."""
+
+import hashlib
+import json
+import logging
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from filelock import FileLock
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from hoptimizer.models.errors import UserError
+from hoptimizer.models.home import home
+from hoptimizer.retrieval.checkpoint import Checkpoint
+from hoptimizer.retrieval.passage import Corpus
+
+Kind = Literal["exact", "plaid"]
+
+_MANIFEST = "manifest.json"
+_log = logging.getLogger(__name__)
+
+
+class Manifest(BaseModel):
+    """What an index was built from and what it consists of.
+
+    Attributes:
+        corpus: name of the corpus.
+        corpus_digest: SHA-256 of its passages.
+        passages: how many there are.
+        checkpoint: the checkpoint as the user named it.
+        checkpoint_digest: SHA-256 of the checkpoint.
+        kind: ``exact`` or ``plaid``.
+        settings: what the index was built with.
+        files: SHA-256 of every file, by its path in the folder.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    corpus: str
+    corpus_digest: str
+    passages: int
+    checkpoint: str
+    checkpoint_digest: str
+    kind: Kind
+    settings: dict[str, int | float | str]
+    files: dict[str, str] = {}
+
+
+class BrokenIndexError(Exception):
+    """An index on disk is not what its manifest says; the message says how."""
+
+
+def index_folder(corpus: Corpus, checkpoint: Checkpoint, kind: Kind) -> Path:
+    """Where the index of a corpus under a checkpoint lives; both are in the name, so a change of either is another."""
+    return home() / "indexes" / f"{corpus.digest[:16]}-{checkpoint.digest[:16]}-{kind}"
+
+
+def open_index(folder: Path, wanted: Manifest, build: Callable[[Path], None]) -> None:
+    """Make sure that ``folder`` holds the index that ``wanted`` describes, building it where it doesn't.
+
+    An index that is broken, or was built with other settings, is reported in one line of the log and built anew.
+    Several processes may ask at once: one builds, the others wait for it.
+
+    Args:
+        folder: the index' folder.
+        wanted: its manifest, without ``files``.
+        build: writes the index into the empty folder it is given.
+
+    Raises:
+        UserError: the folder can't be written.
+    """
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder.with_suffix(".lock")):
+            if folder.exists():
+                try:
+                    check_index(folder, wanted)
+                    return
+                except BrokenIndexError as error:
+                    _log.warning("index %s of %s is not usable (%s): building it anew", folder, wanted.corpus, error)
+            _build(folder, wanted, build)
+    except PermissionError as error:
+        raise UserError(
+            f"{error.filename or folder} can't be written: set HOPTIMIZER_HOME to a folder of yours"
+        ) from error
+
+
+def check_index(folder: Path, wanted: Manifest) -> None:
+    """Compare an index with its manifest, every byte of it, and the manifest with what is wanted.
+
+    Raises:
+        BrokenIndexError: a file is missing or changed, or the index was built from something else.
+    """
+    manifest = read_manifest(folder)
+    found = manifest.model_copy(update={"files": {}, "corpus": wanted.corpus, "checkpoint": wanted.checkpoint})
+    if found != wanted:
+        raise BrokenIndexError("built with other settings")
+    for name, digest in manifest.files.items():
+        file = folder / name
+        if not file.is_file():
+            raise BrokenIndexError(f"{name} is missing")
+        if _sha256(file) != digest:
+            raise BrokenIndexError(f"{name} is truncated or damaged")
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of an index.
+
+    Raises:
+        BrokenIndexError: there is none, or it can't be read.
+    """
+    try:
+        return Manifest.model_validate_json((folder / _MANIFEST).read_bytes())
+    except FileNotFoundError as error:
+        raise BrokenIndexError(f"{_MANIFEST} is missing") from error
+    except ValidationError as error:
+        raise BrokenIndexError(f"{_MANIFEST} is damaged") from error
+
+
+def _build(folder: Path, wanted: Manifest, build: Callable[[Path], None]) -> None:
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
+        draft = Path(temporary) / "index"
+        draft.mkdir()
+        build(draft)
+        files = {str(f.relative_to(draft)): _sha256(f) for f in sorted(draft.rglob("*")) if f.is_file()}
+        manifest = wanted.model_copy(update={"files": files})
+        (draft / _MANIFEST).write_text(json.dumps(manifest.model_dump(), indent=2) + "\n", encoding="utf-8")
+        if folder.exists():
+            shutil.rmtree(folder)
+        draft.replace(folder)
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()

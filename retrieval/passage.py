@@ -1,0 +1,68 @@
+"""Passages and the corpus that holds them."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A unit of retrieval.
+
+    Attributes:
+        id: unique in its corpus.
+        title: name of the page or entity it is about; may be empty.
+        text: its words, without the title.
+        score: the retriever's score for the query that found it; higher is better, ``None`` outside a ranking.
+    """
+
+    id: str
+    title: str
+    text: str
+    score: float | None = None
+
+    def scored(self, score: float) -> "Passage":
+        """This passage as a result of a search."""
+        return replace(self, score=score)
+
+    def __str__(self) -> str:
+        return f"{self.title}: {self.text}" if self.title else self.text
+
+
+class Corpus:
+    """An ordered collection of passages with unique ids.
+
+    Args:
+        passages: the passages; their order is the index's order.
+        name: what messages call the corpus (a data set's name or a file).
+    """
+
+    def __init__(self, passages: list[Passage], name: str = "corpus") -> None:
+        self.passages = passages
+        self.name = name
+
+    def __len__(self) -> int:
+        return len(self.passages)
+
+    def __iter__(self) -> Iterator[Passage]:
+        return iter(self.passages)
+
+    def __getitem__(self, id: str) -> Passage:
+        return self._by_id[id]
+
+    def __contains__(self, id: object) -> bool:
+        return id in self._by_id
+
+    @cached_property
+    def _by_id(self) -> dict[str, Passage]:
+        return {passage.id: passage for passage in self.passages}
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over every id, title and text in order; an index is tied to it."""
+        sha = hashlib.sha256()
+        for p in self.passages:
+            sha.update(json.dumps([p.id, p.title, p.text], ensure_ascii=False).encode())
+        return sha.hexdigest()

@@ -1,0 +1,46 @@
+"""What every retriever offers."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import cached_property
+
+from hoptimizer.models.batching import Batcher
+from hoptimizer.retrieval.passage import Passage
+
+MAX_BATCH = 64
+
+# Called while an index is built, with the passages encoded so far and all there are.
+Progress = Callable[[int, int], None]
+
+
+class Retriever(ABC):
+    """Finds passages of one corpus for queries in natural language."""
+
+    name: str
+
+    @abstractmethod
+    def search(self, queries: list[str], k: int) -> list[list[Passage]]:
+        """The ``k`` best passages of each query, best first, each with its score.
+
+        Args:
+            queries: the questions or sentences to search with.
+            k: passages a query; fewer come back only where the corpus holds fewer.
+        """
+
+    async def asearch(self, query: str, k: int) -> list[Passage]:
+        """Like :meth:`search` for one query; searches that are under way at the same time share a batch."""
+        return await asyncio.wrap_future(self._batcher.submit((query, k)))
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "Retriever":
+        # Copies of a program share their retriever: optimizers copy programs by the dozen.
+        return self
+
+    @cached_property
+    def _batcher(self) -> Batcher[tuple[str, int], list[Passage]]:
+        return Batcher(self._search_batch, limit=MAX_BATCH)
+
+    def _search_batch(self, items: list[tuple[str, int]]) -> list[list[Passage]]:
+        # Callers of one batch may want different k: search with the largest, cut for each.
+        rankings = self.search([query for query, _ in items], max(k for _, k in items))
+        return [ranking[:k] for ranking, (_, k) in zip(rankings, items, strict=True)]

@@ -1,0 +1,26 @@
+"""The retriever's section of the config."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class RetrieverSettings(BaseModel):
+    """Which retriever finds passages, and how many.
+
+    Attributes:
+        name: ``colbert`` (late interaction; Khattab and Zaharia, 2020) or ``bm25`` (IRCoT's retriever).
+        checkpoint: ``minilm``, the embedded one, or a ColBERT checkpoint's hub id or folder.
+        index: ``exact`` scores every passage, ``plaid`` prunes first (Santhanam et al., 2022), ``auto`` chooses by the
+            corpus' size.
+        k: passages a search returns.
+        url: a ColBERT server that searches instead; no index is built here then.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: Literal["colbert", "bm25"] = "colbert"
+    checkpoint: str = Field("minilm", min_length=1)
+    index: Literal["auto", "exact", "plaid"] = "auto"
+    k: int = Field(4, ge=1)
+    url: str | None = Field(None, pattern="^https?://")
