@@ -9,7 +9,7 @@ import pandas as pd
 from mlflow.entities import Run
 
 from hoptimizer.eval import statistics
-from hoptimizer.models.errors import UserError
+from hoptimizer.models.errors import UserError, nearest
 from hoptimizer.tracking import Tracker
 
 # Of the metrics in a comparison's table, in this order, those that any variant has.
@@ -117,6 +117,8 @@ def compare_variants(
                 f"runs {first.run_id} and {variant.run_id} answered different questions of {split}: score both on the "
                 "same data and size"
             )
+    if metric not in first.scores:
+        raise UserError(f"metric: the runs have no scores of {metric!r}; {nearest(metric, first.scores)}")
     differences = [statistics.compare(first.scores[metric], variant.scores[metric], seed) for variant in variants[1:]]
     return Comparison(split, metric, variants, differences)
 

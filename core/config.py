@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, ValidationError, model_validator
@@ -82,7 +83,10 @@ class Config(BaseModel):
         )
         lm = values.get("lm") or {}
         lm = {"default": lm} if isinstance(lm, str) or "model" in lm else lm
-        values["lm"] = {"default": DEFAULT_LM} | lm
+        default = lm.get("default", DEFAULT_LM)
+        # `lm.default.temperature=0.7` alone keeps the default model.
+        lm = lm | {"default": {"model": DEFAULT_LM} | default if isinstance(default, dict) else default}
+        values["lm"] = lm
         return values
 
     @model_validator(mode="after")
@@ -97,7 +101,7 @@ class Config(BaseModel):
 
     def public(self) -> dict[str, Any]:
         """The resolved config as plain data, without secrets."""
-        return self.model_dump(mode="json", exclude={"lm": {role: {"api_key"} for role in self.lm}})
+        return self.model_dump(mode="json")
 
     @property
     def digest(self) -> str:
@@ -119,6 +123,8 @@ def _choose(section: object, key: str, default: str, model: Any) -> BaseModel:  
     if not isinstance(options, dict):
         raise UserError(f"{key}: expected a name or a mapping, got {section!r}")
     options = {"name": default} | options
+    if not isinstance(options["name"], str):
+        raise UserError(f"{key}.name: expected a name, got {options['name']!r}")
     try:
         return model(options["name"]).model_validate(options)
     except ValidationError as error:
@@ -142,8 +148,10 @@ def load_config(path: Path | None = None, overrides: Sequence[str] = (), base: d
             raise UserError(f"{path}: no such config file")
         try:
             loaded = OmegaConf.load(path)
-        except (OmegaConfBaseException, OSError, ValueError) as error:
+        except (yaml.YAMLError, OmegaConfBaseException, OSError) as error:
             raise UserError(f"{path}: not a YAML mapping: {' '.join(str(error).split())}") from error
+        if not OmegaConf.is_dict(loaded):
+            raise UserError(f"{path}: not a YAML mapping: expected keys such as data and program")
         merged = OmegaConf.merge(merged, loaded)
     for override in overrides:
         key, equals, _ = override.partition("=")

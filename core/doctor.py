@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from hoptimizer.config import Config
-from hoptimizer.models import check_lm, home
+from hoptimizer.models import check_lm
 from hoptimizer.models.errors import UserError
+from hoptimizer.models.home import home
 from hoptimizer.models.store import table
 from hoptimizer.tracking import Tracker
 

@@ -15,6 +15,7 @@ import pandas as pd
 import yaml
 from mlflow.entities import Run, RunStatus
 from mlflow.exceptions import MlflowException
+from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
 from hoptimizer.config import Config
 from hoptimizer.eval.dataset import DataSet
@@ -25,6 +26,7 @@ from hoptimizer.programs import Program
 
 CONFIG = "variant/config.yaml"
 STATE = "variant/program.json"
+TABLES = "predictions"
 
 _PREFIX = "hop."
 
@@ -80,6 +82,9 @@ class Tracker:
         unfinished = self._unfinished(fingerprint) if fingerprint else None
         tags = {_PREFIX + "kind": kind} | ({_PREFIX + "fingerprint": fingerprint} if fingerprint else {})
         with mlflow.start_run(run_id=unfinished, run_name=None if unfinished else name, tags=tags) as run:
+            if unfinished:
+                # MLflow appends to a table that is there; the run that is continued writes its own anew.
+                get_artifact_repository(run.info.artifact_uri).delete_artifacts(TABLES)
             try:
                 yield run
             except KeyboardInterrupt:
@@ -161,6 +166,10 @@ class Tracker:
                 pip_requirements=[f"hoptimizer=={version('hoptimizer')}"],
             )
 
+    def log_metric(self, name: str, value: float) -> None:
+        """Log one figure of the active run."""
+        mlflow.log_metric(name, value)
+
     def tag(self, name: str, value: str) -> None:
         """Set a tag of the active run."""
         mlflow.set_tag(_PREFIX + name, value)
@@ -215,7 +224,7 @@ class Tracker:
         return list(
             self.client.search_runs(
                 [self.experiment.experiment_id],
-                f"attributes.status = 'FINISHED' and tags.`{_PREFIX}kind` IN ('compile', 'eval')",
+                f"attributes.status = 'FINISHED' and tags.`{_PREFIX}kind` != 'compare'",
                 order_by=["attributes.start_time ASC"],
             )
         )
@@ -226,7 +235,7 @@ def _yaml(values: Mapping[str, Any]) -> str:
 
 
 def _table(split: str, moment: str) -> str:
-    return f"predictions/{split}-{moment}.json"
+    return f"{TABLES}/{split}-{moment}.json"
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -15,7 +15,7 @@ from hoptimizer.optimizers import Job
 from hoptimizer.programs import Program
 from hoptimizer.report import Report, silent
 from hoptimizer.tracking import Tracker
-from hoptimizer.workbench import Workbench
+from hoptimizer.workbench import Workbench, computed_calls
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,7 @@ def compile_variant(config: Config, *, split: str = "dev", report: Report = sile
         tracker.log_config(config, bench.data)
         tracker.log_questions(bench.data, "train", trainset)
         tracker.log_questions(bench.data, split, scored)
+        calls = computed_calls()
         program = bench.program()
         before = _evaluate(bench, program, scored, f"{config.program.name} uncompiled on {split}")
         tracker.log_evaluation(before, split, "before")
@@ -89,6 +90,8 @@ def compile_variant(config: Config, *, split: str = "dev", report: Report = sile
         after = _evaluate(bench, compiled, scored, f"{config.program.name} compiled on {split}")
         tracker.log_evaluation(after, split, "after")
         tracker.log_program(compiled)
+        # A compile that is continued computes only what its first part did not.
+        tracker.log_metric("computed_lm_calls", computed_calls() - calls)
         tracker.log_model(config, compiled)
     return Variant(run.info.run_id, config, True, split, after, before)
 

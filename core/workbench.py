@@ -12,7 +12,8 @@ import dspy
 
 from hoptimizer.config import Config
 from hoptimizer.eval.dataset import DataSet, load
-from hoptimizer.models import build_adapter, build_lm, check_lm, home
+from hoptimizer.models import build_adapter, build_lm, check_lm
+from hoptimizer.models.home import home
 from hoptimizer.optimizers import Optimizer, build_optimizer
 from hoptimizer.programs import Program, build_program
 from hoptimizer.programs.settings import retrieves
@@ -69,8 +70,13 @@ class Workbench:
     def active(self) -> Iterator[None]:
         """Within it, DSPy uses the config's default language model, its adapter and its cache."""
         _use_cache(self.config)
-        with dspy.context(lm=self.lms["default"], adapter=build_adapter(self.config.lm)):
+        with dspy.context(lm=self.lms["default"], adapter=build_adapter()):
             yield
+
+
+def computed_calls() -> int:
+    """Language model calls in the active cache: each was computed once, by this process or an earlier one."""
+    return len(dspy.cache.disk_cache)
 
 
 def ask_all(bench: Workbench, program: Program, questions: Sequence[str]) -> list[dict[str, Any]]:

@@ -1,6 +1,7 @@
 """From a published data set's files to a data set's folder."""
 
 import hashlib
+import html
 import random
 import re
 import unicodedata
@@ -58,13 +59,14 @@ class PassagePool:
 
         Args:
             title: of the paragraph; the same title with another text is another passage.
-            text: white space is made single.
+            text: white space is made single and HTML entities are resolved, as in the title.
             id: its id, unless the paragraph is there already; by default made of the title and a hash.
 
         Raises:
             UserError: ``id`` is another paragraph's.
         """
-        title, text = " ".join(title.split()), " ".join(text.split())
+        # HotpotQA's titles carry HTML entities.
+        title, text = (" ".join(html.unescape(words).split()) for words in (title, text))
         if not text:
             return None
         if (title, text) not in self._ids:
@@ -197,7 +199,7 @@ def divide(questions: Sequence[Question], sizes: Mapping[str, float], seed: int)
         raise unknown("split", strange.pop(), SPLITS)
     total = sum(sizes.values())
     shares = all(0 < size <= 1 for size in sizes.values())
-    if not shares and not all(size >= 1 and size == int(size) for size in sizes.values()):
+    if not shares and not all(size >= 1 and size % 1 == 0 for size in sizes.values()):
         raise UserError(f"split sizes {_written(sizes)} must all be shares up to 1 or all be numbers of questions")
     if total > (1 + 1e-9 if shares else len(questions)):
         raise UserError(

@@ -148,11 +148,18 @@ class MusiqueItem(Published):
     def _hops(self, ids: dict[int, str | None]) -> list[Hop]:
         hops: list[Hop] = []
         for step in self.question_decomposition:
-            known = {f"#{number}": hop.answer for number, hop in enumerate(hops, 1)}
-            question = re.sub(r"#\d+", lambda match, known=known: known.get(match[0], match[0]), step.question)
+            question = _fill_in(step.question, [hop.answer for hop in hops])
             passage = None if step.paragraph_support_idx is None else ids.get(step.paragraph_support_idx)
-            hops.append(Hop(question=re.sub(r"\s+\?$", "?", question), answer=step.answer, passage=passage))
+            hops.append(Hop(question=question, answer=step.answer, passage=passage))
         return hops
+
+
+def _fill_in(question: str, answers: list[str]) -> str:
+    def answer(reference: re.Match[str]) -> str:
+        number = int(reference[1])
+        return answers[number - 1] if 0 < number <= len(answers) else reference[0]
+
+    return re.sub(r"#(\d+)", answer, question).replace(" ?", "?")
 
 
 FORMATS: dict[str, type[Published]] = {

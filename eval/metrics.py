@@ -1,6 +1,6 @@
 """Metrics of answers and retrieval.
 
-Exact match and F1 are SQuAD's (Rajpurkar et al., 2016, section 5.1; the treatment of empty answers is that of
+Exact match and F1 are SQuAD's (Rajpurkar et al., 2016, section 6.1; the treatment of empty answers is that of
 SQuAD 2.0): the best over all accepted answers, after both sides are normalised.
 """
 

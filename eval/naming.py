@@ -6,9 +6,15 @@ from collections.abc import Iterable
 from hoptimizer.models.errors import UserError
 
 
-def suggest(name: str, known: Iterable[str]) -> str:
-    """``" (did you mean 'x'?)"`` for the nearest known name, or nothing where none is near."""
-    near = difflib.get_close_matches(name.lower(), list(known), n=1)
+def suggest(name: str, known: Iterable[str], closeness: float = 0.6) -> str:
+    """``" (did you mean 'x'?)"`` for the nearest known name, or nothing where none is near.
+
+    Args:
+        name: what was given.
+        known: what there is.
+        closeness: how much of the two must agree, 0 to 1 (difflib's ratio).
+    """
+    near = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=closeness)
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 

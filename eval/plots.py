@@ -132,7 +132,7 @@ def cost(points: Mapping[str, tuple[Estimate, float]], metric: str = "f1") -> "F
         points: by variant, the metric's estimate and the mean number of calls a question.
         metric: what the first of them is.
     """
-    figure, (panel,) = _figure(1, 1, width=7.2, height=max(3.6, 0.8 + 0.3 * len(points)))
+    figure, (panel,) = _figure(1, 1, width=7.2, height=max(3.6, 0.9 + 0.36 * len(points)))
     high = max((estimate.high for estimate, _ in points.values()), default=0.0) or 1.0
     calls = max((calls for _, calls in points.values()), default=0.0) or 1.0
     panel.set_xlim(0, 1.06 * calls)

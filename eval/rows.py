@@ -114,7 +114,7 @@ def misspelt(model: type[BaseModel], row: Row) -> str | None:
     """A line about a field that looks like a known but absent one; other unknown fields are the user's own."""
     absent = [name for name in model.model_fields if name not in row.fields]
     for name in row.fields:
-        if name not in model.model_fields and (near := suggest(name, absent)):
+        if name not in model.model_fields and (near := suggest(name, absent, closeness=0.8)):
             return f"{row.place}: unknown field {name!r}{near}; rename or remove it"
     return None
 

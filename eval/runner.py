@@ -66,8 +66,8 @@ class Evaluation:
         }
 
     def scores(self, metric: str) -> list[float]:
-        """The scores of one metric, one a question."""
-        return [row.scores.get(metric, 0.0) for row in self.rows]
+        """The scores of one metric, one for each question that has it."""
+        return [row.scores[metric] for row in self.rows if metric in row.scores]
 
 
 def mean_scores(rows: Sequence[Row]) -> dict[str, float]:

@@ -12,10 +12,14 @@ class DataSettings(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     name: str = Field(min_length=1, description="A bundled set's name, such as atlas, or the path of a folder.")
-    train: PositiveInt | None = Field(None, description="Questions to take from the training split; null takes all.")
-    dev: PositiveInt | None = Field(None, description="Questions to take from the development split; null takes all.")
-    test: PositiveInt | None = Field(None, description="Questions to take from the test split; null takes all.")
-    corpus: Path | None = Field(None, description="A corpus file to search instead of the data set's own.")
+    train: PositiveInt | None = Field(
+        default=None, description="Questions to take from the training split; null takes all."
+    )
+    dev: PositiveInt | None = Field(
+        default=None, description="Questions to take from the development split; null takes all."
+    )
+    test: PositiveInt | None = Field(default=None, description="Questions to take from the test split; null takes all.")
+    corpus: Path | None = Field(default=None, description="A corpus file to search instead of the data set's own.")
 
     @model_validator(mode="before")
     @classmethod

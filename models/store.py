@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
 from hoptimizer.models import weights as pinned
 from hoptimizer.models.errors import UserError
 from hoptimizer.models.home import home
 from hoptimizer.models.sources import SourceError
 from hoptimizer.models.weights import Weights
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 # Written last into a model's folder: a folder without it is no installed model.
 MANIFEST = "weights.json"

@@ -32,7 +32,7 @@ def program_class(name: str) -> type[Program]:
 
 def retrieves(name: str) -> bool:
     """Whether the program needs a retriever."""
-    return "retriever" in inspect.signature(program_class(name)).parameters
+    return "retriever" in inspect.signature(program_class(name).__init__).parameters
 
 
 @cache

@@ -19,7 +19,7 @@ from hoptimizer.models.home import home
 from hoptimizer.models.store import resolve
 
 EMBEDDED = "minilm"
-_ENCODER = "all-minilm-l6-v2"
+BASE = "all-minilm-l6-v2"
 _ASSET = Path(__file__).parent / "assets" / "minilm-colbert.safetensors"
 _COPIED = ("config.json", "tokenizer.json", "vocab.txt")
 
@@ -38,7 +38,7 @@ _TOKENIZER = {
 
 # What colbert-ai reads from a checkpoint's artifact.metadata. Multi-hop questions and the sentences of a chain of
 # thought are longer than the 32 tokens of its default, and cost nothing where they aren't (see _TOKENIZER).
-METADATA: dict[str, object] = {
+METADATA: dict[str, str | int | bool] = {
     "query_token_id": "[unused0]",
     "doc_token_id": "[unused1]",
     "query_token": "[Q]",
@@ -76,7 +76,20 @@ def find_checkpoint(name: str) -> Checkpoint:
     """
     if name == EMBEDDED:
         return _embedded()
-    folder = _local_folder(name)
+    return load_checkpoint(_local_folder(name), name)
+
+
+def load_checkpoint(folder: Path, name: str | None = None) -> Checkpoint:
+    """The checkpoint in a folder.
+
+    Args:
+        folder: its files: weights, config, tokenizer and colbert-ai's ``artifact.metadata``.
+        name: as the user named it; the folder by default.
+
+    Raises:
+        UserError: it is no ColBERT checkpoint, or wants to run code of its own.
+    """
+    name = name or str(folder)
     _check(name, folder)
     return Checkpoint(name, folder, _digest(folder))
 
@@ -92,7 +105,7 @@ def _embedded() -> Checkpoint:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.with_suffix(".lock")):
             if not folder.is_dir():
-                write_checkpoint(Path(resolve(_ENCODER)), load_file(_ASSET), folder)
+                write_checkpoint(Path(resolve(BASE)), load_file(_ASSET), folder)
     return Checkpoint(EMBEDDED, folder, digest)
 
 

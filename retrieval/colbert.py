@@ -1,7 +1,7 @@
 """Late-interaction retrieval by a ColBERT checkpoint (Khattab and Zaharia, 2020)."""
 
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 
@@ -12,17 +12,26 @@ from hoptimizer.retrieval.index_folder import Kind, Manifest, index_folder, open
 from hoptimizer.retrieval.passage import Corpus, Passage
 from hoptimizer.retrieval.retriever import Progress, Retriever
 from hoptimizer.retrieval.settings import RetrieverSettings
-from hoptimizer.retrieval.token_store import TokenStore
 
 # Up to here every passage is scored in a fraction of a second on two cores, and building takes no compiler.
 EXACT_LIMIT = 30_000
 
 
 class Index(Protocol):
-    """What both indexes offer."""
+    """What both kinds of index offer."""
+
+    #: What an index is built with; another value is another index.
+    SETTINGS: ClassVar[dict[str, int]]
+
+    def __init__(self, folder: Path, encoder: ColBERTEncoder, texts: list[str]) -> None:
+        """Open the index of ``texts`` that :meth:`write` put into ``folder``."""
 
     def search(self, queries: list[torch.Tensor], k: int) -> list[list[tuple[int, float]]]:
         """Places in the corpus and scores of each query's ``k`` best passages; a query is [tokens, dim]."""
+
+    @staticmethod
+    def write(folder: Path, encoder: ColBERTEncoder, texts: list[str], progress: Progress) -> None:
+        """Encode ``texts`` and write their index into ``folder``."""
 
 
 class ColBERTRetriever(Retriever):
@@ -61,7 +70,9 @@ def index_kind(settings: RetrieverSettings, corpus: Corpus) -> Kind:
 
 
 def _open(kind: Kind, corpus: Corpus, checkpoint: Checkpoint, encoder: ColBERTEncoder, progress: Progress) -> Index:
+    index = _index_class(kind)
     folder = index_folder(corpus, checkpoint, kind)
+    texts = [str(passage) for passage in corpus]
     wanted = Manifest(
         corpus=corpus.name,
         corpus_digest=corpus.digest,
@@ -69,13 +80,15 @@ def _open(kind: Kind, corpus: Corpus, checkpoint: Checkpoint, encoder: ColBERTEn
         checkpoint=checkpoint.name,
         checkpoint_digest=checkpoint.digest,
         kind=kind,
-        settings={"doc_maxlen": encoder.config.doc_maxlen},
+        settings=index.SETTINGS,
     )
+    open_index(folder, wanted, lambda draft: index.write(draft, encoder, texts, progress))
+    return index(folder, encoder, texts)
 
-    texts = [str(passage) for passage in corpus]
 
-    def build_exact(draft: Path) -> None:
-        TokenStore.write(draft, encoder, texts, progress)
+def _index_class(kind: Kind) -> type[Index]:
+    if kind == "exact":
+        return ExactIndex
+    from hoptimizer.retrieval.plaid import PlaidIndex  # brings faiss, which the exact index does without
 
-    open_index(folder, wanted, build_exact)
-    return ExactIndex(folder, encoder.device)
+    return PlaidIndex

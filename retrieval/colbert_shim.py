@@ -102,4 +102,5 @@ def _silent(*_: object, **__: object) -> None:
     """Print nothing."""
 
 
-_hidden_bar = functools.partial(tqdm.tqdm, disable=True)
+def _hidden_bar(*args: Any, **options: Any) -> tqdm.tqdm:  # noqa: ANN401 - tqdm's own
+    return tqdm.tqdm(*args, **{**options, "disable": True})

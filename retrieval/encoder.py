@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from transformers.utils import logging as transformers_logging
@@ -14,6 +15,27 @@ _WINDOW = 2048
 _BATCH = 32
 
 
+@dataclass(frozen=True)
+class Tokens:
+    """A padded batch of texts, [texts, tokens] each.
+
+    Attributes:
+        ids: token ids.
+        mask: 1 where the model attends.
+        kept: which tokens' vectors count.
+    """
+
+    ids: torch.Tensor
+    mask: torch.Tensor
+    kept: torch.Tensor
+
+    def rows(self, rows: torch.Tensor) -> "Tokens":
+        """Some of the texts, with no more padding than they need."""
+        ids, mask, kept = self.ids[rows], self.mask[rows], self.kept[rows]
+        longest = int((mask.bool() | kept).sum(1).max())
+        return Tokens(ids[:, :longest], mask[:, :longest], kept[:, :longest])
+
+
 class ColBERTEncoder:
     """A checkpoint's model and tokenizers as colbert-ai loads them, run in the hardware's best precision.
 
@@ -21,6 +43,7 @@ class ColBERTEncoder:
     takes them as they come and in fp32, which takes several times as long on a CPU that has bf16.
 
     Attributes:
+        folder: the checkpoint's.
         dim: length of a token vector.
         config: the checkpoint's settings, as colbert-ai's ``ColBERTConfig``.
     """
@@ -30,17 +53,29 @@ class ColBERTEncoder:
         from colbert.infra import ColBERTConfig
         from colbert.modeling.checkpoint import Checkpoint as ColBERTCheckpoint
 
+        self.folder = checkpoint.folder
         folder = str(checkpoint.folder)
         self.config = ColBERTConfig.from_existing(
             ColBERTConfig.load_from_checkpoint(folder), ColBERTConfig(checkpoint=folder)
         )
-        with _quiet_loading():
+        with quiet_loading():
             self._colbert = ColBERTCheckpoint(folder, colbert_config=self.config, verbose=0)
         self.device: torch.device = self._colbert.device
         self.dim: int = self.config.dim
         self._colbert.model.to(best_dtype(self.device))
+        self.projection.float()
         skipped = {i for i in self._colbert.skiplist if isinstance(i, int)} if self.config.mask_punctuation else set()
         self._skipped = torch.tensor([self._colbert.pad_token, *sorted(skipped)])
+
+    @property
+    def model(self) -> torch.nn.Module:
+        """The encoder under the projection."""
+        return self._colbert.bert
+
+    @property
+    def projection(self) -> torch.nn.Linear:
+        """From hidden states to token vectors, in fp32."""
+        return self._colbert.linear
 
     @torch.inference_mode()
     def passages(self, texts: Sequence[str]) -> Iterator[tuple[list[int], list[torch.Tensor]]]:
@@ -53,15 +88,13 @@ class ColBERTEncoder:
         order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
         for start in range(0, len(order), _WINDOW):
             window = order[start : start + _WINDOW]
-            ids, mask = self._colbert.doc_tokenizer.tensorize([texts[i] for i in window])
-            kept = ~torch.isin(ids, self._skipped.to(ids.device))
-            for rows in kept.sum(1).cpu().argsort(stable=True).split(_BATCH):
-                longest = int(mask[rows].sum(1).max())
-                vectors = self._encode(ids[rows, :longest], mask[rows, :longest]).half().cpu()
-                masks = kept[rows, :longest].cpu()
+            tokens = self.tokenize_passages([texts[i] for i in window])
+            for rows in tokens.kept.sum(1).cpu().argsort(stable=True).split(_BATCH):
+                batch = tokens.rows(rows)
+                vectors, kept = self.vectors(batch).half().cpu(), batch.kept.cpu()
                 yield (
                     [window[row] for row in rows.tolist()],
-                    [vector[keep] for vector, keep in zip(vectors, masks, strict=True)],
+                    [vector[keep] for vector, keep in zip(vectors, kept, strict=True)],
                 )
 
     @torch.inference_mode()
@@ -73,18 +106,26 @@ class ColBERTEncoder:
         Returns:
             For each query its vectors [tokens, dim]: fp32, of length 1, on the encoder's device.
         """
-        vectors = []
+        vectors: list[torch.Tensor] = []
         for start in range(0, len(texts), _BATCH):
-            ids, mask = self._colbert.query_tokenizer.tensorize(texts[start : start + _BATCH])
-            real = ids != self._colbert.pad_token
-            longest = int(real.sum(1).max())
-            batch = self._encode(ids[:, :longest], mask[:, :longest])
-            vectors.extend(row[keep] for row, keep in zip(batch, real[:, :longest], strict=True))
+            batch = self.tokenize_queries(texts[start : start + _BATCH])
+            vectors.extend(row[keep] for row, keep in zip(self.vectors(batch), batch.kept, strict=True))
         return vectors
 
-    def _encode(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        hidden = self._colbert.bert(ids, attention_mask=mask)[0]  # [batch, tokens, hidden]
-        return torch.nn.functional.normalize(self._colbert.linear(hidden).float(), dim=-1)
+    def tokenize_passages(self, texts: list[str]) -> Tokens:
+        """Passages as the checkpoint reads them; punctuation is read and not kept."""
+        ids, mask = self._colbert.doc_tokenizer.tensorize(texts)
+        return Tokens(ids, mask, ~torch.isin(ids, self._skipped.to(ids.device)))
+
+    def tokenize_queries(self, texts: list[str]) -> Tokens:
+        """Queries as the checkpoint reads them."""
+        ids, mask = self._colbert.query_tokenizer.tensorize(texts)
+        return Tokens(ids, mask, ids != self._colbert.pad_token).rows(torch.arange(len(ids)))
+
+    def vectors(self, tokens: Tokens) -> torch.Tensor:
+        """Vectors [texts, tokens, dim] of length 1, fp32; only those of kept tokens mean something."""
+        hidden = self.model(tokens.ids, attention_mask=tokens.mask)[0]  # [texts, tokens, hidden]
+        return torch.nn.functional.normalize(self.projection(hidden.float()), dim=-1)
 
 
 def best_dtype(device: torch.device) -> torch.dtype:
@@ -95,7 +136,7 @@ def best_dtype(device: torch.device) -> torch.dtype:
 
 
 @contextmanager
-def _quiet_loading() -> Iterator[None]:
+def quiet_loading() -> Iterator[None]:
     """Load a model without transformers' progress bar and table of keys."""
     shown, verbosity = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
     transformers_logging.disable_progress_bar()

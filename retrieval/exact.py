@@ -2,9 +2,12 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 
+from hoptimizer.retrieval.encoder import ColBERTEncoder
+from hoptimizer.retrieval.retriever import Progress
 from hoptimizer.retrieval.token_store import TokenStore
 
 # Token vectors compared at a time; bounds the memory of a search whatever the corpus' size.
@@ -15,14 +18,18 @@ class ExactIndex:
     """Scores every passage of a corpus; for corpora up to some tens of thousands of passages.
 
     Args:
-        folder: a token store's folder.
-        device: where to score. A GPU takes the vectors in whole; a CPU reads them from the mapped file.
+        folder: written by :meth:`write`.
+        encoder: of the checkpoint that the index was written with.
+        texts: the corpus' passages as they were encoded.
     """
 
-    def __init__(self, folder: Path, device: torch.device) -> None:
+    SETTINGS: ClassVar[dict[str, int]] = {}
+
+    def __init__(self, folder: Path, encoder: ColBERTEncoder, texts: list[str]) -> None:
         store = TokenStore(folder)
         self._places = store.places
-        self._vectors = store.vectors if device.type == "cpu" else store.vectors.to(device)
+        # A GPU takes the vectors in whole; a CPU reads them from the mapped file.
+        self._vectors = store.vectors if encoder.device.type == "cpu" else store.vectors.to(encoder.device)
         self._runs = list(_runs(store.lengths))
 
     @torch.inference_mode()
@@ -51,6 +58,11 @@ class ExactIndex:
             list(zip(places, values, strict=True))
             for places, values in zip(found.indices[:, :k].tolist(), found.values[:, :k].tolist(), strict=True)
         ]
+
+    @staticmethod
+    def write(folder: Path, encoder: ColBERTEncoder, texts: list[str], progress: Progress) -> None:
+        """Encode passages into ``folder``."""
+        TokenStore.write(folder, encoder, texts, progress)
 
 
 def _runs(lengths: torch.Tensor) -> Iterator[tuple[int, int]]:

@@ -45,7 +45,7 @@ class Manifest(BaseModel):
     checkpoint: str
     checkpoint_digest: str
     kind: Kind
-    settings: dict[str, int | float | str]
+    settings: dict[str, int]
     files: dict[str, str] = {}
 
 

@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -187,7 +189,10 @@ BAD_FILES: dict[str, tuple[dict[str, str | bytes | None], list[str]]] = {
         {"corpus.jsonl": lines([*CORPUS, {"id": "x", "title": "X"}])},
         ["corpus.jsonl:3", "'text' is missing"],
     ),
-    "duplicate passage": ({"corpus.jsonl": lines([*CORPUS, CORPUS[0]])}, ["corpus.jsonl:3", "'bridge'", "corpus.jsonl:1"]),
+    "duplicate passage": (
+        {"corpus.jsonl": lines([*CORPUS, CORPUS[0]])},
+        ["corpus.jsonl:3", "'bridge'", "corpus.jsonl:1"],
+    ),
     "id in two splits": ({"train.jsonl": lines(questions(1))}, ["dev.jsonl:1", "'q0'", "train.jsonl:1"]),
     "not UTF-8": ({"dev.jsonl": lines([QUESTION]).encode() + b'{"id": "caf\xe9"}'}, ["dev.jsonl:2", "not UTF-8"]),
     "array that breaks off": ({"dev.jsonl": '[{"id": "a"},'}, ["dev.jsonl:1", "malformed JSON"]),
@@ -200,8 +205,14 @@ BAD_FILES: dict[str, tuple[dict[str, str | bytes | None], list[str]]] = {
         {"dev.jsonl": None, "dev.csv": 'id,question,answers\nq1,Who, then?,"[""a""]"\n'},
         ["dev.csv:2", "more cells", "quote"],
     ),
-    "CSV with an open quote": ({"dev.jsonl": None, "dev.csv": 'id,question,answers\nq1,"Who'}, ["dev.csv:2", "malformed CSV"]),
-    "CSV without a column": ({"dev.jsonl": None, "dev.csv": "id,question\nq1,Who?\n"}, ["dev.csv:2", "'answers' is missing"]),
+    "CSV with an open quote": (
+        {"dev.jsonl": None, "dev.csv": 'id,question,answers\nq1,"Who'},
+        ["dev.csv:2", "malformed CSV"],
+    ),
+    "CSV without a column": (
+        {"dev.jsonl": None, "dev.csv": "id,question\nq1,Who?\n"},
+        ["dev.csv:2", "'answers' is missing"],
+    ),
     "CSV not UTF-8": ({"dev.jsonl": None, "dev.csv": b"id,question\nq1,\xe9\n"}, ["dev.csv:2", "not UTF-8"]),
     "CSV with a header only": ({"dev.jsonl": None, "dev.csv": "id,question,answers\n"}, ["dev.csv", "no questions"]),
     "not parquet": ({"dev.jsonl": None, "dev.parquet": "PAR"}, ["dev.parquet", "cannot be read as parquet"]),
@@ -225,7 +236,9 @@ def test_a_csv_row_is_named_by_its_first_line_where_cells_span_lines(folder: Pat
 
 
 def test_asking_for_too_much_says_how_much_there_is(folder: Path):
-    assert_one_line(lambda: load(DataSettings(name=str(folder), dev=9)), ["'mine'", "5 questions", "'dev'", "at most 5"])
+    assert_one_line(
+        lambda: load(DataSettings(name=str(folder), dev=9)), ["'mine'", "5 questions", "'dev'", "at most 5"]
+    )
     assert_one_line(lambda: load(DataSettings(name=str(folder), test=1)), ["no 'test' split", "dev", "test.jsonl"])
     assert_one_line(lambda: load(str(folder)).split("train"), ["no 'train' split"])
     assert_one_line(
@@ -243,7 +256,13 @@ def test_an_unknown_name_is_answered_with_the_nearest(tmp_path: Path, monkeypatc
 
 def test_settings_take_a_plain_name_and_refuse_what_they_do_not_know():
     assert DataSettings.model_validate("atlas") == DataSettings(name="atlas")
-    for bad in ({"name": "atlas", "trian": 3}, {"name": "atlas", "dev": 0}, {"name": "atlas", "dev": "many"}, {"name": ""}, {}):
+    for bad in (
+        {"name": "atlas", "trian": 3},
+        {"name": "atlas", "dev": 0},
+        {"name": "atlas", "dev": "many"},
+        {"name": ""},
+        {},
+    ):
         with pytest.raises(ValidationError):
             DataSettings.model_validate(bad)
 
@@ -294,6 +313,12 @@ def test_a_new_folder_is_valid_and_overwrites_nothing(tmp_path: Path):
 def test_a_new_folder_leaves_nothing_where_it_cannot_be_written(tmp_path: Path):
     (tmp_path / "file").write_text("")
     assert_one_line(lambda: new(tmp_path / "file" / "mine"), ["cannot be written"])
+
+
+def test_importing_the_package_stays_light():
+    heavy = ["dspy", "torch", "transformers", "pandas", "matplotlib", "scipy", "mlflow"]
+    code = f"import sys, hoptimizer.eval; print([name for name in {heavy} if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 def test_the_bundled_sets_are_whole():

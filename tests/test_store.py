@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import pytest
+
 from hoptimizer.models import store, weights
 from hoptimizer.models.errors import UserError
 from hoptimizer.models.sources import HubSource, SourceError, WheelSource

@@ -12,8 +12,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from hoptimizer.report import Report
 
-_STDOUT = sys.stdout
-
 
 @contextlib.contextmanager
 def working() -> Iterator[Report]:
@@ -52,8 +50,8 @@ def working() -> Iterator[Report]:
 def show(result: dict[str, Any], as_json: bool, *tables: RenderableType) -> None:
     """Print a command's result: one JSON object, or tables for people."""
     if as_json:
-        _STDOUT.write(json.dumps(result, ensure_ascii=False) + "\n")
+        sys.stdout.write(json.dumps(result, ensure_ascii=False) + "\n")
         return
-    console = Console(file=_STDOUT)
+    console = Console()
     for table in tables:
         console.print(table)

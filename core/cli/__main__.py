@@ -1,0 +1,5 @@
+"""``python -m hoptimizer.cli`` is ``hop``."""
+
+from hoptimizer.cli import main
+
+main()

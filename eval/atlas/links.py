@@ -1,0 +1,126 @@
+"""Sentences that mention a page's neighbours.
+
+They are true by the tables, make the pages read less like forms, and above all put other entities' names and words
+into every page: a search by keywords alone is then led astray, as it is in an encyclopedia.
+"""
+
+from collections.abc import Callable
+
+from hoptimizer.eval.atlas.facts import Entity, Facts, capitalised, pick, rank
+
+Link = Callable[[Facts, Entity], str | None]
+
+
+def links(facts: Facts, entity: Entity) -> dict[str, str]:
+    """The ``*_link`` fields of a page, by name; absent where there is nothing to say."""
+    made = {name: link(facts, entity) for name, link in _LINKS.get(entity.kind, {}).items()}
+    return {name: sentence for name, sentence in made.items() if sentence}
+
+
+def _others(facts: Facts, entity: Entity, column: str) -> list[Entity]:
+    """The other entities of the kind with the same value in a column, shuffled; none where it is unknown."""
+    value = entity.fields.get(column)
+    same = [other for other in facts.of(entity.kind) if other != entity and other.fields.get(column) == value]
+    return sorted(same, key=lambda other: rank("link", entity.id, other.id)) if value else []
+
+
+def _list(names: list[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _years(count: int) -> str:
+    return "a year" if count == 1 else f"{count} years"
+
+
+def _fellow(facts: Facts, entity: Entity) -> str | None:
+    """Another person from the same place, else how much older or younger a colleague was."""
+    neighbours = _others(facts, entity, "birthplace")
+    if neighbours:
+        other = neighbours[0].described
+        forms = [f"{capitalised(other)} came from the same place.", f"{capitalised(other)} was born in the same place."]
+        return str(pick(forms, "fellow", entity.id))
+    born = int(entity.fields["born"])
+    colleagues = sorted(_others(facts, entity, "what"), key=lambda other: abs(int(other.fields["born"]) - born))
+    if not colleagues:
+        return None
+    other = pick(colleagues[:5], "colleague", entity.id)
+    gap = born - int(other.fields["born"])
+    pronoun = "She" if entity.fields["sex"] == "f" else "He"
+    when = "in the same year as" if gap == 0 else f"{_years(abs(gap))} {'after' if gap > 0 else 'before'}"
+    return f"{pronoun} was born {when} {other.described}."
+
+
+def _sibling(facts: Facts, entity: Entity) -> str | None:
+    """Another work of the same person."""
+    others = _others(facts, entity, "author")
+    if not others:
+        return None
+    forms = {
+        "book": ["The same author also wrote {}.", "Another work by the same hand is {}."],
+        "music": ["The same composer also wrote {}.", "Another work by the same composer is {}."],
+        "painting": ["The same artist also made {}.", "Another work by the same artist is {}."],
+        "building": ["The same person also designed {}.", "Another design by the same person is {}."],
+        "film": ["The same director also made {}.", "Another film by the same director is {}."],
+        "element": ["The same chemist also discovered {}."],
+        "moon": ["The same astronomer also found {}."],
+    }[entity.kind]
+    return str(pick(forms, "sibling", entity.id)).format(others[0].described)
+
+
+def _other_finding(facts: Facts, entity: Entity) -> str | None:
+    others = [o for o in facts.of("finding") if o != entity and "year" in o.fields and "year" in entity.fields]
+    if not others:
+        return None
+    other = pick(others, "finding", entity.id)
+    gap = int(entity.fields["year"]) - int(other.fields["year"])
+    when = "In the same year" if gap == 0 else capitalised(f"{_years(abs(gap))} {'earlier' if gap > 0 else 'later'}")
+    return f"{when}, {other.fields['author']} {other.fields['verb']} {other.name}."
+
+
+def _older(facts: Facts, entity: Entity) -> str | None:
+    """How the age compares with that of another one."""
+    others = [other for other in facts.of(entity.kind) if other.fields.get("year", "") != entity.fields.get("year")]
+    others = [other for other in others if "year" in other.fields and other.fields.get("city") != entity.fields["city"]]
+    if "year" not in entity.fields or not others:
+        return None
+    other = pick(others, "older", entity.id)
+    compared = "older" if int(entity.fields["year"]) < int(other.fields["year"]) else "younger"
+    return f"It is {compared} than {other.name}."
+
+
+def _native(facts: Facts, entity: Entity) -> str | None:
+    """One person who was born in the place, or who died there."""
+    for column, form in (("birthplace", "{} was born there."), ("deathplace", "{} died there.")):
+        people = [person for person in facts.of("person") if person.fields.get(column) == entity.name]
+        if people:
+            return capitalised(form.format(pick(people, "native", entity.id).described))
+    return None
+
+
+def _cities(column: str) -> Link:
+    def link(facts: Facts, entity: Entity) -> str | None:
+        names = [city.name for city in facts.of("city") if city.fields.get(column) == entity.name]
+        names = sorted(names, key=lambda name: rank("cities", entity.id, name))[:3]
+        if not names:
+            return None
+        there = _list(sorted(names))
+        if column == "river":
+            return f"{there} {'lies' if len(names) == 1 else 'lie'} on it."
+        return f"{there} {'is one of its towns' if len(names) == 1 else 'are among its towns'}."
+
+    return link
+
+
+_LINKS: dict[str, dict[str, Link]] = {
+    "person": {"fellow_link": _fellow},
+    **{
+        kind: {"sibling_link": _sibling}
+        for kind in ("book", "music", "painting", "building", "film", "element", "moon")
+    },
+    "finding": {"sibling_link": _other_finding},
+    "university": {"sibling_link": _older},
+    "museum": {"sibling_link": _older},
+    "city": {"native_link": _native},
+    "river": {"cities_link": _cities("river")},
+    "country": {"cities_link": _cities("country")},
+}

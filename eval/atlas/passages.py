@@ -1,0 +1,57 @@
+"""The pages: sentences from the facts of an entity."""
+
+import string
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from hoptimizer.eval.atlas.facts import HERE, Entity, Facts, capitalised, pick
+from hoptimizer.eval.atlas.links import links
+
+_VOWELS = "aeiou"
+
+
+def passages(facts: Facts) -> list[dict[str, str]]:
+    """The rows of ``corpus.jsonl``, a page for each entity in the order of the tables: ``id``, ``title``, ``text``."""
+    layouts = yaml.safe_load((HERE / "wording_passages.yaml").read_text(encoding="utf-8"))
+    return [
+        {"id": entity.id, "title": entity.title, "text": _text(facts, entity, layouts[entity.kind])}
+        for entity in facts.entities
+    ]
+
+
+def _text(facts: Facts, entity: Entity, layouts: list[list[Any]]) -> str:
+    values = _values(facts, entity)
+    sentences = []
+    for slot in pick(layouts, "layout", entity.id):
+        alternatives = [slot] if isinstance(slot, str) else slot
+        known = [form for form in alternatives if _fields(form) <= values.keys()]
+        if known:
+            sentences.append(known[0].format_map(values))
+    return " ".join(map(capitalised, sentences))
+
+
+def _fields(form: str) -> set[str]:
+    return {name for _, name, _, _ in string.Formatter().parse(form) if name}
+
+
+def _values(facts: Facts, entity: Entity) -> Mapping[str, str]:
+    """What the layouts may mention of an entity."""
+    values = {**entity.fields, **links(facts, entity), "x": entity.name, "X": capitalised(entity.name)}
+    values["described"] = entity.described
+    if "what" in values:
+        values["a_what"] = with_article(values["what"])
+    if entity.kind == "person":
+        she = values["sex"] == "f"
+        values |= {"He": "She" if she else "He", "His": "Her" if she else "His"}
+        # "He died there" reads better than the place's name a second time.
+        if values.get("birthplace") and values.get("birthplace") == values.get("deathplace"):
+            values |= {"died_at_home": values["died"], "deathplace_at_home": values["deathplace"]}
+    return values
+
+
+def with_article(noun: str) -> str:
+    """The noun with ``a`` or ``an``."""
+    vowel = noun[0].lower() in _VOWELS and not noun.startswith("uni")
+    return f"{'an' if vowel else 'a'} {noun}"

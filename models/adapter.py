@@ -1,0 +1,50 @@
+"""One adapter for programs whose steps use different kinds of language models."""
+
+from typing import Any, Literal
+
+import dspy
+from dspy.clients.base_lm import BaseLM
+
+from hoptimizer.models.engine import LocalEngine
+
+Kind = Literal["chat", "json"]
+
+
+class LMAdapter(dspy.ChatAdapter):
+    """Lays out every call as its own LM wants it.
+
+    Local models get DSPy's JSON layout and its schema, to which their decoding is bound; other models get DSPy's chat
+    layout, which asks once more in JSON if an answer can't be parsed (DSPy's own default: two calls, and two in every
+    count). ``LMSettings.adapter`` overrides either.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._adapters: dict[Kind, dspy.Adapter] = {"chat": dspy.ChatAdapter(), "json": dspy.JSONAdapter()}
+
+    def of(self, lm: BaseLM) -> dspy.Adapter:
+        """The adapter of one LM."""
+        kind = getattr(lm, "adapter_kind", "auto")
+        if kind == "auto":
+            kind = "json" if isinstance(getattr(lm, "engine", None), LocalEngine) else "chat"
+        return self._adapters[kind]
+
+    def __call__(
+        self,
+        lm: BaseLM,
+        lm_kwargs: dict[str, Any],
+        signature: type[dspy.Signature],
+        demos: list,
+        inputs: dict[str, Any],
+    ) -> list[dict[str, Any]]:
+        return self.of(lm)(lm, lm_kwargs, signature, demos, inputs)
+
+    async def acall(
+        self,
+        lm: BaseLM,
+        lm_kwargs: dict[str, Any],
+        signature: type[dspy.Signature],
+        demos: list,
+        inputs: dict[str, Any],
+    ) -> list[dict[str, Any]]:
+        return await self.of(lm).acall(lm, lm_kwargs, signature, demos, inputs)

@@ -1,0 +1,242 @@
+"""Decoding that can only write JSON of a schema, and always writes it to the end.
+
+llguidance says which tokens may follow. Two things are added. The layout is the one in which DSPy's JSON adapter shows
+its demonstrations, since a small model writes best what it has just read. And a budget: however few tokens are left,
+the object is closed before they run out, and no field eats what the fields after it need.
+"""
+
+import copy
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from llguidance import LLMatcher, LLTokenizer
+from llguidance.hf import from_tokenizer
+from transformers import PreTrainedTokenizerBase
+
+# Tokens kept for every field that is still to come, where the budget allows it.
+FIELD_RESERVE = 32
+# A shortest answer longer than this is a schema that no budget serves.
+LONGEST_CLOSING = 4096
+
+_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+# What brings a value to its end, outside of a string, in the order of trying. With a leading space where the layout
+# has one, because "colon, space" leaves the space to the next token.
+_CLOSERS = ("]", "}", ",", "\n", "[]", " []", '"', ' "', "null", " null", "0", " 0", "false", " false")
+_CLOSERS += ("{", " {", "[", " [", " ")
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """A schema, compiled.
+
+    Attributes:
+        text: the grammar as llguidance takes it.
+        fields: how many fields the object has, where that is known; else 1.
+    """
+
+    text: str
+    fields: int
+
+
+class GrammarError(ValueError):
+    """The schema is one that llguidance can't compile."""
+
+
+class Compiler:
+    """Compiles schemas for one tokenizer, each once.
+
+    Args:
+        tokenizer: the model's tokenizer.
+        vocabulary: how many logits the model gives, which may be more than the tokenizer has tokens.
+        ends: the ids of the tokens that end an answer.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, vocabulary: int, ends: list[int]) -> None:
+        self.tokenizer: LLTokenizer = from_tokenizer(tokenizer, n_vocab=vocabulary, eos_token=ends)
+        self.vocabulary = vocabulary
+        self._grammars: dict[str, Grammar] = {}
+        self.quote = self._single('"')
+        self.closers = [token for text in _CLOSERS if (token := self._single(text)) is not None]
+
+    def _single(self, text: str) -> int | None:
+        tokens = self.tokenizer.tokenize_str(text)
+        return tokens[0] if len(tokens) == 1 else None
+
+    def compile(self, schema: dict[str, Any]) -> Grammar:
+        """The grammar of a JSON schema.
+
+        Raises:
+            GrammarError: llguidance does not know a keyword of the schema, or the schema contradicts itself.
+        """
+        key = json.dumps(schema)
+        if key not in self._grammars:
+            grammar = _grammar(schema)
+            failed, messages = LLMatcher.validate_grammar_with_warnings(grammar.text, self.tokenizer)
+            if failed:
+                raise GrammarError("; ".join(messages))
+            self._grammars[key] = grammar
+        return self._grammars[key]
+
+
+def _grammar(schema: dict[str, Any]) -> Grammar:
+    properties = schema.get("properties", {})
+    if schema.get("type") != "object" or not properties or set(schema.get("required", ())) != set(properties):
+        return Grammar(LLMatcher.grammar_from_json_schema(json.dumps({**schema, "x-guidance": _STYLE})), 1)
+    shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+    parts, rules = [], []
+    for number, (name, value) in enumerate(properties.items()):
+        opening = ("{" if number == 0 else ",") + f"\n  {json.dumps(name, ensure_ascii=False)}: "
+        parts += [json.dumps(opening), f"field{number}"]
+        rules.append(f"field{number}: %json {json.dumps({**value, **shared, 'x-guidance': _STYLE})}")
+    start = "start: " + " ".join([*parts, json.dumps("\n}")])
+    return Grammar(LLMatcher.grammar_from_lark("\n".join([start, *rules])), len(properties))
+
+
+@dataclass
+class _Scanner:
+    """Where in a JSON text we are, kept up to date byte by byte."""
+
+    string: bool = False
+    escaped: bool = False
+    depth: int = 0
+    fields: int = 0  # finished at the top level
+
+    def feed(self, text: bytes) -> None:
+        for byte in text:
+            if self.string:
+                if self.escaped:
+                    self.escaped = False
+                elif byte == 0x5C:  # backslash
+                    self.escaped = True
+                elif byte == 0x22:  # quote
+                    self.string = False
+            elif byte == 0x22:
+                self.string = True
+            elif byte in b"{[":
+                self.depth += 1
+            elif byte in b"}]":
+                self.depth -= 1
+            elif byte == 0x2C and self.depth == 1:  # comma
+                self.fields += 1
+
+
+@dataclass
+class _State:
+    matcher: LLMatcher
+    scanner: _Scanner = field(default_factory=_Scanner)
+
+    def copy(self) -> "_State":
+        return _State(self.matcher.deep_copy(), copy.copy(self.scanner))
+
+
+class Constraint:
+    """One answer being written under a grammar.
+
+    Args:
+        compiler: where the grammar is from.
+        grammar: what may be written.
+        budget: the most tokens to write. An object whose shortest form is longer is written in its shortest form.
+
+    Attributes:
+        opening: the tokens that every answer starts with; they are taken already.
+        done: whether the answer is complete.
+        cut: whether the budget closed a field before the model did.
+    """
+
+    def __init__(self, compiler: Compiler, grammar: Grammar, budget: int) -> None:
+        self._compiler, self._grammar, self._left = compiler, grammar, budget
+        self._state = _State(LLMatcher(compiler.tokenizer, grammar.text))
+        self.done = self.cut = False
+        self._closing = self._shortest()
+        self._reserve = max(0, min(FIELD_RESERVE, (budget - len(self._closing)) // grammar.fields))
+        if len(self._closing) >= budget:
+            self.opening = self._close()
+        else:
+            self.opening = self._consume(self._state.matcher.compute_ff_tokens())
+            self._closing = self._shortest()
+
+    def allows(self, token: int) -> bool:
+        """Whether the answer may go on with ``token``."""
+        return self._state.matcher.validate_tokens([token]) == 1
+
+    def mask(self) -> np.ndarray:
+        """Which tokens the answer may go on with: booleans of shape ``(vocabulary,)``."""
+        bits = np.frombuffer(self._state.matcher.compute_bitmask(), dtype=np.uint8)
+        return np.unpackbits(bits, bitorder="little")[: self._compiler.vocabulary].astype(bool)
+
+    def take(self, token: int) -> list[int]:
+        """Go on with ``token``; what was written instead of it and after it without a choice.
+
+        The token itself is replaced where it would leave too few tokens to finish the answer.
+        """
+        before, left = self._state.copy(), self._left
+        plain = self._plain(token)
+        written = self._consume([token])
+        forced = self._state.matcher.compute_ff_tokens()
+        written += self._consume(forced)
+        if self._state.matcher.is_stopped():
+            self.done = True
+            return written
+        closing = self._closing if plain and not forced else self._shortest()
+        room = self._room()
+        if len(closing) > room:
+            self._state, self._left = before, left
+            return self._close()
+        self._closing = closing
+        return written + self._close() if len(closing) == room else written
+
+    def _room(self) -> int:
+        return self._left - self._reserve * max(0, self._grammar.fields - 1 - self._state.scanner.fields)
+
+    def _plain(self, token: int) -> bool:
+        """Whether a token is mere text in a string, after which the way to close is what it was before."""
+        scanner, text = self._state.scanner, self._compiler.tokenizer.decode_bytes([token])
+        if not scanner.string or scanner.escaped or self._closing[0] != self._compiler.quote:
+            return False
+        return text.isascii() and b'"' not in text and b"\\" not in text
+
+    def _consume(self, tokens: list[int]) -> list[int]:
+        if tokens:
+            self._state.matcher.consume_tokens(tokens)
+            self._state.scanner.feed(self._compiler.tokenizer.decode_bytes(tokens))
+            self._left -= len(tokens)
+        return list(tokens)
+
+    def _close(self) -> list[int]:
+        """Write the shortest way to the end of the field that is being written, or of the whole answer."""
+        self.cut = True
+        written: list[int] = []
+        field_number = self._state.scanner.fields
+        for token in self._closing:
+            written += self._consume([token])
+            if self._state.scanner.fields > field_number and self._room() > len(self._closing) - len(written):
+                written += self._consume(self._state.matcher.compute_ff_tokens())
+                self._closing = self._shortest()
+                return written
+        self.done = True
+        return written
+
+    def _shortest(self) -> list[int]:
+        """A short way from here to a complete answer: close what is open, and fill what is required with the least."""
+        state = self._state.copy()
+        tokens: list[int] = []
+        while not state.matcher.is_accepting():
+            forced = state.matcher.compute_ff_tokens()
+            step = forced or [self._closer(state)]
+            state.matcher.consume_tokens(step)
+            state.scanner.feed(self._compiler.tokenizer.decode_bytes(step))
+            tokens += step
+            if len(tokens) > LONGEST_CLOSING:
+                raise GrammarError(f"its shortest answer is longer than {LONGEST_CLOSING} tokens")
+        return tokens
+
+    def _closer(self, state: _State) -> int:
+        candidates = [self._compiler.quote] if state.scanner.string else self._compiler.closers
+        for token in candidates:
+            if token is not None and state.matcher.validate_tokens([token]) == 1:
+                return token
+        # Inside an enumeration, an escape or a character of several bytes: any way on will do.
+        bits = np.frombuffer(state.matcher.compute_bitmask(), dtype=np.uint8)
+        return int(np.unpackbits(bits, bitorder="little").argmax())

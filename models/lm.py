@@ -1,0 +1,134 @@
+"""DSPy language models from settings."""
+
+import os
+from pathlib import Path
+
+# Before litellm is imported: its first call would fetch a price list over the network.
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+
+import dspy
+import httpx
+from dspy.utils.exceptions import LMError
+
+from hoptimizer.models.adapter import LMAdapter
+from hoptimizer.models.engine import DEFAULT_MAX_TOKENS, AsyncLocalEngine, LocalEngine, RolloutCallback
+from hoptimizer.models.errors import UserError
+from hoptimizer.models.settings import LMSettings
+from hoptimizer.models.store import resolve
+
+CHECK_TIMEOUT = 5.0  # seconds
+
+
+def build_lm(settings: LMSettings) -> dspy.LM:
+    """The LM that settings describe; nothing is loaded or called yet.
+
+    A local model comes as an engine in this process, any other as DSPy's own client for its model string.
+    """
+    if settings.is_local:
+        lm = dspy.LM(
+            settings.model,
+            temperature=settings.temperature or 0.0,
+            max_tokens=settings.max_tokens or DEFAULT_MAX_TOKENS,
+            cache=settings.cache,
+            callbacks=[RolloutCallback()],
+            engine=LocalEngine.of(settings.model),
+            async_engine=AsyncLocalEngine.of(settings.model),
+            **({} if settings.seed is None else {"seed": settings.seed}),
+        )
+    else:
+        lm = dspy.LM(
+            settings.model,
+            temperature=_temperature(settings),
+            max_tokens=settings.max_tokens,
+            cache=settings.cache,
+            **_client_options(settings),
+        )
+    lm.adapter_kind = settings.adapter
+    return lm
+
+
+def build_adapter() -> dspy.Adapter:
+    """The adapter to configure beside any LM of :func:`build_lm`; it lays out each call as that call's LM wants it."""
+    return LMAdapter()
+
+
+def check_lm(settings: LMSettings) -> None:
+    """Find out before a long run whether the LM can answer.
+
+    A local model is pulled where it is not installed; a server is asked for its models; a provider's model is asked for
+    one word.
+
+    Raises:
+        UserError: it can't, and why, in one line.
+    """
+    if settings.is_local:
+        _check_local(settings)
+    elif settings.api_base:
+        _check_server(settings)
+    else:
+        _check_provider(settings)
+
+
+def _temperature(settings: LMSettings) -> float | None:
+    # OpenAI's reasoning models refuse a temperature: ours is left out unless the user set one.
+    if "temperature" not in settings.model_fields_set and settings.model.startswith(("openai/o", "openai/gpt-5")):
+        return None
+    return settings.temperature
+
+
+def _client_options(settings: LMSettings) -> dict[str, str | int]:
+    options: dict[str, str | int] = {}
+    if settings.api_base:
+        options["api_base"] = settings.api_base
+    if settings.api_key:
+        options["api_key"] = settings.api_key.get_secret_value()
+    elif settings.api_base and settings.model.startswith("openai/") and "OPENAI_API_KEY" not in os.environ:
+        options["api_key"] = "none"  # a server of one's own often wants no key, the client always one
+    if settings.seed is not None:
+        options["seed"] = settings.seed
+    return options
+
+
+def _check_local(settings: LMSettings) -> None:
+    folder = Path(resolve(settings.name))
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise UserError(f"{settings.model}: the folder {folder} holds no model: config.json is missing")
+        return
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+
+    if isinstance(try_to_load_from_cache(settings.name, "config.json"), str):
+        return
+    try:
+        get_hf_file_metadata(hf_hub_url(settings.name, "config.json"), timeout=CHECK_TIMEOUT)
+    except (HfHubHTTPError, OfflineModeIsEnabled, httpx.HTTPError) as error:
+        reason = str(error).strip().splitlines()[0] or type(error).__name__
+        raise UserError(
+            f"{settings.model}: neither a name of the weights store nor a folder, and not on the hub as far as it can "
+            f"be reached ({reason}); `hop models list` shows the store's names"
+        ) from error
+
+
+def _check_server(settings: LMSettings) -> None:
+    url = f"{str(settings.api_base).rstrip('/')}/models"
+    key = settings.api_key.get_secret_value() if settings.api_key else os.environ.get("OPENAI_API_KEY", "none")
+    try:
+        reply = httpx.get(url, headers={"Authorization": f"Bearer {key}"}, timeout=CHECK_TIMEOUT)
+    except httpx.HTTPError as error:
+        reason = str(error) or type(error).__name__
+        raise UserError(
+            f"{settings.model}: the server at {settings.api_base} can't be reached ({reason}); start it or correct "
+            "api_base"
+        ) from error
+    if reply.status_code in (401, 403):
+        raise UserError(f"{settings.model}: the server at {settings.api_base} refuses the key; set api_key")
+
+
+def _check_provider(settings: LMSettings) -> None:
+    lm = build_lm(settings).copy(cache=False, num_retries=0)
+    try:
+        lm("Say: yes")
+    except LMError as error:
+        reason = error.message.strip().splitlines()[0]
+        raise UserError(f"{settings.model} does not answer: {reason}") from error

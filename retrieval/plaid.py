@@ -1,0 +1,166 @@
+"""PLAID, colbert-ai's pruned index (Santhanam et al., 2022): for corpora too large to score every passage."""
+
+import os
+import random
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import faiss
+import numpy as np
+import torch
+
+from hoptimizer.models.errors import UserError
+from hoptimizer.retrieval.colbert_shim import load_extensions
+from hoptimizer.retrieval.encoder import ColBERTEncoder, quiet_loading
+from hoptimizer.retrieval.retriever import Progress
+from hoptimizer.retrieval.token_store import TokenStore
+
+# Chosen on 6,119 passages so that PLAID finds at least 95 of 100 passages of exact search's top 10, which
+# benchmarks/retrieval.py measures. colbert-ai's defaults compress to 1 bit and look into one cell a query token.
+_NCELLS = 4
+_THRESHOLD = 0.4
+_NDOCS = 1024
+
+
+class PlaidIndex:
+    """Prunes by centroids, then scores compressed token vectors.
+
+    Args:
+        folder: written by :meth:`write`.
+        encoder: of the checkpoint that the index was written with.
+        texts: the corpus' passages as they were encoded.
+
+    Raises:
+        UserError: its C++ extensions can't be compiled.
+    """
+
+    SETTINGS: ClassVar[dict[str, int]] = {"nbits": 4, "kmeans_niters": 4}
+
+    def __init__(self, folder: Path, encoder: ColBERTEncoder, texts: list[str]) -> None:
+        from colbert import Searcher
+
+        with _compiling(), quiet_loading():
+            load_extensions()
+            searcher = Searcher(
+                index=folder.name,
+                index_root=str(folder.parent),
+                checkpoint=str(encoder.folder),
+                collection=texts,
+                verbose=0,
+            )
+        # Queries come in encoded, so the searcher's own copy of the model is of no use.
+        self._ranker = searcher.ranker
+        self._settings = encoder.config
+        self._passages = len(texts)
+
+    def search(self, queries: list[torch.Tensor], k: int) -> list[list[tuple[int, float]]]:
+        """The ``k`` best passages of each query; arguments and result are those of the exact index."""
+        from colbert.infra import ColBERTConfig
+
+        pruning = ColBERTConfig(ncells=_NCELLS, centroid_score_threshold=_THRESHOLD, ndocs=max(_NDOCS, 16 * k))
+        config = ColBERTConfig.from_existing(self._settings, pruning)
+        return [self._rank(config, query.unsqueeze(0).cpu(), k) for query in queries]
+
+    def _rank(self, config: Any, query: torch.Tensor, k: int) -> list[tuple[int, float]]:  # noqa: ANN401 - their class
+        places, scores = self._ranker.rank(config, query)
+        if len(places) < k:
+            # The probed cells hold too few passages, as with a k near the corpus' size: score them all.
+            places, scores = self._ranker.rank(config, query, pids=list(range(self._passages)))
+        return list(zip(places[:k], scores[:k], strict=True))
+
+    @staticmethod
+    def write(folder: Path, encoder: ColBERTEncoder, texts: list[str], progress: Progress) -> None:
+        """Encode passages with our encoder and have colbert-ai's Indexer cluster and compress them into ``folder``."""
+        from colbert import Indexer
+        from colbert.indexing import collection_indexer
+        from colbert.infra import ColBERTConfig, Run, RunConfig
+
+        vectors = folder.with_name(f"{folder.name}-vectors")
+        vectors.mkdir()
+        TokenStore.write(vectors, encoder, texts, progress)
+        stored = _Stored(TokenStore(vectors), texts)
+        config = ColBERTConfig(**PlaidIndex.SETTINGS, index_path=str(folder))
+        # In this process: with ranks of its own, indexing on a CPU fails.
+        run = Run().context(RunConfig(nranks=1, avoid_fork_if_possible=True))
+        with _compiling(), _replaced(collection_indexer, stored), _global_state_kept(), quiet_loading(), run:
+            load_extensions()
+            indexer = Indexer(str(encoder.folder), config=config, verbose=0)
+            indexer.index(name=folder.name, collection=texts, overwrite="force_silent_overwrite")
+        shutil.rmtree(vectors)
+
+
+class _Stored:
+    """Stands in for colbert-ai's CollectionEncoder: hands out vectors that are encoded already.
+
+    It is asked for every passage twice, first to find the centroids.
+    """
+
+    def __init__(self, store: TokenStore, texts: list[str]) -> None:
+        ends = store.lengths.cumsum(0)
+        spans = zip(store.places.tolist(), (ends - store.lengths).tolist(), ends.tolist(), strict=True)
+        self._spans = {texts[place]: (start, end) for place, start, end in spans}
+        self._vectors = store.vectors
+
+    def encode_passages(self, passages: list[str]) -> tuple[torch.Tensor, list[int]]:
+        """All tokens of the passages [tokens, dim], and each passage's number of tokens."""
+        spans = [self._spans[text] for text in passages]
+        vectors = torch.cat([self._vectors[start:end] for start, end in spans])
+        # It insists on fp16 where there is a GPU and on fp32 where there is none.
+        return vectors if torch.cuda.is_available() else vectors.float(), [end - start for start, end in spans]
+
+
+def _centroids(dim: int, partitions: int, iterations: int, samples: list[list[torch.Tensor]]) -> torch.Tensor:
+    """colbert-ai's k-means, without faiss' report on it, and for small corpora too."""
+    sample = samples[0][0].float().numpy()
+    # A corpus of few tokens has fewer of them than colbert-ai wants cells; the rest repeats and stays empty.
+    cells = min(partitions, len(sample))
+    kmeans = faiss.Kmeans(dim, cells, niter=iterations, seed=123, min_points_per_centroid=1)
+    kmeans.train(sample)
+    return torch.from_numpy(kmeans.centroids)[torch.arange(partitions) % cells]
+
+
+@contextmanager
+def _replaced(indexer: Any, stored: _Stored) -> Iterator[None]:  # noqa: ANN401 - a module
+    """colbert-ai's indexer with our vectors and our k-means in the place of its own."""
+    theirs = indexer.CollectionEncoder, indexer.compute_faiss_kmeans
+    indexer.CollectionEncoder = lambda config, checkpoint: stored
+    indexer.compute_faiss_kmeans = _centroids
+    try:
+        yield
+    finally:
+        indexer.CollectionEncoder, indexer.compute_faiss_kmeans = theirs
+
+
+@contextmanager
+def _global_state_kept() -> Iterator[None]:
+    """Undo what colbert-ai's launcher does to the process: it seeds every generator and hides GPUs."""
+    python, numpy, pytorch = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        torch.set_rng_state(pytorch)
+        if gpus is None:
+            os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+        else:
+            os.environ["CUDA_VISIBLE_DEVICES"] = gpus
+
+
+@contextmanager
+def _compiling() -> Iterator[None]:
+    """Turn a missing compiler into one line."""
+    try:
+        yield
+    except (RuntimeError, OSError) as error:
+        reason = str(error).partition("\n")[0]
+        if not any(word in reason.lower() for word in ("ninja", "compiler", "building extension")):
+            raise
+        raise UserError(
+            f"retriever.index: PLAID needs a C++ compiler for colbert-ai's extensions ({reason}): "
+            "install g++, or set retriever.index=exact"
+        ) from error

@@ -1,0 +1,160 @@
+"""The bundled data set: its files, and what its questions promise."""
+
+import json
+import re
+from collections import Counter
+from itertools import chain
+
+import bm25s
+import pytest
+import Stemmer
+
+from hoptimizer.eval import dataset
+from hoptimizer.eval.atlas import DATA
+from hoptimizer.eval.atlas.facts import FactError, read
+from hoptimizer.eval.atlas.generate import generate
+
+SIZES = {"train": 200, "dev": 60, "test": 60}
+TYPES = {"single", "bridge2", "bridge3", "bridge4", "comparison", "yesno"}
+
+
+def _rows(name: str) -> list[dict]:
+    return [json.loads(line) for line in (DATA / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.fixture(scope="module")
+def corpus() -> dict[str, dict]:
+    return {passage["id"]: passage for passage in _rows("corpus")}
+
+
+@pytest.fixture(scope="module")
+def splits() -> dict[str, list[dict]]:
+    return {split: _rows(split) for split in SIZES}
+
+
+@pytest.fixture(scope="module")
+def questions(splits) -> list[dict]:
+    return list(chain.from_iterable(splits.values()))
+
+
+def _path(question: dict) -> tuple[str, ...]:
+    """The entities of a question, with the answer where it is one more; pairs count in either order."""
+    if question["type"] in ("comparison", "yesno"):
+        return tuple(sorted(question["passages"]))
+    return (*question["passages"], question["answers"][0])
+
+
+def test_committed_files_are_what_the_generator_makes(tmp_path):
+    assert generate(tmp_path) == {"corpus": len(_rows("corpus")), **SIZES}
+    made = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert made == {path.name: path.read_bytes() for path in DATA.iterdir()}
+
+
+def test_loads_as_a_data_set_without_problems():
+    assert {name: len(split) for name, split in dataset.load("atlas").splits.items()} == SIZES
+    assert dataset.check("atlas").problems == []
+
+
+def test_corpus_is_large_and_its_passages_short(corpus):
+    assert len(corpus) == len(_rows("corpus")) >= 500
+    assert len({passage["title"] for passage in corpus.values()}) == len(corpus)
+    for passage in corpus.values():
+        assert passage["title"].lower() in passage["text"].lower()
+        assert len(passage["text"].split()) <= 60
+        assert not re.search(r"[{}]|None|~|\.\.|  ", passage["text"]), passage
+
+
+def test_every_split_mixes_the_types(splits):
+    for split, rows in splits.items():
+        assert len(rows) == SIZES[split]
+        share = {type: count / len(rows) for type, count in Counter(row["type"] for row in rows).items()}
+        assert share.keys() == TYPES
+        assert 0.15 <= share["single"] <= 0.25
+        assert 0.25 <= share["bridge2"] <= 0.35
+        answers = Counter(row["answers"][0] for row in rows if row["type"] == "yesno")
+        assert abs(answers["yes"] - answers["no"]) <= 1
+
+
+def test_ids_and_questions_are_unique(questions):
+    assert len({question["id"] for question in questions}) == len(questions)
+    assert len({question["question"].lower() for question in questions}) == len(questions)
+
+
+def test_supporting_passages_exist_and_cover_the_hops(questions, corpus):
+    for question in questions:
+        assert len(set(question["passages"])) == len(question["passages"])
+        assert question["passages"] == [hop["passage"] for hop in question["hops"]]
+        assert set(question["passages"]) <= corpus.keys()
+
+
+def test_passages_state_the_answers_word_for_word(questions, corpus):
+    for question in questions:
+        for hop in question["hops"]:
+            assert hop["answer"].lower() in corpus[hop["passage"]]["text"].lower(), question["id"]
+        answer = question["answers"][0]
+        if question["type"] == "comparison":
+            assert answer in question["question"]
+        elif question["type"] == "yesno":
+            assert answer in ("yes", "no")
+        else:
+            assert question["hops"][-1]["answer"] == answer
+            assert answer in corpus[question["passages"][-1]]["text"]
+
+
+def test_bridge_questions_hide_what_lies_between(questions):
+    for question in questions:
+        if question["type"].startswith("bridge"):
+            assert len(question["hops"]) == int(question["type"].removeprefix("bridge"))
+            for hop, following in zip(question["hops"], question["hops"][1:], strict=False):
+                assert hop["answer"] not in question["question"], question["id"]
+                assert hop["answer"] in following["question"], question["id"]
+            assert question["answers"][0] not in question["question"]
+
+
+def test_rationales_end_in_the_answer(questions):
+    for question in questions:
+        assert question["rationale"].endswith(f". So the answer is: {question['answers'][0]}.")
+        for hop in question["hops"]:
+            assert hop["answer"].lower() in question["rationale"].lower()
+
+
+def test_chains_of_a_split_are_seen_in_no_other(splits):
+    paths = {split: Counter(_path(row) for row in rows) for split, rows in splits.items()}
+    assert all(count == 1 for counter in paths.values() for count in counter.values())
+    assert paths["test"].keys().isdisjoint(paths["train"] | paths["dev"])
+    assert paths["dev"].keys().isdisjoint(paths["train"])
+
+
+def test_no_answer_is_worth_guessing(questions):
+    answers = Counter(question["answers"][0] for question in questions if question["type"] != "yesno")
+    assert answers.most_common(1)[0][1] <= 8
+
+
+def test_one_search_by_keywords_finds_too_little(questions, splits, corpus):
+    stemmer = Stemmer.Stemmer("english")
+
+    def tokens(texts: list[str]) -> bm25s.tokenization.Tokenized:
+        return bm25s.tokenize(texts, stopwords="en", stemmer=stemmer, show_progress=False)
+
+    ids = list(corpus)
+    index = bm25s.BM25()
+    index.index(tokens([f"{p['title']}. {p['text']}" for p in corpus.values()]), show_progress=False)
+    for rows in (questions, splits["test"]):
+        found, _ = index.retrieve(tokens([row["question"] for row in rows]), k=2, show_progress=False)
+        shares = [
+            len({ids[i] for i in ranking} & set(row["passages"])) / len(row["passages"])
+            for row, ranking in zip(rows, found, strict=True)
+        ]
+        assert sum(shares) / len(shares) < 0.6
+
+
+def test_a_malformed_row_is_named(tmp_path):
+    (tmp_path / "facts_rivers.yaml").write_text("kind: river\ncolumns: [name, mouth]\nrows:\n- [the Rhine]\n")
+    with pytest.raises(FactError, match=r"facts_rivers\.yaml: \['the Rhine'\] has 1 cells, not 2"):
+        read(tmp_path)
+
+
+def test_two_entities_of_one_title_are_refused(tmp_path):
+    (tmp_path / "facts_rivers.yaml").write_text("kind: river\ncolumns: [name]\nrows:\n- [the Rhine]\n- [Rhine]\n")
+    with pytest.raises(FactError, match="same title: rhine"):
+        read(tmp_path)

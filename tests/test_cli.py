@@ -1,0 +1,149 @@
+"""The command line: help that documents, JSON on stdout, and one clear line and exit code 2 for every mistake."""
+
+import json
+import sys
+
+import pytest
+
+from hoptimizer.cli import main
+
+
+@pytest.fixture
+def hop(monkeypatch, capsys, tmp_path):
+    """Runs ``hop`` in an empty folder; gives exit code, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["hop", *words])
+        with pytest.raises(SystemExit) as end:
+            main()
+        out, err = capsys.readouterr()
+        return int(end.value.code or 0), out, err
+
+    return run
+
+
+VERBS = [
+    [],
+    ["demo"],
+    ["ask"],
+    ["compile"],
+    ["eval"],
+    ["compare"],
+    ["doctor"],
+    ["data", "list"],
+    ["data", "check"],
+    ["data", "import"],
+    ["data", "new"],
+    ["models", "list"],
+    ["models", "pull"],
+    ["index", "build"],
+    ["index", "search"],
+    ["index", "info"],
+]
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_every_verb_has_help_with_an_example(hop, verb):
+    code, out, _ = hop(*verb, "--help")
+    assert code == 0
+    if verb:
+        assert "Example" in out
+        assert f"hop {' '.join(verb)}" in out
+        assert "--json" in out
+
+
+def folder(tmp_path, **changes):
+    """A tiny valid data set with some of its files replaced."""
+    from hoptimizer.eval.folder import new
+
+    new(tmp_path / "d")
+    for name, text in changes.items():
+        (tmp_path / "d" / f"{name}.jsonl").write_text(text)
+    return "data=d"
+
+
+QUESTION = {"id": "q", "question": "Who?", "answers": ["I"]}
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["compile"], ["data: required"]),
+        (["compile", "nowhere.yaml"], ["nowhere.yaml", "no such config file"]),
+        (["compile", "data=nowhere"], ["nowhere"]),
+        (["compile", "data=./nowhere"], ["nowhere", "no such folder"]),
+        (["compile", "data=atlas", "program=irctt"], ["'irctt'", "did you mean 'ircot'"]),
+        (["compile", "data=atlas", "optimizer=gepaa"], ["optimizer.name", "'gepaa'", "known:"]),
+        (["compile", "data=atlas", "metric=f2"], ["metric", "'f2'"]),
+        (["compile", "data=atlas", "wrong.key=1"], ["wrong", "unknown key"]),
+        (["compile", "data=atlas", "--split", "tset"], ["'tset'", "split"]),
+        (["compile", "data=atlas", "data.train=100000"], ["100000", "train"]),
+        (["eval", "data=atlas", "data.dev=1", "lm=local/no-such-model", "program=direct"], ["no-such-model"]),
+        (["eval", "data=atlas", "data.dev=1", "program=direct", "lm.default.model=openai/x",
+          "lm.default.api_base=http://127.0.0.1:9/v1", "lm.default.api_key=none"], ["127.0.0.1:9"]),
+        (["eval", "--run", "0" * 32], ["0" * 32, "hop compare"]),
+        (["eval", "data=atlas", "data.dev=1", "program=direct", "tracking.uri=nonsense://x"], ["tracking.uri"]),
+        (["compare", "data=atlas"], ["no run", "hop compile"]),
+        (["ask", " ", "data=atlas"], ["question"]),
+        (["models", "pull", "smollm"], ["smollm"]),
+        (["data", "check", "nowhere"], ["nowhere"]),
+        (["data", "import", "hotpot", "x.json", "--out", "o"], ["hotpotqa"]),
+        (["data", "import", "hotpotqa", "x.json", "--out", "o"], ["x.json"]),
+        (["index", "search", "x", "data=atlas", "retriever.name=bm26"], ["retriever.name", "'bm26'"]),
+        (["index", "search", "x", "data=atlas", "retriever.url=http://127.0.0.1:9"], ["127.0.0.1:9"]),
+        (["index", "search", "x", "data=atlas", "retriever.checkpoint=no-such-checkpoint"], ["no-such-checkpoint"]),
+    ],
+    ids=lambda value: " ".join(value)[:60],
+)  # fmt: skip
+def test_a_mistake_ends_in_one_line_and_exit_code_2(hop, words, says):
+    code, out, err = hop(*words)
+    last = [line for line in err.splitlines() if line.startswith("hop: ")]
+    assert (code, len(last)) == (2, 1), err
+    for part in says:
+        assert part in last[0], last[0]
+    assert out == ""
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ({"dev": ""}, ["dev.jsonl", "empty"]),
+        ({"dev": "{not json"}, ["dev.jsonl:1"]),
+        ({"dev": json.dumps({"id": "q", "question": "Who?"})}, ["dev.jsonl:1", "answers"]),
+        ({"dev": json.dumps(QUESTION | {"passages": ["no-such"]})}, ["dev.jsonl:1", "no-such"]),
+        ({"corpus": json.dumps({"id": "a", "title": "A"})}, ["corpus.jsonl:1", "text"]),
+    ],
+    ids=lambda value: " ".join(value)[:40],
+)
+def test_a_bad_data_line_is_named(hop, tmp_path, files, says):
+    code, _, err = hop("compile", folder(tmp_path, **files), "program=direct")
+    [line] = [line for line in err.splitlines() if line.startswith("hop: ")]
+    assert code == 2
+    for part in says:
+        assert part in line, line
+    assert not (tmp_path / "mlflow.db").exists(), "nothing is written before the data is read"
+
+
+def test_check_shows_every_problem_and_exits_2(hop, tmp_path):
+    folder(tmp_path, dev='{"id": "q"}\n{not json\n')
+    code, out, _ = hop("data", "check", "d")
+    assert code == 2
+    assert "dev.jsonl:1" in out.replace("\n", "")
+    assert "dev.jsonl:2" in out.replace("\n", "")
+
+
+def test_a_folder_is_started_checked_and_not_overwritten(hop):
+    assert hop("data", "new", "mine", "--json")[0] == 0
+    code, out, _ = hop("data", "check", "mine", "--json")
+    assert code == 0
+    assert json.loads(out)["problems"] == []
+    code, _, err = hop("data", "new", "mine")
+    assert code == 2
+    assert "mine" in err
+
+
+def test_search_prints_one_json_object(hop):
+    code, out, _ = hop("index", "search", "capital of France", "data=atlas", "retriever=bm25", "--json")
+    assert code == 0
+    assert len(json.loads(out)["passages"]) == 4

@@ -1,0 +1,98 @@
+"""A compile that was killed continues when the same command is given again."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import mlflow
+import pytest
+
+from hoptimizer.models.home import home
+
+COMMAND = [
+    "compile", "data=atlas", "data.train=16", "data.dev=8", "program=rag", "retriever=bm25", "retriever.k=2",
+    "optimizer=bootstrap_random_search", "optimizer.num_candidate_programs=2", "optimizer.max_bootstrapped_demos=2",
+    "optimizer.max_labeled_demos=2", "workers=2", "--json",
+]  # fmt: skip
+
+
+@pytest.fixture
+def fresh(tmp_path):
+    """A folder with a home of its own, whose weights are the shared ones."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "models").symlink_to(home() / "models")
+    return tmp_path
+
+
+def start(folder: Path) -> subprocess.Popen:
+    environment = os.environ | {"HOPTIMIZER_HOME": str(folder / "home")}
+    return subprocess.Popen(
+        [sys.executable, "-m", "hoptimizer.cli", *COMMAND],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen) -> dict:
+    out, err = process.communicate()
+    assert process.returncode == 0, err[-2000:]
+    return json.loads(out)
+
+
+def cached_calls(folder: Path) -> int:
+    """Finished language model calls."""
+    count = 0
+    for shard in (folder / "home" / "cache").glob("*/*/cache.db"):
+        with sqlite3.connect(shard) as connection:
+            count += connection.execute("select count(*) from Cache").fetchone()[0]
+    return count
+
+
+def kill_after(process: subprocess.Popen, folder: Path, calls: int, how: signal.Signals) -> None:
+    deadline = time.monotonic() + 300
+    while cached_calls(folder) < calls:
+        assert process.poll() is None, process.stderr.read()[-2000:]
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(how)
+    process.wait()
+
+
+def run_state(folder: Path, run_id: str) -> tuple[dict, mlflow.entities.Run, int]:
+    client = mlflow.MlflowClient(f"sqlite:///{folder}/mlflow.db")
+    run = client.get_run(run_id)
+    path = Path(folder / run.info.artifact_uri.removeprefix("file://")) / "variant" / "program.json"
+    runs = client.search_runs([run.info.experiment_id])
+    return json.loads(path.read_text()), run, len(runs)
+
+
+def test_a_killed_compile_continues_without_repeating_finished_work(fresh, tmp_path_factory):
+    whole = tmp_path_factory.mktemp("whole")
+    (whole / "home").mkdir()
+    (whole / "home" / "models").symlink_to(home() / "models")
+    undisturbed = finish(start(whole))
+    expected, run, _ = run_state(whole, undisturbed["run_id"])
+    total = cached_calls(whole)
+
+    kill_after(start(fresh), fresh, total // 3, signal.SIGKILL)
+    process = start(fresh)
+    kill_after(process, fresh, 2 * total // 3, signal.SIGINT)
+    assert process.returncode == 130
+    finished = cached_calls(fresh)
+    result = finish(start(fresh))
+
+    state, run, runs = run_state(fresh, result["run_id"])
+    assert runs == 1, "the killed run is the one that is finished"
+    assert run.info.status == "FINISHED"
+    assert run.data.metrics["computed_lm_calls"] <= cached_calls(fresh) - finished
+    assert run.data.metrics["computed_lm_calls"] < total / 2
+    assert state == expected
+    assert result["after"]["f1"] == undisturbed["after"]["f1"]

@@ -1,0 +1,82 @@
+"""The runner and the training examples, on a scripted language model."""
+
+import dspy
+import pytest
+from dspy.utils import DummyLM
+from dspy.utils.exceptions import LMServerError, LMTransportError
+from scripted import ScriptedRetriever, passage
+
+from hoptimizer.eval import Hop, Question
+from hoptimizer.eval.runner import evaluate
+from hoptimizer.models.errors import UserError
+from hoptimizer.optimizers.annotate import annotate
+from hoptimizer.programs import RAG, Direct
+from hoptimizer.retrieval import Corpus
+
+QUESTIONS = [
+    Question(id="1", question="Who directed Kane?", answers=["Orson Welles", "Welles"], passages=["kane"]),
+    Question(id="2", question="Where was Welles born?", answers=["Kenosha"]),
+]
+
+
+def answering(script, raises=None):
+    class Scripted(DummyLM):
+        async def acall(self, *args, **kwargs):
+            if raises:
+                raise raises
+            return await super().acall(*args, **kwargs)
+
+    return dspy.context(lm=Scripted(script), adapter=dspy.ChatAdapter(use_json_adapter_fallback=False))
+
+
+def test_scores_are_kept_by_question_and_in_order():
+    retriever = ScriptedRetriever({QUESTIONS[0].question: [passage("kane"), passage("other")]})
+    script = {"Who directed Kane?": {"answer": "Welles"}, "Where was Welles born?": {"answer": "in Kenosha"}}
+    seen = []
+    with answering(script):
+        evaluation = evaluate(RAG(retriever), QUESTIONS, progress=lambda done, total, scores: seen.append((done, total)))
+    assert [row.answer for row in evaluation.rows] == ["Welles", "in Kenosha"]
+    assert evaluation.scores("em") == [1.0, 0.0]
+    assert evaluation.metrics["f1"] == pytest.approx((1 + 2 / 3) / 2)
+    assert evaluation.metrics["recall"] == 1.0
+    assert evaluation.metrics["lm_calls"] == 1.0
+    assert seen == [(1, 2), (2, 2)]
+
+
+def test_a_question_on_which_the_model_fails_is_counted_and_scores_nothing():
+    with answering([], raises=LMServerError(message="overloaded")):
+        evaluation = evaluate(Direct(), QUESTIONS)
+    assert evaluation.metrics["failures"] == 2
+    assert evaluation.metrics["f1"] == 0.0
+    assert "overloaded" in evaluation.rows[0].failure
+
+
+def test_a_model_that_cannot_be_reached_stops_the_run_with_one_line():
+    with answering([], raises=LMTransportError(message="connection\nrefused")), pytest.raises(UserError) as error:
+        evaluate(Direct(), QUESTIONS)
+    assert "connection refused" in str(error.value)
+
+
+def test_training_examples_carry_every_step_field_of_an_annotated_question():
+    corpus = Corpus([passage("kane"), passage("welles"), passage("other")])
+    question = Question(
+        id="3",
+        question="Where was the director of Kane born?",
+        answers=["Kenosha"],
+        passages=["kane", "welles"],
+        hops=[Hop(question="Who directed Kane?", answer="Welles", passage="kane")],
+        rationale="Welles directed Kane. Welles was born in Kenosha. So the answer is: Kenosha.",
+    )
+    retriever = ScriptedRetriever({question.question: [passage("kane"), passage("other"), passage("spare")]})
+    [example] = annotate([question], corpus, retriever, distractors=1, seed=0)
+    assert example.inputs().toDict() == {"question": question.question}
+    assert sorted(example.context) == sorted(str(p) for p in corpus)
+    assert example.chain == question.rationale
+    assert f"{example.thoughts} {example.thought}".strip() in question.rationale
+    assert example.answer == "Kenosha"
+    assert annotate([question], corpus, retriever, distractors=1, seed=0) == [example]
+
+
+def test_programs_that_do_not_retrieve_get_demonstrations_without_context():
+    [example] = annotate(QUESTIONS[:1], Corpus([passage("kane")]), None, distractors=1, seed=0)
+    assert "context" not in example

@@ -1,0 +1,120 @@
+"""Compiling, scoring, comparing and loading variants on the embedded language model and a real MLflow store."""
+
+import json
+import os
+import subprocess
+import sys
+
+import mlflow
+import pytest
+
+from hoptimizer import Tracker, UserError, compare_variants, compile_variant, evaluate_variant, load_config
+from hoptimizer.comparison import log_comparison
+
+SECRET = "sk-do-not-tell-anybody"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("store")
+    before = os.getcwd()
+    os.chdir(folder)
+    yield folder
+    os.chdir(before)
+
+
+def config(*words):
+    common = ["data=atlas", "data.train=12", "data.dev=6", "retriever.k=2", "tracking.uri=sqlite:///mlflow.db"]
+    return load_config(None, [*common, *words])
+
+
+@pytest.fixture(scope="module")
+def compiled(store):
+    return compile_variant(config("program=rag", "optimizer=bootstrap_few_shot", "optimizer.max_bootstrapped_demos=2"))
+
+
+def test_a_compiled_variant_is_a_run_with_everything_that_made_it(compiled):
+    run = mlflow.get_run(compiled.run_id)
+    assert run.info.status == "FINISHED"
+    assert run.data.params["program.name"] == "rag"
+    assert run.data.params["optimizer.max_bootstrapped_demos"] == "2"
+    assert run.data.params["lm.default.model"] == "local/smollm2-135m-instruct"
+    assert {"dev/f1", "dev/before/f1", "dev/recall", "dev/lm_calls", "dev/parse_failures"} <= set(run.data.metrics)
+    assert run.data.metrics["dev/parse_failures"] == 0
+    assert {item.dataset.name for item in run.inputs.dataset_inputs} == {"atlas-train", "atlas-dev"}
+    assert len(compiled.after.rows) == 6
+
+
+def test_a_compiled_variant_holds_demonstrations_and_answers_with_them(compiled):
+    tracker = Tracker(compiled.config.tracking.uri, compiled.config.experiment)
+    state = tracker.load_state(compiled.run_id)
+    assert 1 <= len(state["reader"]["demos"])
+    again = evaluate_variant(compiled.config, run_id=compiled.run_id)
+    assert [row.answer for row in again.after.rows] == [row.answer for row in compiled.after.rows]
+
+
+def test_another_programs_state_is_refused(compiled):
+    with pytest.raises(UserError, match="steps"):
+        evaluate_variant(config("program=ircot"), run_id=compiled.run_id)
+
+
+def test_variants_are_compared_on_the_same_questions(compiled):
+    direct = evaluate_variant(config("program=direct"))
+    tracker = Tracker(compiled.config.tracking.uri, compiled.config.experiment)
+    comparison = compare_variants(tracker, [direct.run_id, compiled.run_id])
+    [difference] = comparison.differences
+    assert difference.before.mean == pytest.approx(direct.after.metrics["f1"])
+    assert difference.after.mean == pytest.approx(compiled.after.metrics["f1"])
+    assert [v.compiled for v in comparison.variants] == [False, True]
+    logged = log_comparison(tracker, comparison)
+    names = {item.path for item in mlflow.MlflowClient().list_artifacts(logged)}
+    assert {"comparison.json", "differences.png", "scores.png", "cost.png"} <= names
+    with pytest.raises(UserError, match="no answers on test"):
+        compare_variants(tracker, [direct.run_id], split="test")
+    with pytest.raises(UserError, match="no scores of 'f2'"):
+        compare_variants(tracker, [direct.run_id], metric="f2")
+
+
+def test_the_mlflow_model_loads_in_a_fresh_process_without_unpickling(compiled, store):
+    script = f"""
+import json, pickle, sys
+import cloudpickle
+def refuse(*args, **kwargs):
+    raise AssertionError("something was unpickled")
+cloudpickle.load = cloudpickle.loads = refuse
+import mlflow
+mlflow.set_tracking_uri("sqlite:///mlflow.db")
+model = mlflow.pyfunc.load_model("runs:/{compiled.run_id}/program")
+print(json.dumps(model.predict([{compiled.after.rows[0].question.question!r}])))
+"""
+    result = subprocess.run([sys.executable, "-c", script], cwd=store, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr[-2000:]
+    [answer] = json.loads(result.stdout.splitlines()[-1])
+    assert answer["answer"] == compiled.after.rows[0].answer
+
+
+def test_a_key_is_nowhere_in_the_store(store):
+    server = config("program=direct", "lm.default.model=openai/x", f"lm.default.api_key={SECRET}")
+    tracker = Tracker(server.tracking.uri, server.experiment)
+    from hoptimizer.workbench import Workbench
+
+    with tracker.run("eval", "with a key") as run:
+        tracker.log_config(server, Workbench(server).data)
+        tracker.log_program(Workbench(server).program())
+    assert run.info.run_id
+    for path in store.rglob("*"):
+        if path.is_file():
+            assert SECRET.encode() not in path.read_bytes(), path
+
+
+@pytest.mark.parametrize("optimizer", ["labeled_few_shot", "bootstrap_random_search"])
+def test_every_optimizer_compiles_ircot(store, optimizer):
+    words = ["program=ircot", "program.max_steps=2", "data.train=6", "data.dev=2", f"optimizer={optimizer}"]
+    if optimizer == "bootstrap_random_search":
+        words += ["optimizer.num_candidate_programs=1", "optimizer.max_bootstrapped_demos=1"]
+        words += ["optimizer.max_labeled_demos=1", "optimizer.metric_threshold=0"]
+    else:
+        words += ["optimizer.k=2"]
+    variant = compile_variant(config(*words))
+    assert variant.after.metrics["parse_failures"] == 0
+    assert variant.after.metrics["lm_calls"] >= 2
