@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsA
 from hoptimizer.eval.metrics import METRICS
 from hoptimizer.eval.settings import DataSettings
 from hoptimizer.models.errors import UserError, nearest
+from hoptimizer.models.options import Options
 from hoptimizer.models.settings import LMSettings
 from hoptimizer.optimizers import settings as optimizers
 from hoptimizer.programs import settings as programs
@@ -63,12 +64,12 @@ class Config(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     data: Annotated[DataSettings, Named]
-    program: SerializeAsAny[BaseModel]
-    retriever: Annotated[RetrieverSettings, Named] = Field(default_factory=RetrieverSettings)
+    program: SerializeAsAny[Options]
+    retriever: Annotated[RetrieverSettings, Named] = RetrieverSettings()
     lm: dict[str, LMSettings]
-    optimizer: SerializeAsAny[BaseModel]
+    optimizer: SerializeAsAny[Options]
     metric: str = "f1"
-    tracking: TrackingSettings = Field(default_factory=TrackingSettings)
+    tracking: TrackingSettings = TrackingSettings()
     seed: int = 7
     workers: Annotated[int, Field(ge=1)] = 64
 
@@ -116,8 +117,8 @@ class Config(BaseModel):
         return self.tracking.experiment or Path(self.data.name).name
 
 
-def _choose(section: object, key: str, default: str, model: Any) -> BaseModel:  # noqa: ANN401 - a factory of models
-    if isinstance(section, BaseModel):
+def _choose(section: object, key: str, default: str, model: Callable[[str], type[Options]]) -> Options:
+    if isinstance(section, Options):
         return section
     options = _named(section or {})
     if not isinstance(options, dict):
@@ -235,7 +236,7 @@ def json_schema() -> dict[str, Any]:
     return schema
 
 
-def _choices(names: dict[str, Any], model: Any) -> dict[str, Any]:  # noqa: ANN401 - a factory of models
+def _choices(names: dict[str, Any], model: Callable[[str], type[Options]]) -> dict[str, Any]:
     options = []
     for name in names:
         option = model(name).model_json_schema()

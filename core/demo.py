@@ -6,6 +6,7 @@ from typing import Any
 
 from hoptimizer.config import Config, load_config
 from hoptimizer.eval import statistics
+from hoptimizer.eval.runner import Evaluation
 from hoptimizer.report import Report, silent
 from hoptimizer.variants import Variant, compile_variant, evaluate_variant
 
@@ -47,7 +48,7 @@ def run_demo(overrides: Sequence[str] = (), report: Report = silent) -> dict[str
     failures = sum(variant.after.metrics["parse_failures"] for variant in variants)
     return {
         "variants": [_row(variant) for variant in variants],
-        "comparisons": [_compared(variant) for variant in variants if variant.before],
+        "comparisons": [_compared(variant, variant.before) for variant in variants if variant.before],
         "parse_failures": int(failures),
         "seconds": time.perf_counter() - start,
     }
@@ -63,9 +64,9 @@ def _row(variant: Variant) -> dict[str, Any]:
     }
 
 
-def _compared(variant: Variant) -> dict[str, Any]:
+def _compared(variant: Variant, before: Evaluation) -> dict[str, Any]:
     metric = variant.config.metric
-    paired = statistics.compare(variant.before.scores(metric), variant.after.scores(metric), seed=variant.config.seed)
+    paired = statistics.compare(before.scores(metric), variant.after.scores(metric), seed=variant.config.seed)
     return {
         "program": variant.config.program.name,
         "metric": metric,

@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
 from hoptimizer.config import Config
@@ -85,7 +86,7 @@ def _weights() -> Iterator[Finding]:
 
 def _lms(config: Config) -> Iterator[Finding]:
     for role, settings in config.lm.items():
-        yield _try(f"lm.{role}", settings.model, lambda settings=settings: check_lm(settings))
+        yield _try(f"lm.{role}", settings.model, partial(check_lm, settings))
 
 
 def _store(config: Config) -> Finding:

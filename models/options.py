@@ -7,7 +7,19 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, create_model
 
 
-def options_model(name: str, constructor: type, given: Collection[str] = ()) -> type[BaseModel]:
+class Options(BaseModel):
+    """A section of a config that chooses something by its name.
+
+    Attributes:
+        name: what is chosen; its options are the fields of the subclass.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+
+
+def options_model(name: str, constructor: type, given: Collection[str] = ()) -> type[Options]:
     """The options of ``constructor`` as a model that forbids unknown keys.
 
     Args:
@@ -17,11 +29,11 @@ def options_model(name: str, constructor: type, given: Collection[str] = ()) -> 
         given: parameters that the caller fills in itself and a config may not set.
     """
     # A metaclass (DSPy's modules have one) may hide the constructor's parameters: look at __init__ itself.
-    parameters = inspect.signature(constructor.__init__).parameters
+    parameters = inspect.signature(constructor.__init__).parameters  # type: ignore[misc]
     fields: dict[str, Any] = {
         key: (parameter.annotation, parameter.default)
         for key, parameter in parameters.items()
         if key not in ("self", *given)
     }
     title = "".join(word.capitalize() for word in name.split("_"))
-    return create_model(title, __config__=ConfigDict(extra="forbid", frozen=True), name=(str, name), **fields)
+    return create_model(title, __base__=Options, name=(str, name), **fields)

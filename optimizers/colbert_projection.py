@@ -80,7 +80,9 @@ class Adapted(nn.Module):
         return self.linear(hidden) + nn.functional.linear(low, self.up.to(hidden.dtype))
 
 
-def train(sets: Sequence[RetrievalSet], recipe: Recipe, steps: Callable[[int], Iterator[int]]) -> dict[str, torch.Tensor]:
+def train(
+    sets: Sequence[RetrievalSet], recipe: Recipe, steps: Callable[[int], Iterator[int]]
+) -> dict[str, torch.Tensor]:
     """Train on the questions of ``train``, never on those of ``dev``.
 
     Args:
@@ -175,7 +177,9 @@ def _loss(
     for asked in batch:
         gold = set(asked.question.passages)
         others = [id for id in asked.context if id not in gold]
-        passages |= dict.fromkeys([*asked.question.passages, *draw.sample(others, min(recipe.distractors, len(others)))])
+        passages |= dict.fromkeys(
+            [*asked.question.passages, *draw.sample(others, min(recipe.distractors, len(others)))]
+        )
     ids = list(passages)
     tokens = encoder.tokenize_passages([texts[id] for id in ids])
     tokens = Tokens(*(t[:, : recipe.max_tokens] for t in (tokens.ids, tokens.mask, tokens.kept)))

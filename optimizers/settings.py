@@ -2,10 +2,8 @@
 
 from functools import cache
 
-from pydantic import BaseModel
-
 from hoptimizer.models.errors import UserError, nearest
-from hoptimizer.models.options import options_model
+from hoptimizer.models.options import Options, options_model
 from hoptimizer.optimizers.few_shot import BootstrapFewShot, BootstrapRandomSearch, LabeledFewShot
 from hoptimizer.optimizers.job import Optimizer
 
@@ -17,7 +15,7 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
 
 
 @cache
-def settings_model(name: str) -> type[BaseModel]:
+def settings_model(name: str) -> type[Options]:
     """The options of an optimizer as a pydantic model.
 
     Raises:
@@ -28,7 +26,7 @@ def settings_model(name: str) -> type[BaseModel]:
     return options_model(name, OPTIMIZERS[name])
 
 
-def build_optimizer(settings: BaseModel) -> Optimizer:
+def build_optimizer(settings: Options) -> Optimizer:
     """The optimizer that a validated ``optimizer`` section describes."""
     options = settings.model_dump()
     return OPTIMIZERS[options.pop("name")](**options)

@@ -1,7 +1,7 @@
 """Readers: from a collection of passages, or from memory, to an answer (IRCoT, section 3.2)."""
 
 import re
-from typing import Literal
+from typing import Any, Literal
 
 import dspy
 
@@ -45,7 +45,10 @@ async def read(program: Program, question: str, passages: list[Passage] | None =
     """
     if program.reader is None:
         return ""
-    prediction = await program.step("reader", question=question, **({} if passages is None else {"context": passages}))
+    inputs: dict[str, Any] = {"question": question}
+    if passages is not None:
+        inputs["context"] = passages
+    prediction = await program.step("reader", **inputs)
     if "chain" in prediction:
         return answer_of(prediction.chain or "")
     return (prediction.answer or "").strip()

@@ -3,10 +3,8 @@
 import inspect
 from functools import cache
 
-from pydantic import BaseModel
-
 from hoptimizer.models.errors import UserError, nearest
-from hoptimizer.models.options import options_model
+from hoptimizer.models.options import Options, options_model
 from hoptimizer.programs.direct import CoT, Direct
 from hoptimizer.programs.ircot import IRCoT
 from hoptimizer.programs.program import Program
@@ -36,12 +34,12 @@ def retrieves(name: str) -> bool:
 
 
 @cache
-def settings_model(name: str) -> type[BaseModel]:
+def settings_model(name: str) -> type[Options]:
     """The options of a program as a pydantic model, made from its constructor, where they have their defaults."""
     return options_model(name, program_class(name), given=_FROM_RETRIEVER)
 
 
-def build_program(settings: BaseModel, retriever: Retriever | None, k: int) -> Program:
+def build_program(settings: Options, retriever: Retriever | None, k: int) -> Program:
     """The program that a validated ``program`` section describes.
 
     Args:

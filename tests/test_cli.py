@@ -72,7 +72,7 @@ QUESTION = {"id": "q", "question": "Who?", "answers": ["I"]}
         (["compile"], ["data: required"]),
         (["compile", "nowhere.yaml"], ["nowhere.yaml", "no such config file"]),
         (["compile", "data=nowhere"], ["nowhere"]),
-        (["compile", "data=./nowhere"], ["nowhere", "no such folder"]),
+        (["compile", "data=some/nowhere"], ["nowhere", "no such folder"]),
         (["compile", "data=atlas", "program=irctt"], ["'irctt'", "did you mean 'ircot'"]),
         (["compile", "data=atlas", "optimizer=gepaa"], ["optimizer.name", "'gepaa'", "known:"]),
         (["compile", "data=atlas", "metric=f2"], ["metric", "'f2'"]),
@@ -108,7 +108,7 @@ def test_a_mistake_ends_in_one_line_and_exit_code_2(hop, words, says):
 @pytest.mark.parametrize(
     ("files", "says"),
     [
-        ({"dev": ""}, ["dev.jsonl", "empty"]),
+        ({"dev": ""}, ["dev.jsonl", "no questions"]),
         ({"dev": "{not json"}, ["dev.jsonl:1"]),
         ({"dev": json.dumps({"id": "q", "question": "Who?"})}, ["dev.jsonl:1", "answers"]),
         ({"dev": json.dumps(QUESTION | {"passages": ["no-such"]})}, ["dev.jsonl:1", "no-such"]),

@@ -151,7 +151,8 @@ def test_ircot_without_a_reader_answers_from_its_chain():
 
 
 def test_a_step_that_cannot_be_parsed_is_recorded_and_does_not_stop_the_program():
-    prediction = run(IRCoT(ScriptedRetriever({QUERY: [passage("a")]})), {"wrong": "?"}, {"chain": "So the answer is: x."})
+    program = IRCoT(ScriptedRetriever({QUERY: [passage("a")]}))
+    prediction = run(program, {"wrong": "?"}, {"chain": "So the answer is: x."})
     assert prediction.answer == "x"
     assert counts(prediction.steps)["parse_failures"] == 1
 

@@ -33,8 +33,12 @@ def test_scores_are_kept_by_question_and_in_order():
     retriever = ScriptedRetriever({QUESTIONS[0].question: [passage("kane"), passage("other")]})
     script = {"Who directed Kane?": {"answer": "Welles"}, "Where was Welles born?": {"answer": "in Kenosha"}}
     seen = []
+
+    def progress(done, total, scores):
+        seen.append((done, total))
+
     with answering(script):
-        evaluation = evaluate(RAG(retriever), QUESTIONS, progress=lambda done, total, scores: seen.append((done, total)))
+        evaluation = evaluate(RAG(retriever), QUESTIONS, progress=progress)
     assert [row.answer for row in evaluation.rows] == ["Welles", "in Kenosha"]
     assert evaluation.scores("em") == [1.0, 0.0]
     assert evaluation.metrics["f1"] == pytest.approx((1 + 2 / 3) / 2)

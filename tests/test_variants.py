@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import mlflow
 import pytest
@@ -17,7 +18,7 @@ SECRET = "sk-do-not-tell-anybody"
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     folder = tmp_path_factory.mktemp("store")
-    before = os.getcwd()
+    before = Path.cwd()
     os.chdir(folder)
     yield folder
     os.chdir(before)
@@ -48,7 +49,7 @@ def test_a_compiled_variant_is_a_run_with_everything_that_made_it(compiled):
 def test_a_compiled_variant_holds_demonstrations_and_answers_with_them(compiled):
     tracker = Tracker(compiled.config.tracking.uri, compiled.config.experiment)
     state = tracker.load_state(compiled.run_id)
-    assert 1 <= len(state["reader"]["demos"])
+    assert len(state["reader"]["demos"]) >= 1
     again = evaluate_variant(compiled.config, run_id=compiled.run_id)
     assert [row.answer for row in again.after.rows] == [row.answer for row in compiled.after.rows]
 

@@ -77,10 +77,7 @@ def compare_command(
     words = [word for word in runs or () if "=" in word]
     run_ids = [word for word in runs or () if "=" not in word]
     with working():
-        if run_ids:
-            config = config_of_run(run_ids[0], words)
-        else:
-            config = read_words(words)
+        config = config_of_run(run_ids[0], words) if run_ids else read_words(words)
         tracker = Tracker(config.tracking.uri, config.experiment)
         comparison = compare_variants(tracker, run_ids, split=split, metric=metric, seed=config.seed)
         log_comparison(tracker, comparison)

@@ -1,0 +1,47 @@
+"""The main job, as `make demo` runs it: the embedded models, the whole of atlas test, real MLflow runs."""
+
+import json
+import subprocess
+import sys
+
+import mlflow
+import pytest
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("demo")
+    command = [sys.executable, "-m", "hoptimizer.cli", "demo", "--json"]
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr[-3000:]
+    return json.loads(result.stdout), folder
+
+
+def test_the_demo_prints_one_json_object_with_its_variants(demo):
+    result, _ = demo
+    assert [(v["program"], v["compiled"]) for v in result["variants"]] == [
+        ("direct", False), ("rag", False), ("rag", True), ("ircot", False), ("ircot", True),
+    ]  # fmt: skip
+    assert all(v["n"] == 60 for v in result["variants"])
+
+
+def test_every_variant_of_the_demo_is_a_finished_run(demo):
+    result, folder = demo
+    client = mlflow.MlflowClient(f"sqlite:///{folder}/mlflow.db")
+    for variant in result["variants"]:
+        run = client.get_run(variant["run_id"])
+        assert run.info.status == "FINISHED"
+        assert run.data.metrics["test/f1"] == pytest.approx(variant["metrics"]["f1"])
+
+
+def test_compiling_at_least_doubles_f1_beyond_chance(demo):
+    result, _ = demo
+    assert [c["program"] for c in result["comparisons"]] == ["rag", "ircot"]
+    for comparison in result["comparisons"]:
+        assert comparison["metric"] == "f1"
+        assert comparison["after"] >= 2 * comparison["before"]
+        assert comparison["interval"][0] > 0
+
+
+def test_no_output_of_the_embedded_model_fails_to_parse(demo):
+    assert demo[0]["parse_failures"] == 0

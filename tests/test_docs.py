@@ -1,0 +1,81 @@
+"""What README and docs show works: their commands run, their Python runs, their YAML is valid."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hoptimizer.config import json_schema, load_config, make_config
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+HOP = [sys.executable, "-m", "hoptimizer.cli"]
+# The test of the demo runs this one.
+ELSEWHERE = {"hop demo"}
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def run(command: list[str], folder: Path) -> str:
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, f"{shlex.join(command)}\n{result.stderr[-2000:]}"
+    return result.stdout
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "sh")], ids=lambda page: page.stem)
+def test_the_commands_and_the_python_of_a_page_run(page, tmp_path):
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for line in "".join(blocks(page, "sh")).splitlines():
+        words = shlex.split(line, comments=True)
+        if not words or line in ELSEWHERE or words[0] in ("git", "cd"):
+            continue
+        if words[0] == "make":
+            assert words[1] in targets
+            continue
+        assert words[0] == "hop", line
+        run(HOP + words[1:], tmp_path)
+    for code in blocks(page, "python"):
+        if "RUN_ID" in code:
+            code = code.replace("RUN_ID", _compiled(tmp_path))
+        run([sys.executable, "-c", code], tmp_path)
+
+
+def _compiled(folder: Path) -> str:
+    words = ["data=atlas", "data.train=4", "data.dev=1", "program=direct", "optimizer=labeled_few_shot"]
+    return json.loads(run([*HOP, "compile", *words, "--json"], folder))["run_id"]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "yaml")], ids=lambda page: page.stem)
+def test_the_yaml_of_a_page_is_a_valid_config(page):
+    for text in blocks(page, "yaml"):
+        values = {"data": "atlas"} | yaml.safe_load(text)
+        if "reason" in values.get("lm", {}):
+            values["program"] = "ircot"
+        make_config(values)
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda file: file.stem)
+def test_every_example_config_is_valid(file):
+    load_config(file)
+
+
+def test_the_schema_for_editors_is_the_current_one():
+    committed = json.loads((ROOT / "configs" / "schema.json").read_text(encoding="utf-8"))
+    assert committed == json.loads(json.dumps(json_schema())), (
+        'make it again: python -c "import json; from hoptimizer.config import json_schema; '
+        'print(json.dumps(json_schema(), indent=1))" > configs/schema.json'
+    )
+
+
+def test_every_link_between_pages_leads_somewhere():
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name}: {target}"
