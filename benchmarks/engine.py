@@ -18,7 +18,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from hoptimizer.models.generation import Completion, Generator, Job
+from hoptimizer.models.generation import Generator
+from hoptimizer.models.job import Completion, Job
 from hoptimizer.models.store import resolve
 
 SHARED_TOKENS, OWN_TOKENS, NEW_TOKENS = 600, 300, 40

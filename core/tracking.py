@@ -1,5 +1,6 @@
 """Every variant and every score is an MLflow run; this file alone talks to MLflow's store."""
 
+import io
 import json
 import os
 import tempfile
@@ -216,7 +217,7 @@ class Tracker:
         run = self.get(run_id)
         if f"{split}/f1" not in run.data.metrics:
             return None
-        table = mlflow.load_table(_table(split, "after"), run_ids=[run_id])
+        table = pd.read_json(io.StringIO(self._read(run_id, _table(split, "after"))), orient="split")
         return Predictions(split, run.data.tags.get(_PREFIX + "data_digest", ""), table)
 
     def runs(self) -> list[Run]:

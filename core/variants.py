@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from hoptimizer.config import Config
-from hoptimizer.eval.metrics import objective
 from hoptimizer.eval.question import Question
 from hoptimizer.eval.runner import Evaluation, Progress, evaluate
 from hoptimizer.models.errors import UserError
@@ -79,7 +78,7 @@ def compile_variant(config: Config, *, split: str = "dev", report: Report = sile
             trainset=trainset,
             devset=devset,
             corpus=bench.data.corpus,
-            objective=objective(config.metric),
+            metric=config.metric,
             teacher_lm=bench.lms.get("teacher"),
             seed=config.seed,
             workers=config.workers,
@@ -133,9 +132,10 @@ def restore(program: Program, state: dict[str, Any]) -> Program:
         UserError: the state is another program's.
     """
     steps = [name for name, _ in program.named_predictors()]
-    if sorted(steps) != sorted(state):
+    kept = sorted(set(state) - {"program"})
+    if sorted(steps) != kept:
         raise UserError(
-            f"the run's program has the steps {', '.join(state)}, not {', '.join(steps)}: leave program.name and "
+            f"the run's program has the steps {', '.join(kept)}, not {', '.join(steps)}: leave program.name and "
             "program.reader as the run has them"
         )
     program.load_state(state)

@@ -1,33 +1,36 @@
 """One adapter for programs whose steps use different kinds of language models."""
 
-from typing import Any, Literal
+from typing import Any
 
 import dspy
 from dspy.clients.base_lm import BaseLM
 
 from hoptimizer.models.engine import LocalEngine
-
-Kind = Literal["chat", "json"]
+from hoptimizer.models.plain import PlainAdapter, SchemaAdapter
 
 
 class LMAdapter(dspy.ChatAdapter):
     """Lays out every call as its own LM wants it.
 
-    Local models get DSPy's JSON layout and its schema, to which their decoding is bound; other models get DSPy's chat
+    Local models get DSPy's JSON layout and a schema, to which their decoding is bound; other models get DSPy's chat
     layout, which asks once more in JSON if an answer can't be parsed (DSPy's own default: two calls, and two in every
     count). ``LMSettings.adapter`` overrides either.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._adapters: dict[Kind, dspy.Adapter] = {"chat": dspy.ChatAdapter(), "json": dspy.JSONAdapter()}
+        self._chat, self._json = dspy.ChatAdapter(), dspy.JSONAdapter()
+        self._plain, self._schema = PlainAdapter(), SchemaAdapter()
 
     def of(self, lm: BaseLM) -> dspy.Adapter:
         """The adapter of one LM."""
+        local = isinstance(getattr(lm, "engine", None), LocalEngine)
         kind = getattr(lm, "adapter_kind", "auto")
-        if kind == "auto":
-            kind = "json" if isinstance(getattr(lm, "engine", None), LocalEngine) else "chat"
-        return self._adapters[kind]
+        if kind == "chat" or (kind == "auto" and not local):
+            return self._chat
+        if kind == "plain":
+            return self._plain
+        return self._schema if local else self._json
 
     def __call__(
         self,

@@ -13,6 +13,7 @@ as long as its own keys are cut in the same places. Hence the blocks at fixed po
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -282,7 +283,7 @@ def attend(
             "the model with vLLM or `transformers serve` and name it with api_base"
         )
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    found = plan.attend(module.layer_idx, query[0] * scale, key[0], value[0], sliding_window)
+    found = plan.attend(cast(int, module.layer_idx), query[0] * scale, key[0], value[0], sliding_window)
     return found[None], None
 
 

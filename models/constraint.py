@@ -23,8 +23,8 @@ LONGEST_CLOSING = 4096
 _STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 # What brings a value to its end, outside of a string, in the order of trying. With a leading space where the layout
 # has one, because "colon, space" leaves the space to the next token.
-_CLOSERS = ("]", "}", ",", "\n", "[]", " []", '"', ' "', "null", " null", "0", " 0", "false", " false")
-_CLOSERS += ("{", " {", "[", " [", " ")
+_CLOSERS = ["]", "}", ",", "\n", "[]", " []", '"', ' "', "null", " null", "0", " 0", "false", " false"]
+_CLOSERS += ["{", " {", "[", " [", " "]
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 import jinja2
 from dspy import lm15
@@ -17,7 +16,8 @@ from dspy.clients.engines.base import validate_request
 from dspy.utils.callback import BaseCallback
 
 from hoptimizer.models.constraint import Grammar, GrammarError
-from hoptimizer.models.generation import Completion, Generator, Job
+from hoptimizer.models.generation import Generator
+from hoptimizer.models.job import Completion, Job
 from hoptimizer.models.settings import LOCAL
 from hoptimizer.models.store import resolve
 
@@ -64,21 +64,87 @@ class RolloutCallback(BaseCallback):
         _rollout.set(_Rollout(options.get("rollout_id") or 0))
 
 
-class LocalEngine:
-    """DSPy engine over models in this process; ``dspy.LM(engine=…)`` takes it.
+class Engine:
+    """What the two engines have in common.
 
-    It is a name and nothing else: copies, pickles and saved programs refer to the model, which is loaded once a
+    An engine is a name and nothing else: copies, pickles and saved programs refer to the model, which is loaded once a
     process, at its first use. The model that answers is the one the request names.
 
     Args:
         model: the ``local/NAME`` string whose context :meth:`count_tokens` and :attr:`context_length` speak of.
+        templated: whether messages go through the model's chat template; else they follow one another as they are.
     """
 
     supported_params = frozenset({"response_format"})
     supports_response_schema = True
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, templated: bool = True) -> None:
         self.model = model
+        self.templated = templated
+
+    def count_tokens(self, text: str) -> int:
+        """Tokens of a text, without the few that a chat template adds to every message."""
+        return len(generator(self.model).tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    @property
+    def context_length(self) -> int:
+        """Tokens that prompt and answer may have together."""
+        return generator(self.model).context_length
+
+    def dump_state(self) -> dict[str, Any]:
+        """What a saved program keeps of the engine."""
+        return {"model": self.model, "templated": self.templated}
+
+    @classmethod
+    def of(cls, model: str, templated: bool = True) -> Self:
+        """The engine of a model, always the same one."""
+        return _shared(cls, model, templated)
+
+    @classmethod
+    def load_state(cls, state: dict[str, Any]) -> Self:
+        """The engine of a saved program."""
+        return cls.of(state["model"], state["templated"])
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _shared, (type(self), self.model, self.templated)
+
+    def _submit(self, request: lm15.Request) -> "Future[Completion]":
+        validate_request(request)
+        _refuse_unsupported(request)
+        model = generator(request.model)
+        config = request.config
+        prompt = _prompt(model, request, self.templated)
+        tokens = model.tokenizer(prompt, add_special_tokens=False)["input_ids"]
+        wanted = config.max_tokens or DEFAULT_MAX_TOKENS
+        room = model.context_length - len(tokens)
+        if room < min(wanted, LEAST_ROOM):
+            raise lm15.ContextLengthError(
+                f"the prompt has {len(tokens)} tokens, and {request.model} takes {model.context_length} with its answer"
+            )
+        temperature = config.temperature or 0.0
+        try:
+            return model.submit(
+                Job(
+                    tokens=tokens,
+                    max_tokens=min(wanted, room),
+                    grammar=_grammar(model, config.response_format),
+                    temperature=temperature,
+                    top_p=config.top_p,
+                    top_k=config.top_k,
+                    seed=_seed(prompt, config.seed or 0) if temperature > 0 else 0,
+                    stop=config.stop,
+                )
+            )
+        except GrammarError as error:
+            reason = f"the output's JSON schema: {error}"
+            raise lm15.UnsupportedFeatureError(reason, feature="response_format") from error
+
+
+class LocalEngine(Engine):
+    """DSPy engine over models in this process; ``dspy.LM(engine=…)`` takes it."""
 
     def complete(self, request: lm15.Request) -> lm15.Response:
         """Answer one request; concurrent ones share batches.
@@ -96,75 +162,17 @@ class LocalEngine:
     def close(self) -> None:
         """Nothing: the model serves other engines too."""
 
-    def count_tokens(self, text: str) -> int:
-        """Tokens of a text, without the few that a chat template adds to every message."""
-        return len(generator(self.model).tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    @property
-    def context_length(self) -> int:
-        """Tokens that prompt and answer may have together."""
-        return generator(self.model).context_length
-
-    def dump_state(self) -> dict[str, Any]:
-        """What a saved program keeps of the engine."""
-        return {"model": self.model}
-
-    @classmethod
-    def of(cls, model: str) -> Self:
-        """The engine of a model, always the same one."""
-        return _shared(cls, model)
-
-    @classmethod
-    def load_state(cls, state: dict[str, Any]) -> Self:
-        """The engine of a saved program."""
-        return cls.of(state["model"])
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _shared, (type(self), self.model)
-
-    def _submit(self, request: lm15.Request) -> "Future[Completion]":
-        validate_request(request)
-        _refuse_unsupported(request)
-        model = generator(request.model)
-        config = request.config
-        prompt = _prompt(model, request)
-        tokens = model.tokenizer(prompt, add_special_tokens=False)["input_ids"]
-        wanted = config.max_tokens or DEFAULT_MAX_TOKENS
-        room = model.context_length - len(tokens)
-        if room < min(wanted, LEAST_ROOM):
-            raise lm15.ContextLengthError(
-                f"the prompt has {len(tokens)} tokens, and {request.model} takes {model.context_length} with its answer"
-            )
-        temperature = config.temperature or 0.0
-        job = Job(
-            tokens=tokens,
-            max_tokens=min(wanted, room),
-            grammar=_grammar(model, config.response_format),
-            temperature=temperature,
-            top_p=config.top_p,
-            top_k=config.top_k,
-            seed=_seed(prompt, config.seed or 0) if temperature > 0 else 0,
-            stop=config.stop,
-        )
-        return model.submit(job)
-
-
-EngineType = TypeVar("EngineType", bound=LocalEngine)
-
-
-class AsyncLocalEngine(LocalEngine):
+class AsyncLocalEngine(Engine):
     """The same for ``dspy.LM(async_engine=…)``."""
 
-    async def complete(self, request: lm15.Request) -> lm15.Response:  # type: ignore[override]
+    async def complete(self, request: lm15.Request) -> lm15.Response:
         """As :meth:`LocalEngine.complete`; a cancelled call leaves its batch."""
         # Rendering, counting and, the first time, loading take too long for the event loop.
         future = await asyncio.to_thread(self._submit, request)
         return _response(request, await asyncio.wrap_future(future))
 
-    async def stream(self, request: lm15.Request) -> AsyncIterator[Any]:  # type: ignore[override]
+    async def stream(self, request: lm15.Request) -> AsyncIterator[Any]:
         """As :meth:`LocalEngine.stream`."""
         for event in lm15.response_to_events(await self.complete(request)):
             yield event
@@ -173,9 +181,12 @@ class AsyncLocalEngine(LocalEngine):
         """Nothing: the model serves other engines too."""
 
 
-@cache
-def _shared(cls: type[EngineType], model: str) -> EngineType:
-    return cls(model)
+EngineType = TypeVar("EngineType", bound=Engine)
+_engines: dict[tuple[type, str, bool], Engine] = {}
+
+
+def _shared(cls: type[EngineType], model: str, templated: bool) -> EngineType:
+    return cast(EngineType, _engines.setdefault((cls, model, templated), cls(model, templated)))
 
 
 def _refuse_unsupported(request: lm15.Request) -> None:
@@ -186,13 +197,13 @@ def _refuse_unsupported(request: lm15.Request) -> None:
             raise lm15.UnsupportedFeatureError(f"{request.model} reads text alone", feature="multimodal input")
 
 
-def _prompt(model: Generator, request: lm15.Request) -> str:
+def _prompt(model: Generator, request: lm15.Request, templated: bool) -> str:
     system = request.system
     if system is not None and not isinstance(system, str):
         system = "".join(part.text for part in system)
     messages = [{"role": message.role, "content": message.text or ""} for message in request.messages]
     leading = [{"role": "system", "content": system}] if system else []
-    if model.tokenizer.chat_template is None:  # a base model
+    if not templated or model.tokenizer.chat_template is None:  # the plain layout, or a base model
         return "\n\n".join(message["content"] for message in leading + messages) + "\n\n"
     try:
         return _render(model, leading + messages)
@@ -212,10 +223,7 @@ def _grammar(model: Generator, response_format: dict[str, Any] | None) -> Gramma
     schema = response_format.get("schema") if kind == "json_schema" else {"type": "object"}
     if schema is None or kind not in ("json_schema", "json_object"):
         raise lm15.UnsupportedFeatureError(f"unknown response format {kind!r}", feature="response_format")
-    try:
-        return model.compiler.compile(schema)
-    except GrammarError as error:
-        raise lm15.UnsupportedFeatureError(f"the output's JSON schema: {error}", feature="response_format") from error
+    return model.compiler.compile(schema)
 
 
 def _seed(prompt: str, seed: int) -> int:

@@ -1,7 +1,6 @@
 """Batched text generation in one process: requests join and leave the batch between two forward passes."""
 
 import atexit
-import os
 import threading
 from collections import deque
 from concurrent.futures import Future
@@ -9,93 +8,37 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, TopKLogitsWarper, TopPLogitsWarper
-from transformers import logging as transformers_logging
+from transformers import AutoTokenizer, TopKLogitsWarper, TopPLogitsWarper
 
 from hoptimizer.models import attention
-from hoptimizer.models.constraint import Compiler, Constraint, Grammar
-from hoptimizer.models.errors import UserError
+from hoptimizer.models.constraint import Compiler, Constraint
+from hoptimizer.models.job import Completion, Counts, Job
+from hoptimizer.models.loading import best_dtype, end_tokens, load, memory_share
 from hoptimizer.models.prefix import PIECE, PrefixStore
 
 # Sequences in one batch.
 SLOTS = 32
 # Tokens of one forward pass: enough to keep the matrix products at full speed, few enough to fit the caches.
 STEP_TOKENS = 1024
+# Tokens of a sequence, for the reckoning of how many fit the memory.
+TYPICAL_TOKENS = 2048
 PREFIX_BYTES = 2 << 30
-
-
-@dataclass(frozen=True)
-class Job:
-    """One text to write.
-
-    Attributes:
-        tokens: the prompt.
-        max_tokens: the most tokens to write.
-        grammar: what may be written; ``None`` for free text.
-        temperature: 0 takes the likeliest token.
-        top_p: sample among the likeliest tokens that have this probability together.
-        top_k: sample among so many of the likeliest tokens.
-        seed: of the sampling.
-        stop: texts at which free text ends, which are left out.
-        ignore_end: write ``max_tokens`` whatever the model says, for benchmarks.
-    """
-
-    tokens: list[int]
-    max_tokens: int
-    grammar: Grammar | None = None
-    temperature: float = 0.0
-    top_p: float | None = None
-    top_k: int | None = None
-    seed: int = 0
-    stop: tuple[str, ...] = ()
-    ignore_end: bool = False
-
-
-@dataclass(frozen=True)
-class Completion:
-    """A written text.
-
-    Attributes:
-        text: the text.
-        finished: whether the model ended it; else ``max_tokens`` did.
-        cut: whether a field of a JSON object was closed by the budget (the object is whole all the same).
-        prompt_tokens: tokens of the prompt.
-        reused_tokens: how many of them had been computed for an earlier prompt.
-        tokens: tokens written.
-    """
-
-    text: str
-    finished: bool
-    cut: bool
-    prompt_tokens: int
-    reused_tokens: int
-    tokens: int
-
-
-@dataclass
-class Counts:
-    """What a generator has done so far; for tests, benchmarks and the curious."""
-
-    passes: int = 0
-    prompt_tokens: int = 0
-    reused_tokens: int = 0
-    written_tokens: int = 0
 
 
 @dataclass(eq=False)
 class _Row:
-    """A sequence in the batch."""
+    """A sequence that waits for a slot or has one."""
 
     job: Job
     future: "Future[Completion]"
-    slot: int
-    tokens: list[int]
-    computed: int  # how many of the tokens have their keys and values in the slot
-    reused: int
     constraint: Constraint | None
-    random: torch.Generator | None
+    slot: int = -1
+    tokens: list[int] = field(default_factory=list)  # the prompt and what is written
+    computed: int = 0  # how many of them have their keys and values in the slot
+    reused: int = 0
+    random: torch.Generator | None = None
+    writing: bool = False  # past its prompt
     finished: bool = False
-    writing: bool = field(default=False)
 
     @property
     def written(self) -> list[int]:
@@ -112,7 +55,7 @@ class Generator:
         model: folder or hub id.
         device: where to run; by default a GPU if there is one.
         dtype: by default bf16 where the hardware multiplies it, else fp32.
-        slots: sequences in one batch.
+        slots: sequences in one batch; by default as many as a share of the memory holds, up to 32.
         prefix_bytes: memory for the states of earlier prompts; 0 reuses nothing.
 
     Raises:
@@ -125,34 +68,45 @@ class Generator:
         model: str,
         device: str | None = None,
         dtype: torch.dtype | None = None,
-        slots: int = SLOTS,
+        slots: int | None = None,
         prefix_bytes: int | None = None,
     ) -> None:
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        self._model = _load(model, self.device, dtype or best_dtype(self.device))
+        self._model = load(model, self.device, dtype or best_dtype(self.device))
         self.tokenizer = AutoTokenizer.from_pretrained(model)
         config = self._model.config.get_text_config()
         self.context_length: int = config.max_position_embeddings
-        self._ends = _end_tokens(self._model, self.tokenizer)
+        self._ends = end_tokens(self._model, self.tokenizer)
         self.compiler = Compiler(self.tokenizer, config.vocab_size, self._ends)
         heads = config.num_key_value_heads
         dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        self._states = attention.KeyValues(config.num_hidden_layers, heads, dim, slots, self._model.dtype, self.device)
-        self._prefixes = PrefixStore(_memory_share(PREFIX_BYTES) if prefix_bytes is None else prefix_bytes)
+        dtype = self._model.dtype
+        if slots is None:
+            each = config.num_hidden_layers * 2 * heads * dim * dtype.itemsize * TYPICAL_TOKENS
+            slots = max(1, min(SLOTS, memory_share(self.device) // each))
+        self._states = attention.KeyValues(config.num_hidden_layers, heads, dim, slots, dtype, self.device)
+        most = min(PREFIX_BYTES, memory_share(self.device)) if prefix_bytes is None else prefix_bytes
+        self._prefixes = PrefixStore(most)
         self.counts = Counts()
         self._free = list(range(slots))
         self._rows: list[_Row] = []
         self._shared: tuple[list[_Row], int] = ([], 0)
-        self._waiting: deque[tuple[Job, Future[Completion]]] = deque()
+        self._waiting: deque[_Row] = deque()
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
 
     def submit(self, job: Job) -> "Future[Completion]":
-        """Hand in a job; cancelling the future takes it out of the batch."""
+        """Hand in a job; cancelling the future takes it out of the batch.
+
+        Raises:
+            hoptimizer.models.constraint.GrammarError: no answer of the grammar is short enough.
+        """
+        # Here and not between two passes: the caller hears of a schema that can't be written, and waits for nobody.
+        constraint = Constraint(self.compiler, job.grammar, job.max_tokens) if job.grammar else None
         future: Future[Completion] = Future()
         with self._wake:
-            self._waiting.append((job, future))
+            self._waiting.append(_Row(job, future, constraint))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="generator", daemon=True)
                 self._thread.start()
@@ -181,13 +135,14 @@ class Generator:
             except BaseException as error:  # noqa: BLE001 - handed to the callers, who raise it
                 for row in list(self._rows):
                     self._leave(row)
-                    if not row.future.cancelled():
+                    if row.future.set_running_or_notify_cancel():
                         row.future.set_exception(error)
 
     def _step(self) -> None:
         for row in [row for row in self._rows if row.future.cancelled()]:
             self._leave(row)
         self._admit()
+        self._retire()  # a budget too small for any choice
         self._compact()
         pieces, rows = self._pieces()
         if not rows:
@@ -198,54 +153,49 @@ class Generator:
         likeliest = logits.float().cpu().numpy().argmax(-1)
         for row, scores, best in zip(ready, logits, likeliest, strict=True):
             self._write(row, scores, int(best))
-        for row in [row for row in rows if row.finished]:
+        self._retire()
+
+    def _retire(self) -> None:
+        for row in [row for row in self._rows if row.finished]:
             self._leave(row)
             self._deliver(row)
 
     def _admit(self) -> None:
-        """Give waiting jobs the free slots, in their order, with what is known of their prompts."""
-        with self._wake:
-            waiting, self._waiting = self._waiting, deque()
-        held: deque[tuple[Job, Future[Completion]]] = deque()
-        for job, future in waiting:
-            if future.cancelled():
-                continue
-            if not self._free or not self._enter(job, future):
-                held.append((job, future))
-        with self._wake:
-            self._waiting.extendleft(reversed(held))
+        """Give the free slots to those who wait, in their order."""
+        held: list[_Row] = []
+        try:
+            while self._free:
+                with self._wake:
+                    if not self._waiting:
+                        break
+                    row = self._waiting.popleft()
+                if not row.future.cancelled() and not self._enter(row):
+                    held.append(row)
+        finally:
+            with self._wake:
+                self._waiting.extendleft(reversed(held))
 
-    def _enter(self, job: Job, future: "Future[Completion]") -> bool:
-        """Take a job into the batch; ``False`` if it had better wait for a prefix that is being computed right now."""
+    def _enter(self, row: _Row) -> bool:
+        """Take a sequence into the batch; ``False`` if it had better wait for a prefix that is being computed."""
+        prompt = row.job.tokens
         # The last token is computed in any case: its output is where the writing starts.
-        states = self._prefixes.match(job.tokens[:-1])
-        known = len(states) * PIECE
-        needed = job.tokens[: known + PIECE]
-        if (
-            self._prefixes.capacity
-            and len(needed) > known
-            and any(not row.writing and row.job.tokens[: len(needed)] == needed for row in self._rows)
-        ):
+        known = self._prefixes.match(prompt[:-1])
+        row.reused = row.computed = len(known) * PIECE
+        more = prompt[: row.computed + PIECE]
+        whole = self._prefixes.capacity and len(more) == row.computed + PIECE
+        if whole and any(not other.writing and other.job.tokens[: len(more)] == more for other in self._rows):
             return False
-        constraint = Constraint(self.compiler, job.grammar, job.max_tokens) if job.grammar else None
-        row = _Row(
-            job=job,
-            future=future,
-            slot=self._free.pop(0),
-            tokens=list(job.tokens),
-            computed=known,
-            reused=known,
-            constraint=constraint,
-            random=torch.Generator(self.device).manual_seed(job.seed) if job.temperature > 0 else None,
-        )
-        if states:
-            self._states.reserve(known)
-            for place, piece in enumerate(states):
-                self._states.load(row.slot, place * PIECE, piece)
+        row.slot = self._free.pop(0)
         self._rows.append(row)
-        self.counts.reused_tokens += known
-        if constraint is not None:
-            self._append(row, constraint.opening)
+        self._states.reserve(row.computed)
+        for place, piece in enumerate(known):
+            self._states.load(row.slot, place * PIECE, piece)
+        self.counts.reused_tokens += row.reused
+        row.tokens = list(prompt)
+        if row.job.temperature > 0:
+            row.random = torch.Generator(self.device).manual_seed(row.job.seed)
+        if row.constraint is not None:
+            self._append(row, row.constraint.opening)
         return True
 
     def _leave(self, row: _Row) -> None:
@@ -318,12 +268,10 @@ class Generator:
     def _common(self, rows: list[_Row]) -> int:
         """How many first tokens all of ``rows`` share."""
         if rows != self._shared[0]:
-            low = min(row.job.tokens for row in rows) if rows else []
-            high = max(row.job.tokens for row in rows) if rows else []
-            count = next(
-                (i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high))
-            )
-            self._shared = (rows, count if len(rows) > 1 else 0)
+            # What the first and the last of them in order share, all between share too.
+            ends = [pick(row.job.tokens for row in rows) for pick in (min, max)] if len(rows) > 1 else [[], []]
+            pairs = zip(*ends, strict=False)
+            self._shared = (rows, next((i for i, (a, b) in enumerate(pairs) if a != b), min(map(len, ends))))
         return self._shared[1]
 
     def _write(self, row: _Row, logits: Tensor, likeliest: int) -> None:
@@ -380,44 +328,3 @@ class Generator:
         )
         if row.future.set_running_or_notify_cancel():
             row.future.set_result(completion)
-
-
-def best_dtype(device: torch.device) -> torch.dtype:
-    """bf16 where the hardware multiplies it, else fp32."""
-    if device.type != "cpu":
-        return torch.bfloat16
-    return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
-
-
-def _memory_share(most: int) -> int:
-    """At most ``most`` bytes, and an eighth of the machine's memory."""
-    return min(most, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8)
-
-
-def _end_tokens(model: torch.nn.Module, tokenizer: object) -> list[int]:
-    configured = model.generation_config.eos_token_id
-    ends = configured if isinstance(configured, list) else [configured]
-    return sorted({end for end in [*ends, tokenizer.eos_token_id] if end is not None})
-
-
-def _load(name: str, device: torch.device, dtype: torch.dtype) -> torch.nn.Module:
-    transformers_logging.disable_progress_bar()
-    try:
-        config = AutoConfig.from_pretrained(name)
-        model = AutoModelForCausalLM.from_pretrained(
-            name, config=config, dtype=dtype, attn_implementation=attention.NAME
-        )
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(
-            f"can't load the model {name!r}: {reason}; give a name of `hop models list`, a folder with config.json, "
-            "safetensors and tokenizer, or a hub id"
-        ) from error
-    finally:
-        transformers_logging.enable_progress_bar()
-    if not model._supports_attention_backend:
-        raise UserError(
-            f"local/ models can't run {type(model).__name__}, which has no attention interface; serve it with "
-            "`transformers serve` and name it with api_base"
-        )
-    return model.eval().to(device)

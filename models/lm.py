@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 # Before litellm is imported: its first call would fetch a price list over the network.
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
@@ -13,10 +14,13 @@ from dspy.utils.exceptions import LMError
 from hoptimizer.models.adapter import LMAdapter
 from hoptimizer.models.engine import DEFAULT_MAX_TOKENS, AsyncLocalEngine, LocalEngine, RolloutCallback
 from hoptimizer.models.errors import UserError
-from hoptimizer.models.settings import LMSettings
+from hoptimizer.models.settings import Layout, LMSettings
 from hoptimizer.models.store import resolve
 
 CHECK_TIMEOUT = 5.0  # seconds
+
+# Copying an LM copies its history too: each is copied once.
+_laid_out: WeakKeyDictionary[dspy.LM, dict[Layout, dspy.LM]] = WeakKeyDictionary()
 
 
 def build_lm(settings: LMSettings) -> dspy.LM:
@@ -31,8 +35,8 @@ def build_lm(settings: LMSettings) -> dspy.LM:
             max_tokens=settings.max_tokens or DEFAULT_MAX_TOKENS,
             cache=settings.cache,
             callbacks=[RolloutCallback()],
-            engine=LocalEngine.of(settings.model),
-            async_engine=AsyncLocalEngine.of(settings.model),
+            engine=LocalEngine.of(settings.model, settings.templated),
+            async_engine=AsyncLocalEngine.of(settings.model, settings.templated),
             **({} if settings.seed is None else {"seed": settings.seed}),
         )
     else:
@@ -45,6 +49,30 @@ def build_lm(settings: LMSettings) -> dspy.LM:
         )
     lm.adapter_kind = settings.adapter
     return lm
+
+
+def laid_out(lm: dspy.LM, layout: Layout) -> dspy.LM:
+    """A local LM whose calls are laid out in a given way, whatever its settings say; another LM as it is.
+
+    Args:
+        lm: of :func:`build_lm`.
+        layout: how prompts and answers are written.
+    """
+    if not is_local(lm):
+        return lm
+    copies = _laid_out.setdefault(lm, {})
+    if layout not in copies:
+        templated = layout != "plain"
+        copies[layout] = lm.copy(
+            engine=LocalEngine.of(lm.model, templated), async_engine=AsyncLocalEngine.of(lm.model, templated)
+        )
+        copies[layout].adapter_kind = layout
+    return copies[layout]
+
+
+def is_local(lm: dspy.BaseLM) -> bool:
+    """Whether an LM runs in this process."""
+    return isinstance(getattr(lm, "engine", None), LocalEngine)
 
 
 def build_adapter() -> dspy.Adapter:

@@ -6,6 +6,9 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 LOCAL = "local/"
 
+Layout = Literal["json", "chat", "plain"]
+"""How a call's prompt and answer are laid out."""
+
 
 class LMSettings(BaseModel):
     """Which language model to use, and how. A plain string stands for a mapping with that ``model`` alone.
@@ -17,8 +20,9 @@ class LMSettings(BaseModel):
         max_tokens: the most tokens of an answer; ``None`` for 256 with a local model, else for the provider's limit.
         api_base: URL of an OpenAI-compatible server.
         api_key: its key; by default the provider's environment variable. Never dumped.
-        adapter: how prompts and answers are laid out: ``json`` (a local model is then bound to the signature's schema),
-            ``chat`` (DSPy's field markers), or ``auto``: json for local models, chat for others.
+        adapter: how prompts and answers are laid out: ``json`` (DSPy's JSON layout), ``chat`` (DSPy's field markers),
+            ``plain`` (a document without a chat template, for small models), or ``auto``: json for local models, chat
+            for others. With json and plain, a local model's answers are bound to the signature's schema.
         cache: whether to keep answers on disk, so that the same prompt is asked once.
         seed: of the sampling, where the temperature is above 0.
     """
@@ -30,7 +34,7 @@ class LMSettings(BaseModel):
     max_tokens: int | None = Field(default=None, ge=1)
     api_base: str | None = None
     api_key: SecretStr | None = Field(default=None, exclude=True)
-    adapter: Literal["auto", "chat", "json"] = "auto"
+    adapter: Literal["auto"] | Layout = "auto"
     cache: bool = True
     seed: int | None = None
 
@@ -49,6 +53,11 @@ class LMSettings(BaseModel):
     def is_local(self) -> bool:
         """Whether the model runs in this process."""
         return self.model.startswith(LOCAL)
+
+    @property
+    def templated(self) -> bool:
+        """Whether prompts go through the model's chat template; the plain layout does without."""
+        return self.adapter != "plain"
 
     @property
     def name(self) -> str:

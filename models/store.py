@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from filelock import FileLock
@@ -168,7 +169,7 @@ def _fetch(entry: Weights, staging: Path) -> tuple[str, Path]:
         try:
             with _bar(f"Pulling {entry.name} from {source.label}", total=entry.size) as progress:
                 task = progress.task_ids[0]
-                source.fetch(list(entry.files), folder, lambda n, p=progress, t=task: p.advance(t, n))
+                source.fetch(list(entry.files), folder, partial(progress.advance, task))
             _verify(entry, folder)
         except SourceError as error:
             tried.append(f"{source.label} ({error})")

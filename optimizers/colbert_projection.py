@@ -6,18 +6,25 @@ The loss is ColBERT's (Khattab and Zaharia, 2020, section 3.4) with several posi
 one hop, against its supporting passages, the distractors it was published with and the other passages of the batch.
 """
 
+import argparse
 import random
+import re
+import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from rich.progress import track
+from safetensors.torch import save_file
 from torch import nn
 from transformers import get_linear_schedule_with_warmup
 
+from hoptimizer.models.errors import UserError
 from hoptimizer.models.store import resolve
-from hoptimizer.optimizers.colbert_data import Asked, RetrievalSet
+from hoptimizer.optimizers.colbert_data import Asked, RetrievalSet, read_sets
+from hoptimizer.retrieval import Passage
 from hoptimizer.retrieval.checkpoint import BASE, METADATA, load_checkpoint, write_checkpoint
 from hoptimizer.retrieval.encoder import ColBERTEncoder, Tokens
 
@@ -31,22 +38,27 @@ class Recipe:
 
     Attributes:
         rank: of the adapters on every linear layer of the encoder.
-        epochs: times that every question is seen.
-        batch: questions a step.
+        steps: updates of the weights.
+        questions: from each data set in a step; a large one gives twice as many as a small one.
         distractors: a question's own distractors in a step.
+        cloze: a question's own passages that a step searches by one of their sentences.
         learning_rate: at its peak; it rises over the first tenth of the steps and falls to nothing.
         scale: what a MaxSim score is multiplied by before the softmax.
         max_tokens: where passages are cut in training; searching reads on.
+        keep: share of the learned change that is kept. Less than all of it forgets less of what the encoder knew
+            (Wortsman et al., 2022).
         seed: decides on every random choice.
     """
 
     rank: int = 8
-    epochs: int = 4
-    batch: int = 8
+    steps: int = 160
+    questions: int = 2
     distractors: int = 5
-    learning_rate: float = 1e-3
+    cloze: int = 1
+    learning_rate: float = 5e-4
     scale: float = 1.0
     max_tokens: int = 160
+    keep: float = 1.0
     seed: int = 7
 
 
@@ -81,14 +93,14 @@ class Adapted(nn.Module):
 
 
 def train(
-    sets: Sequence[RetrievalSet], recipe: Recipe, steps: Callable[[int], Iterator[int]]
+    sets: Sequence[RetrievalSet], recipe: Recipe, steps: Callable[[range], Iterable[int]]
 ) -> dict[str, torch.Tensor]:
     """Train on the questions of ``train``, never on those of ``dev``.
 
     Args:
         sets: the data sets.
         recipe: see there.
-        steps: counts the given number of steps from zero, and may show them going by.
+        steps: gives the steps one by one, and may show them going by.
 
     Returns:
         What :func:`hoptimizer.retrieval.checkpoint.write_checkpoint` takes, in fp16.
@@ -96,25 +108,24 @@ def train(
     torch.manual_seed(recipe.seed)
     draw = random.Random(recipe.seed)
     encoder = _untrained_encoder()
-    texts = {p.id: str(p) for one in sets for p in one.corpus}
-    asked = [a for one in sets for a in one.train]
-    _start_projection(encoder, draw.sample([texts[id] for a in asked for id in a.context], _SAMPLE))
+    corpus = {p.id: p for one in sets for p in one.corpus}
+    sample = draw.sample([id for one in sets for asked in one.train for id in asked.context], _SAMPLE)
+    start = _start_projection(encoder, [str(corpus[id]) for id in sample])
     adapted = _adapt(encoder.model, recipe.rank)
     weights = [encoder.projection.weight, *(p for layer in adapted.values() for p in (layer.down, layer.up))]
     optimizer = torch.optim.AdamW(weights, lr=recipe.learning_rate, weight_decay=0.01)
-    total = recipe.epochs * (len(asked) // recipe.batch)
-    schedule = get_linear_schedule_with_warmup(optimizer, total // 10, total)
-    batches = _batches(asked, recipe, draw)
-    for _ in steps(total):
-        loss = _loss(encoder, next(batches), texts, recipe, draw)
+    schedule = get_linear_schedule_with_warmup(optimizer, recipe.steps // 10, recipe.steps)
+    batches = _batches(sets, recipe, draw)
+    for _ in steps(range(recipe.steps)):
+        loss = _loss(encoder, next(batches), corpus, recipe, draw)
         loss.backward()
         nn.utils.clip_grad_norm_(weights, 1.0)
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
-    trained = {"linear.weight": encoder.projection.weight}
+    trained = {"linear.weight": start.lerp(encoder.projection.weight, recipe.keep)}
     for name, layer in adapted.items():
-        trained |= {f"{name}.down": layer.down, f"{name}.up": layer.up}
+        trained |= {f"{name}.down": layer.down, f"{name}.up": layer.up * recipe.keep}
     return {name: weight.detach().half().cpu().contiguous() for name, weight in trained.items()}
 
 
@@ -130,8 +141,8 @@ def _untrained_encoder() -> ColBERTEncoder:
 
 
 @torch.no_grad()
-def _start_projection(encoder: ColBERTEncoder, texts: list[str]) -> None:
-    """Start at the principal directions of untrained token vectors: they keep most of what two vectors share."""
+def _start_projection(encoder: ColBERTEncoder, texts: list[str]) -> torch.Tensor:
+    """Start the projection at the principal directions of untrained vectors: they keep most of what two share."""
     spread = torch.zeros(())
     for start in range(0, len(texts), 32):
         tokens = encoder.tokenize_passages(texts[start : start + 32])
@@ -140,6 +151,7 @@ def _start_projection(encoder: ColBERTEncoder, texts: list[str]) -> None:
         spread = spread.to(hidden.device) + hidden.T @ hidden
     directions = torch.linalg.eigh(spread).eigenvectors.flip(1)  # largest first
     encoder.projection.weight.copy_(directions[:, : encoder.dim].T)
+    return encoder.projection.weight.clone()
 
 
 def _adapt(model: nn.Module, rank: int) -> dict[str, Adapted]:
@@ -153,11 +165,17 @@ def _adapt(model: nn.Module, rank: int) -> dict[str, Adapted]:
     return adapted
 
 
-def _batches(asked: Sequence[Asked], recipe: Recipe, draw: random.Random) -> Iterator[list[Asked]]:
+def _batches(sets: Sequence[RetrievalSet], recipe: Recipe, draw: random.Random) -> Iterator[list[Asked]]:
+    # Each set goes round at its own pace, lest the largest drown the others.
+    median = sorted(len(one.train) for one in sets)[len(sets) // 2]
+    rounds = [(_forever(one.train, draw), recipe.questions * (2 if len(one.train) > median else 1)) for one in sets]
     while True:
-        order = draw.sample(list(asked), len(asked))
-        for start in range(0, len(order) - recipe.batch + 1, recipe.batch):
-            yield order[start : start + recipe.batch]
+        yield [next(asked) for asked, share in rounds for _ in range(share)]
+
+
+def _forever(asked: Sequence[Asked], draw: random.Random) -> Iterator[Asked]:
+    while True:
+        yield from draw.sample(list(asked), len(asked))
 
 
 def _queries(asked: Asked) -> list[Query]:
@@ -169,19 +187,32 @@ def _queries(asked: Asked) -> list[Query]:
     return queries
 
 
+def _cloze(passage: Passage, draw: random.Random) -> tuple[Query, str] | None:
+    """One sentence of a passage to search with, and the passage without it (Lee et al., 2019, section 4)."""
+    sentences = re.split(r"(?<=[.!?]) +", passage.text)
+    if len(sentences) < 2:
+        return None
+    taken = draw.randrange(len(sentences))
+    rest = Passage(passage.id, passage.title, " ".join(sentences[:taken] + sentences[taken + 1 :]))
+    return Query(sentences[taken], {passage.id}, set()), str(rest)
+
+
 def _loss(
-    encoder: ColBERTEncoder, batch: list[Asked], texts: dict[str, str], recipe: Recipe, draw: random.Random
+    encoder: ColBERTEncoder, batch: list[Asked], corpus: dict[str, Passage], recipe: Recipe, draw: random.Random
 ) -> torch.Tensor:
     queries = [query for asked in batch for query in _queries(asked)]
-    passages: dict[str, None] = {}
+    passages: dict[str, str] = {}
     for asked in batch:
-        gold = set(asked.question.passages)
-        others = [id for id in asked.context if id not in gold]
-        passages |= dict.fromkeys(
-            [*asked.question.passages, *draw.sample(others, min(recipe.distractors, len(others)))]
-        )
+        gold = asked.question.passages
+        others = [id for id in asked.context if id not in set(gold)]
+        others = draw.sample(others, min(recipe.distractors, len(others)))
+        passages |= {id: str(corpus[id]) for id in [*gold, *others]}
+        for id in others[: recipe.cloze]:
+            if cloze := _cloze(corpus[id], draw):
+                queries.append(cloze[0])
+                passages[id] = cloze[1]
     ids = list(passages)
-    tokens = encoder.tokenize_passages([texts[id] for id in ids])
+    tokens = encoder.tokenize_passages(list(passages.values()))
     tokens = Tokens(*(t[:, : recipe.max_tokens] for t in (tokens.ids, tokens.mask, tokens.kept)))
     scores = recipe.scale * _maxsim(encoder, encoder.tokenize_queries([q.text for q in queries]), tokens)
     right = torch.tensor([[id in q.positives for id in ids] for q in queries], device=scores.device)
@@ -207,3 +238,23 @@ def _maxsim(encoder: ColBERTEncoder, queries: Tokens, passages: Tokens) -> torch
         places.append(part)
     best = torch.cat(parts)[torch.cat(places).argsort()]  # [passages, query tokens]
     return torch.zeros(len(queries.ids), len(best), device=asked.device).index_add(0, rows, best.T)
+
+
+def main() -> None:
+    """Train on the data sets below ``--data`` and write the weights to ``--out``."""
+    parser = argparse.ArgumentParser(description="Train the embedded ColBERT checkpoint's projection and adapters.")
+    parser.add_argument("--data", type=Path, required=True, help="folder of hotpotqa, 2wikimultihopqa and musique")
+    parser.add_argument("--out", type=Path, required=True, help="the safetensors file to write")
+    arguments = parser.parse_args()
+    try:
+        sets = read_sets(arguments.data)
+    except UserError as error:
+        sys.exit(str(error))
+    trained = train(sets, Recipe(), lambda steps: track(steps, "Training"))
+    draft = arguments.out.with_suffix(".part")
+    save_file(trained, draft)
+    draft.replace(arguments.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -6,8 +6,10 @@ from typing import Annotated
 import dspy
 from pydantic import Field
 
+from hoptimizer.models.settings import Layout
 from hoptimizer.optimizers.annotate import annotate
 from hoptimizer.optimizers.job import Job
+from hoptimizer.optimizers.layout import LAYOUTS, choose_layout
 from hoptimizer.optimizers.prefetch import prefetch
 from hoptimizer.programs import Program
 
@@ -28,13 +30,16 @@ class LabeledFewShot:
     Args:
         k: demonstrations a step.
         distractors: passages among a demonstration's that do not support its answer (IRCoT's M).
+        layouts: layouts of prompts that are tried on dev, on local language models.
     """
 
-    def __init__(self, k: Positive = 4, distractors: Count = 1) -> None:
+    def __init__(self, k: Positive = 4, distractors: Count = 1, layouts: tuple[Layout, ...] = LAYOUTS) -> None:
         self.k = k
         self.distractors = distractors
+        self.layouts = layouts
 
     def compile(self, job: Job) -> Program:
+        job = choose_layout(job, self.layouts)
         optimizer = dspy.LabeledFewShot(k=self.k)
         return optimizer.compile(job.program, trainset=_trainset(job, self.distractors))
 
@@ -51,6 +56,7 @@ class BootstrapFewShot:
             ones.
         metric_threshold: the least score of a run that is demonstrated.
         distractors: as for :class:`LabeledFewShot`.
+        layouts: as for :class:`LabeledFewShot`.
     """
 
     def __init__(
@@ -59,13 +65,16 @@ class BootstrapFewShot:
         max_labeled_demos: Count = 4,
         metric_threshold: Share = 0.8,
         distractors: Count = 1,
+        layouts: tuple[Layout, ...] = LAYOUTS,
     ) -> None:
         self.max_bootstrapped_demos = max_bootstrapped_demos
         self.max_labeled_demos = max_labeled_demos
         self.metric_threshold = metric_threshold
         self.distractors = distractors
+        self.layouts = layouts
 
     def compile(self, job: Job) -> Program:
+        job = choose_layout(job, self.layouts)
         trainset = _trainset(job, self.distractors)
         prefetch(job, trainset, self.max_labeled_demos, self.metric_threshold, self.max_bootstrapped_demos)
         optimizer = dspy.BootstrapFewShot(
@@ -90,6 +99,7 @@ class BootstrapRandomSearch:
         max_labeled_demos: as for :class:`BootstrapFewShot`.
         metric_threshold: as for :class:`BootstrapFewShot`.
         distractors: as for :class:`LabeledFewShot`.
+        layouts: as for :class:`LabeledFewShot`.
     """
 
     def __init__(
@@ -99,14 +109,17 @@ class BootstrapRandomSearch:
         max_labeled_demos: Count = 4,
         metric_threshold: Share = 0.8,
         distractors: Count = 1,
+        layouts: tuple[Layout, ...] = LAYOUTS,
     ) -> None:
         self.num_candidate_programs = num_candidate_programs
         self.max_bootstrapped_demos = max_bootstrapped_demos
         self.max_labeled_demos = max_labeled_demos
         self.metric_threshold = metric_threshold
         self.distractors = distractors
+        self.layouts = layouts
 
     def compile(self, job: Job) -> Program:
+        job = choose_layout(job, self.layouts)
         trainset = _trainset(job, self.distractors)
         for candidate in range(-1, self.num_candidate_programs):
             order = list(trainset)

@@ -7,10 +7,9 @@ from typing import Protocol
 import dspy
 
 from hoptimizer.eval.dataset import Question
+from hoptimizer.eval.metrics import objective
 from hoptimizer.programs import Program
 from hoptimizer.retrieval import Corpus
-
-Objective = Callable[[dspy.Example, dspy.Prediction, object], float]
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,7 @@ class Job:
         trainset: questions that demonstrations come from.
         devset: questions that candidates are scored on.
         corpus: the passages of both.
-        objective: a DSPy metric, 0 to 1, higher is better.
+        metric: name of the metric that is optimized.
         teacher_lm: the language model that teaches, or ``None`` for the program's own.
         seed: decides on every random choice.
         workers: questions under way at once.
@@ -32,10 +31,15 @@ class Job:
     trainset: Sequence[Question]
     devset: Sequence[Question]
     corpus: Corpus
-    objective: Objective
+    metric: str
     teacher_lm: dspy.LM | None
     seed: int
     workers: int
+
+    @property
+    def objective(self) -> Callable[..., float]:
+        """The metric as DSPy's optimizers call it, 0 to 1, higher is better."""
+        return objective(self.metric)
 
 
 class Optimizer(Protocol):

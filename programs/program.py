@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 import dspy
 from dspy.utils.exceptions import AdapterParseError, ContextWindowExceededError
 
+from hoptimizer.models.lm import laid_out
+from hoptimizer.models.settings import Layout
 from hoptimizer.programs.record import StepRecord, Trail
 from hoptimizer.retrieval import Passage, Retriever
 
@@ -37,6 +39,8 @@ class Program(dspy.Module):
         # Language models of single steps, by the step's name. DSPy keeps such a choice on the predictor, where its
         # optimizers reset it.
         self.lms: dict[str, dspy.LM] = {}
+        # How calls of local models are laid out, where an optimizer chose that; else as the model's settings say.
+        self.layout: Layout | None = None
 
     @abstractmethod
     async def solve(self, question: str) -> tuple[str, list[Passage]]:
@@ -81,12 +85,25 @@ class Program(dspy.Module):
         predictor: dspy.Predict = getattr(self, name)
         shown = {key: [str(p) for p in value] if _is_passages(value) else value for key, value in inputs.items()}
         start = time.perf_counter()
-        prediction, calls, failure = await _fit(predictor, predictor.lm or self.lms.get(name), shown)
+        prediction, calls, failure = await _fit(predictor, self._lm(name, predictor), shown)
         outputs = {field: prediction.get(field) for field in predictor.signature.output_fields}
         asked = {key: [p.id for p in value] if _is_passages(value) else value for key, value in inputs.items()}
         seconds = time.perf_counter() - start
         _trail.get().add(StepRecord(name, "lm", asked, outputs, depth, seconds, calls, failure))
         return prediction
+
+    def _lm(self, name: str, predictor: dspy.Predict) -> dspy.LM | None:
+        lm = predictor.lm or self.lms.get(name) or dspy.settings.lm
+        return laid_out(lm, self.layout) if lm and self.layout else lm
+
+    def dump_state(self, json_mode: bool = True) -> dict[str, Any]:
+        """The predictors' states by name, and the program's own under ``program``."""
+        return super().dump_state(json_mode) | {"program": {"layout": self.layout}}
+
+    def load_state(self, state: dict[str, Any], *, allow_unsafe_lm_state: bool = False) -> None:
+        """Take on the state that :meth:`dump_state` gave."""
+        super().load_state(state, allow_unsafe_lm_state=allow_unsafe_lm_state)
+        self.layout = state["program"]["layout"]
 
     async def retrieve(self, query: str, *, k: int | None = None, depth: int = 0) -> list[Passage]:
         """Search the corpus.

@@ -21,13 +21,17 @@ def build_retriever(
     Raises:
         UserError: the corpus is empty, or the checkpoint, the index' folder or the server is out of reach.
     """
-    if not len(corpus):
+    if not len(corpus) and not settings.url:
         raise UserError(f"{corpus.name} holds no passages: a retriever needs at least one")
     # Imported here, because each brings its own heavy packages.
     if settings.name == "bm25":
         from hoptimizer.retrieval.bm25 import BM25Retriever
 
         return BM25Retriever(corpus)
+    if settings.url:
+        from hoptimizer.retrieval.server import ColBERTServer
+
+        return ColBERTServer(settings.url, corpus)
     from hoptimizer.retrieval.colbert import ColBERTRetriever
 
     return ColBERTRetriever(settings, corpus, progress)

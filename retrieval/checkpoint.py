@@ -39,8 +39,8 @@ _TOKENIZER = {
 # What colbert-ai reads from a checkpoint's artifact.metadata. Multi-hop questions and the sentences of a chain of
 # thought are longer than the 32 tokens of its default, and cost nothing where they aren't (see _TOKENIZER).
 METADATA: dict[str, str | int | bool] = {
-    "query_token_id": "[unused0]",
-    "doc_token_id": "[unused1]",
+    "query_token_id": ":",
+    "doc_token_id": ":",
     "query_token": "[Q]",
     "doc_token": "[D]",
     "dim": 128,

@@ -69,20 +69,24 @@ def index_kind(settings: RetrieverSettings, corpus: Corpus) -> Kind:
     return settings.index
 
 
-def _open(kind: Kind, corpus: Corpus, checkpoint: Checkpoint, encoder: ColBERTEncoder, progress: Progress) -> Index:
-    index = _index_class(kind)
-    folder = index_folder(corpus, checkpoint, kind)
-    texts = [str(passage) for passage in corpus]
-    wanted = Manifest(
+def manifest(kind: Kind, corpus: Corpus, checkpoint: Checkpoint) -> Manifest:
+    """What the manifest of an index of ``corpus`` must say."""
+    return Manifest(
         corpus=corpus.name,
         corpus_digest=corpus.digest,
         passages=len(corpus),
         checkpoint=checkpoint.name,
         checkpoint_digest=checkpoint.digest,
         kind=kind,
-        settings=index.SETTINGS,
+        settings=_index_class(kind).SETTINGS,
     )
-    open_index(folder, wanted, lambda draft: index.write(draft, encoder, texts, progress))
+
+
+def _open(kind: Kind, corpus: Corpus, checkpoint: Checkpoint, encoder: ColBERTEncoder, progress: Progress) -> Index:
+    index = _index_class(kind)
+    folder = index_folder(corpus, checkpoint, kind)
+    texts = [str(passage) for passage in corpus]
+    open_index(folder, manifest(kind, corpus, checkpoint), lambda draft: index.write(draft, encoder, texts, progress))
     return index(folder, encoder, texts)
 
 

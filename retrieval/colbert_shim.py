@@ -27,11 +27,11 @@ _MODULES = (
 @functools.cache
 def adapt_colbert_ai() -> None:
     """Import colbert-ai and adapt it to this process; does nothing the second time."""
-    # Matched by the module that warns, so that the user's own warnings stay heard.
-    warnings.filterwarnings("ignore", module=r"(colbert|torch\.cuda\.amp)\b")
     start_method = multiprocessing.get_start_method(allow_none=True)
-    for name in _MODULES:
-        importlib.import_module(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in _MODULES:
+            importlib.import_module(name)
     # Its import forces "spawn" on the whole process; how processes start is the program's choice, not a library's.
     multiprocessing.set_start_method(start_method, force=True)
     _run_post_init()

@@ -1,5 +1,6 @@
 """Token vectors of passages and queries by a ColBERT checkpoint (Khattab and Zaharia, 2020, section 3.2)."""
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -106,11 +107,9 @@ class ColBERTEncoder:
         Returns:
             For each query its vectors [tokens, dim]: fp32, of length 1, on the encoder's device.
         """
-        vectors: list[torch.Tensor] = []
-        for start in range(0, len(texts), _BATCH):
-            batch = self.tokenize_queries(texts[start : start + _BATCH])
-            vectors.extend(row[keep] for row, keep in zip(self.vectors(batch), batch.kept, strict=True))
-        return vectors
+        # One by one: in a batch the padding and the company would move the scores, and with them close rankings.
+        batches = (self.tokenize_queries([text]) for text in texts)
+        return [self.vectors(tokens)[0, tokens.kept[0]] for tokens in batches]
 
     def tokenize_passages(self, texts: list[str]) -> Tokens:
         """Passages as the checkpoint reads them; punctuation is read and not kept."""
@@ -137,12 +136,14 @@ def best_dtype(device: torch.device) -> torch.dtype:
 
 @contextmanager
 def quiet_loading() -> Iterator[None]:
-    """Load a model without transformers' progress bar and table of keys."""
+    """Load a model without transformers' progress bar and table of keys, and without colbert-ai's warnings."""
     shown, verbosity = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         transformers_logging.set_verbosity(verbosity)
         if shown:

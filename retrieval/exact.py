@@ -12,6 +12,7 @@ from hoptimizer.retrieval.token_store import TokenStore
 
 # Token vectors compared at a time; bounds the memory of a search whatever the corpus' size.
 _CHUNK_TOKENS = 16384
+_DECIMALS = 4
 
 
 class ExactIndex:
@@ -43,17 +44,18 @@ class ExactIndex:
         Returns:
             For each query the passages' places in the corpus with their scores, best first; ties in corpus order.
         """
-        tokens = torch.cat(queries)
-        # Sums each query's tokens: [tokens, queries] with a one where the token is the query's.
-        owner = torch.block_diag(*(torch.ones(len(q), 1) for q in queries)).to(tokens.device)
-        scores = torch.empty(len(self._places), len(queries))
+        scores = torch.empty(len(queries), len(self._places))
         row = start = 0
         for passages, length in self._runs:
-            chunk = self._vectors[start : start + passages * length].to(tokens.dtype)
-            best = (chunk @ tokens.T).view(passages, length, -1).amax(dim=1)  # [passages, query tokens]
-            scores[self._places[row : row + passages]] = (best @ owner).cpu()
+            chunk = self._vectors[start : start + passages * length].float()
+            places = self._places[row : row + passages]
+            # Query by query: in one product the last digits would depend on which queries are searched together.
+            for query, vectors in enumerate(queries):
+                similar = (chunk @ vectors.T).view(passages, length, -1)  # [passages, tokens, query tokens]
+                scores[query, places] = similar.amax(dim=1).sum(dim=1).cpu()
             row, start = row + passages, start + passages * length
-        found = scores.T.sort(dim=1, descending=True, stable=True)
+        # Rounded, so that equal passages tie wherever in a chunk they are.
+        found = scores.round(decimals=_DECIMALS).sort(dim=1, descending=True, stable=True)
         return [
             list(zip(places, values, strict=True))
             for places, values in zip(found.indices[:, :k].tolist(), found.values[:, :k].tolist(), strict=True)

@@ -24,6 +24,9 @@ _NCELLS = 4
 _THRESHOLD = 0.4
 _NDOCS = 1024
 
+# colbert-ai sets a twentieth of the tokens aside to choose its quantiles by, and one of them is the least it can do with.
+_LEAST_TOKENS = 20
+
 
 class PlaidIndex:
     """Prunes by centroids, then scores compressed token vectors.
@@ -73,7 +76,11 @@ class PlaidIndex:
 
     @staticmethod
     def write(folder: Path, encoder: ColBERTEncoder, texts: list[str], progress: Progress) -> None:
-        """Encode passages with our encoder and have colbert-ai's Indexer cluster and compress them into ``folder``."""
+        """Encode passages with our encoder and have colbert-ai's Indexer cluster and compress them into ``folder``.
+
+        Raises:
+            UserError: the corpus is too small, or the C++ extensions can't be compiled.
+        """
         from colbert import Indexer
         from colbert.indexing import collection_indexer
         from colbert.infra import ColBERTConfig, Run, RunConfig
@@ -81,7 +88,10 @@ class PlaidIndex:
         vectors = folder.with_name(f"{folder.name}-vectors")
         vectors.mkdir()
         TokenStore.write(vectors, encoder, texts, progress)
-        stored = _Stored(TokenStore(vectors), texts)
+        store = TokenStore(vectors)
+        if len(store.vectors) < _LEAST_TOKENS:
+            raise UserError(f"retriever.index: {len(texts)} short passages are too few for plaid: set it to exact")
+        stored = _Stored(store, texts)
         config = ColBERTConfig(**PlaidIndex.SETTINGS, index_path=str(folder))
         # In this process: with ranks of its own, indexing on a CPU fails.
         run = Run().context(RunConfig(nranks=1, avoid_fork_if_possible=True))

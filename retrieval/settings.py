@@ -1,8 +1,8 @@
 """The retriever's section of the config."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class RetrieverSettings(BaseModel):
@@ -24,3 +24,9 @@ class RetrieverSettings(BaseModel):
     index: Literal["auto", "exact", "plaid"] = "auto"
     k: int = Field(4, ge=1)
     url: str | None = Field(None, pattern="^https?://")
+
+    @model_validator(mode="after")
+    def _url_is_colberts(self) -> Self:
+        if self.url and self.name != "colbert":
+            raise ValueError(f"url is a ColBERT server's, but name is {self.name!r}: drop one of them")
+        return self

@@ -1,0 +1,71 @@
+"""A layout for small language models: prompts that read on like a document."""
+
+import json
+from typing import Any
+
+import dspy
+import pydantic
+from dspy.adapters.utils import format_field_value
+from dspy.clients.base_lm import BaseLM
+
+
+class SchemaAdapter(dspy.JSONAdapter):
+    """DSPy's JSON layout with the signature's schema in every case.
+
+    DSPy's own adapter gives up the schema for outputs such as ``dict[str, int]``, which providers refuse; decoding in
+    this process can follow it.
+    """
+
+    def _prepare_response_format(self, lm: BaseLM, lm_kwargs: dict[str, Any], signature: type[dspy.Signature]) -> None:
+        fields: dict[str, Any] = {name: (field.annotation, ...) for name, field in signature.output_fields.items()}
+        schema = pydantic.create_model("Outputs", **fields).model_json_schema()
+        lm_kwargs["response_format"] = {"type": "json_schema", "json_schema": {"name": "Outputs", "schema": schema}}
+
+
+class PlainAdapter(SchemaAdapter):
+    """Instructions, demonstrations and the request one after the other, each field on a line of its own.
+
+    A model of some hundred million parameters copies a demonstration's pattern, but gets lost among field markers,
+    format rules and chat turns: with the same four demonstrations on atlas, SmolLM2-135M has more than twice the F1 in
+    this layout than in DSPy's JSON layout (docs/log.md). Outputs are JSON objects bound to the schema.
+    """
+
+    def format_system_message(self, signature: type[dspy.Signature]) -> str:
+        """The instructions, and what the reply holds."""
+        fields = ", ".join(
+            f"{name} ({info.json_schema_extra['desc']})" for name, info in signature.output_fields.items()
+        )
+        return f"{signature.instructions}\nReply with JSON: {fields}"
+
+    def format_user_message_content(
+        self,
+        signature: type[dspy.Signature],
+        inputs: dict[str, Any],
+        prefix: str = "",
+        suffix: str = "",
+        main_request: bool = False,
+    ) -> str:
+        """The inputs, each after its name; a list of texts has one on each line."""
+        fields = [(name, info) for name, info in signature.input_fields.items() if name in inputs]
+        lines = [f"{_label(name)}:{_shown(inputs[name], info)}" for name, info in fields]
+        return "\n".join(part for part in (prefix, *lines, suffix) if part)
+
+    def format_assistant_message_content(
+        self,
+        signature: type[dspy.Signature],
+        outputs: dict[str, Any],
+        missing_field_message: str | None = None,
+    ) -> str:
+        """The outputs as the JSON object that the model is to write."""
+        values = {name: outputs.get(name, missing_field_message) for name in signature.output_fields}
+        return json.dumps(values, indent=2, ensure_ascii=False, default=str)
+
+
+def _label(name: str) -> str:
+    return name.replace("_", " ").capitalize()
+
+
+def _shown(value: Any, info: Any) -> str:  # noqa: ANN401 - any field of any signature
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return "".join(f"\n{item}" for item in value)
+    return f" {format_field_value(field_info=info, value=value)}"

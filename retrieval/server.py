@@ -1,0 +1,69 @@
+"""A ColBERT server, searched by URL."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import requests
+
+from hoptimizer.models.errors import UserError
+from hoptimizer.retrieval.passage import Corpus, Passage
+from hoptimizer.retrieval.retriever import Retriever
+
+_TIMEOUT = 60  # seconds
+_AT_ONCE = 8
+
+
+class ColBERTServer(Retriever):
+    """Searches through the JSON protocol of ColBERT servers, the one that ``dspy.ColBERTv2`` speaks.
+
+    ``GET URL?query=…&k=…`` answers ``{"topk": [{"text": "Title | text", "pid": …, "score": …}, …]}``. Unlike
+    ``dspy.ColBERTv2`` nothing is cached, for a server's index may change, and ``k`` may exceed 100.
+
+    Args:
+        url: of the search, such as ``http://localhost:8893/api/search``.
+        corpus: a found passage whose title and text it holds is given as that passage, so that ids agree; another
+            keeps the server's ``pid`` as its id.
+    """
+
+    name = "colbert"
+
+    def __init__(self, url: str, corpus: Corpus) -> None:
+        self._url = url
+        self._known = {_plain(f"{p.title} | {p.text}"): p for p in corpus}
+        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="colbert-server")
+
+    def search(self, queries: list[str], k: int) -> list[list[Passage]]:
+        return list(self._threads.map(lambda query: self._search(query, k), queries))
+
+    def _search(self, query: str, k: int) -> list[Passage]:
+        try:
+            response = requests.get(self._url, params={"query": query, "k": str(k)}, timeout=_TIMEOUT)
+            response.raise_for_status()
+            found = response.json()["topk"][:k]
+            return [self._passage(item) for item in found]
+        except requests.JSONDecodeError as error:
+            raise UserError(
+                f"retriever.url: {self._url} answered no JSON: give a ColBERT server's search URL"
+            ) from error
+        except requests.RequestException as error:
+            reason = str(error.response.status_code) if error.response is not None else type(error).__name__
+            raise UserError(
+                f"retriever.url: no answer from {self._url} ({reason}): is the ColBERT server up?"
+            ) from error
+        except (KeyError, TypeError) as error:
+            raise UserError(
+                f"retriever.url: {self._url} answered without 'topk' passages of 'text', 'pid' and 'score': "
+                "give a ColBERT server's search URL"
+            ) from error
+
+    def _passage(self, item: dict[str, Any]) -> Passage:
+        text: str = item["text"]
+        known = self._known.get(_plain(text))
+        if known is None:
+            title, bar, rest = text.partition(" | ")
+            known = Passage(str(item["pid"]), title if bar else "", rest if bar else text)
+        return known.scored(float(item["score"]))
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).removeprefix("| ")

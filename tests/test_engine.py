@@ -1,0 +1,297 @@
+"""The in-process engine, with the embedded model."""
+
+import asyncio
+import copy
+import json
+import pickle
+import random
+from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
+
+import dspy
+import numpy as np
+import pydantic
+import pytest
+import torch
+from dspy.utils.exceptions import ContextWindowExceededError, LMUnsupportedFeatureError
+
+from hoptimizer.models import LMSettings, build_adapter, build_lm
+from hoptimizer.models.constraint import Constraint
+from hoptimizer.models.engine import LocalEngine, generator
+from hoptimizer.models.generation import Generator
+from hoptimizer.models.job import Job
+from hoptimizer.models.loading import best_dtype
+from hoptimizer.models.prefix import PIECE, PrefixStore
+from hoptimizer.models.store import pull
+
+MODEL = "local/smollm2-135m-instruct"
+CITIES = ["Rome", "Oslo", "Lima", "Paris", "Bern", "Cairo", "Delhi", "Tokyo"]
+FACTS = " ".join(f"Person {i} lives in {CITIES[i % 8]} and was born in {1900 + i * 7 % 90}." for i in range(40))
+
+
+@pytest.fixture(scope="module")
+def model() -> Generator:
+    return generator(MODEL)
+
+
+@pytest.fixture(scope="module")
+def forgetful() -> Generator:
+    """The same weights without prefix reuse."""
+    return Generator(str(pull("smollm2-135m-instruct")), prefix_bytes=0)
+
+
+@pytest.fixture
+def lm() -> dspy.LM:
+    lm = build_lm(LMSettings(model=MODEL, max_tokens=40, cache=False))
+    with dspy.context(lm=lm, adapter=build_adapter()):
+        yield lm
+
+
+def _prompts(model: Generator, count: int, facts: str = FACTS) -> list[list[int]]:
+    texts = [f"{facts}\nWhere does person {i} live, and since when?" for i in range(count)]
+    chats = [[{"role": "user", "content": text}] for text in texts]
+    rendered = [model.tokenizer.apply_chat_template(c, add_generation_prompt=True, tokenize=False) for c in chats]
+    return [model.tokenizer(text, add_special_tokens=False)["input_ids"] for text in rendered]
+
+
+def _texts(model: Generator, prompts: list[list[int]], tokens: int = 16) -> list[str]:
+    futures = [model.submit(Job(prompt, tokens)) for prompt in prompts]
+    return [future.result().text for future in futures]
+
+
+def test_writes_what_transformers_writes(model):
+    """Against ``generate`` in fp32, where no rounding hides a mistake: short, long and several prompts."""
+    from transformers import AutoModelForCausalLM
+
+    folder = str(pull("smollm2-135m-instruct"))
+    ours = Generator(folder, device="cpu", dtype=torch.float32)
+    reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    prompts = [*_prompts(model, 2), *_prompts(model, 1, facts="")]
+    expected = []
+    for prompt in prompts:
+        out = reference.generate(torch.tensor([prompt]), max_new_tokens=12, do_sample=False)
+        expected.append(model.tokenizer.decode(out[0, len(prompt) :], skip_special_tokens=True))
+    assert _texts(ours, prompts, 12) == expected
+
+
+@pytest.mark.skipif(not torch.cpu._is_avx512_bf16_supported(), reason="measured on CPUs with bf16 products")
+def test_a_text_does_not_depend_on_its_batch_nor_on_reuse(model, forgetful):
+    prompts = _prompts(model, 12)
+    alone = [_texts(forgetful, [prompt])[0] for prompt in prompts[:4]]
+    together = _texts(forgetful, prompts)
+    reused = _texts(model, prompts)
+    again = _texts(model, prompts)
+    mixed = _texts(model, [*_prompts(model, 3, facts="Hello."), *reversed(prompts)])
+    assert alone == together[:4]
+    assert together == reused == again == list(reversed(mixed[3:]))
+
+
+def test_concurrent_calls_share_forward_passes(lm, model):
+    before = copy.copy(model.counts)
+    with ThreadPoolExecutor(32) as pool:
+        answers = list(pool.map(lambda i: lm(f"Say the number {i} in words."), range(32)))
+    written = model.counts.written_tokens - before.written_tokens
+    assert len(answers) == 32
+    assert model.counts.passes - before.passes < written / 4
+
+
+def test_asyncio_tasks_share_forward_passes_too(lm, model):
+    before = copy.copy(model.counts)
+
+    async def ask() -> list:
+        return await asyncio.gather(*(lm.acall(f"Say the number {i} backwards.") for i in range(32)))
+
+    assert len(asyncio.run(ask())) == 32
+    written = model.counts.written_tokens - before.written_tokens
+    assert model.counts.passes - before.passes < written / 4
+
+
+def test_a_common_prefix_is_computed_once_in_a_batch(model):
+    prompts = _prompts(model, 8, facts="A preface of its own. " + FACTS)
+    before = copy.copy(model.counts)
+    completions = [f.result() for f in [model.submit(Job(prompt, 2)) for prompt in prompts]]
+    assert model.counts.prompt_tokens - before.prompt_tokens < 1.5 * len(prompts[0])
+    assert sum(c.reused_tokens > len(prompts[0]) / 2 for c in completions) == 7
+
+
+def test_cached_tokens_are_in_the_usage(lm):
+    lm(FACTS + " Question one?")
+    lm(FACTS + " Question two?")
+    usage = lm.history[-1]["usage"]
+    cached = usage["prompt_tokens_details"]["cached_tokens"]
+    assert usage["prompt_tokens"] - 2 * PIECE < cached < usage["prompt_tokens"]
+    assert 0 < usage["completion_tokens"] <= 40
+
+
+def test_more_calls_than_slots_are_all_answered():
+    few = Generator(str(pull("smollm2-135m-instruct")), slots=3)
+    texts = _texts(few, _prompts(few, 8, facts="Short."), 4)
+    assert all(texts)
+    assert few.counts.written_tokens <= 8 * 4
+
+
+def test_a_cancelled_call_leaves_the_batch(lm, model):
+    async def cancel() -> None:
+        task = asyncio.create_task(lm.acall("Count to one thousand.", max_tokens=2000))
+        await asyncio.sleep(0.3)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    assert lm("Say yes.")
+    assert model.submit(Job(_prompts(model, 1)[0], 2)).result().tokens <= 2
+    assert not model._rows
+
+
+class Person(pydantic.BaseModel):
+    name: str
+    born: int
+    aliases: list[str] = []
+
+
+class Typed(dspy.Signature):
+    """Describe the person."""
+
+    text: str = dspy.InputField()
+    known: bool = dspy.OutputField()
+    verdict: Literal["yes", "no", "don't know"] = dspy.OutputField()
+    count: int = dspy.OutputField()
+    share: float = dspy.OutputField()
+    names: list[str] = dspy.OutputField()
+    person: Person = dspy.OutputField()
+    others: list[Person] = dspy.OutputField()
+    years: dict[str, int] = dspy.OutputField()
+    note: str | None = dspy.OutputField()
+
+
+@pytest.mark.parametrize("max_tokens", [1, 5, 40, 120])
+def test_typed_answers_parse_however_few_tokens_there_are(lm, max_tokens):
+    step = dspy.Predict(Typed)
+    prediction = step(text="Bach was born in 1685.", config={"max_tokens": max_tokens})
+    assert prediction.verdict in ("yes", "no", "don't know")
+    assert isinstance(prediction.person, Person)
+    assert isinstance(prediction.years, dict)
+
+
+def test_a_field_leaves_tokens_for_the_fields_after_it(lm):
+    step = dspy.ChainOfThought("text -> answer")
+    with dspy.context(lm=lm.copy(temperature=1.5)):  # it rambles
+        prediction = step(text=FACTS, config={"max_tokens": 70})
+    assert prediction.reasoning
+    assert prediction.answer
+
+
+SCHEMAS = [
+    {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}}, "required": ["a", "b"]},
+    Person.model_json_schema(),
+    {"type": "object"},
+    {"type": "array", "items": {"type": "integer"}, "minItems": 2},
+    {
+        "type": "object",
+        "properties": {"day": {"type": "string", "pattern": "^\\d{4}-\\d{2}$"}, "n": {"enum": [1, 22, None]}},
+        "required": ["day", "n"],
+    },
+]
+
+
+@pytest.mark.parametrize("schema", SCHEMAS, ids=lambda schema: json.dumps(schema)[:40])
+def test_whatever_a_model_would_choose_the_json_is_whole_and_within_its_budget(model, schema):
+    """The worst model there is: it chooses at random, with a liking for quotes, escapes and brackets."""
+    grammar = model.compiler.compile(schema)
+    shortest = len(Constraint(model.compiler, grammar, 1).opening)
+    draw = random.Random(0)
+    for budget in [*range(1, 50), 100]:
+        constraint = Constraint(model.compiler, grammar, budget)
+        tokens = list(constraint.opening)
+        while not constraint.done:
+            allowed = np.flatnonzero(constraint.mask())
+            structural = [t for t in allowed[:300] if not model.tokenizer.decode([t]).isalnum()]
+            token = int(draw.choice(structural if structural and draw.random() < 0.5 else list(allowed)))
+            tokens += constraint.take(token)
+        json.loads(model.tokenizer.decode(tokens))
+        assert len(tokens) <= max(budget, shortest)
+
+
+def test_where_nothing_is_left_to_choose_nothing_is_computed(lm, model):
+    passes = model.counts.passes
+    assert dspy.Predict("text -> label")(text="Anything.", config={"max_tokens": 1}).label == ""
+    assert model.counts.passes == passes
+
+
+def test_free_text_ends_at_the_budget_and_says_so(lm):
+    lm("Tell me a very long story about the sea.", max_tokens=8)
+    response = lm.history[-1]["response"]
+    assert response.finish_reason == "length"
+    assert lm.history[-1]["usage"]["completion_tokens"] == 8
+
+
+def test_free_text_ends_at_a_stop_text(lm):
+    assert "two" not in lm("Repeat: one two three four", stop=["two"])[0]
+
+
+def test_sampling_depends_on_seed_and_rollout_alone(lm):
+    def ask(**options) -> str:
+        return lm("Invent a name for a ship.", temperature=1.0, max_tokens=8, **options)[0]
+
+    assert ask(rollout_id=1) == ask(rollout_id=1)
+    assert len({ask(rollout_id=i) for i in range(4)}) > 1
+    assert len({ask(seed=i) for i in range(4)}) > 1
+    candidates = lm("Invent a name for a ship.", temperature=1.0, max_tokens=8, n=4)
+    assert len(set(candidates)) > 1
+    assert candidates == lm("Invent a name for a ship.", temperature=1.0, max_tokens=8, n=4)
+
+
+def test_a_prompt_beyond_the_context_is_an_error_programs_can_catch(lm):
+    engine = lm.engine
+    assert engine.context_length == 8192
+    text = FACTS * 20
+    assert engine.count_tokens(text) > engine.context_length
+    with pytest.raises(ContextWindowExceededError, match="takes 8192"):
+        lm(text)
+
+
+def test_what_it_cannot_do_is_refused(lm):
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    with pytest.raises(LMUnsupportedFeatureError, match="reads text alone"):
+        lm(messages=[{"role": "user", "content": [image]}])
+    schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": "("}}, "required": ["a"]}
+    with pytest.raises(LMUnsupportedFeatureError, match="schema"):
+        lm("Hi", response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": schema}})
+    assert lm("Still there?")
+
+
+def test_copies_share_the_engine(lm):
+    program = dspy.ChainOfThought("question -> answer")
+    program.set_lm(lm)
+    assert program.deepcopy().predict.lm.engine is lm.engine
+    assert pickle.loads(pickle.dumps(lm.engine)) is lm.engine  # noqa: S301 - our own bytes
+    assert copy.deepcopy(lm).engine is lm.engine
+
+
+def test_a_saved_program_finds_the_engine_again(lm, tmp_path):
+    program = dspy.ChainOfThought("question -> answer")
+    program.set_lm(lm)
+    program.save(tmp_path / "program.json")
+    loaded = dspy.ChainOfThought("question -> answer")
+    loaded.load(tmp_path / "program.json", allow_unsafe_lm_state=True)
+    assert loaded.predict.lm.engine is lm.engine
+    assert isinstance(loaded.predict.lm.engine, LocalEngine)
+    assert loaded(question="What is the capital of France?").answer
+
+
+def test_prefixes_used_longest_ago_are_forgotten_first():
+    states = torch.zeros(1, 2, 1, PIECE, 4)
+    store = PrefixStore(capacity=4 * states.nbytes)
+    first, second = list(range(2 * PIECE)), list(range(PIECE)) + list(range(500, 500 + 2 * PIECE))
+    store.insert(first, len(first), lambda a, b: states)
+    store.insert(second, len(second), lambda a, b: states)
+    assert (len(store.match(first)), len(store.match(second))) == (2, 3)
+    store.insert([9] * PIECE, PIECE, lambda a, b: states)
+    assert len(store.match(first)) == 1  # its own piece went, the one it shares stayed
+    assert len(store.match(second)) == 3
+
+
+def test_fp32_is_taken_where_bf16_is_not_multiplied(monkeypatch):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    assert best_dtype(torch.device("cpu")) == torch.float32

@@ -1,0 +1,213 @@
+"""Indexes on disk: exact against brute force, changed and damaged ones, and PLAID against exact."""
+
+import logging
+import shutil
+
+import pytest
+import torch
+
+from hoptimizer.models.errors import UserError
+from hoptimizer.retrieval import Corpus, Passage, RetrieverSettings, build_retriever, index_info
+from hoptimizer.retrieval.checkpoint import find_checkpoint, load_checkpoint
+from hoptimizer.retrieval.encoder import ColBERTEncoder
+from hoptimizer.retrieval.index_folder import index_folder
+
+SETTINGS = RetrieverSettings(index="exact")
+
+
+@pytest.fixture
+def corpus():
+    animals = ["cat", "heron", "salmon", "ant", "horse", "whale", "owl", "toad"]
+    places = ["river", "forest", "desert", "harbour", "mountain"]
+    texts = [(a, f"The {a} of the {p} sleeps{' and eats' * n}.") for n, a in enumerate(animals) for p in places]
+    return Corpus([Passage(f"p{i}", title, text) for i, (title, text) in enumerate(texts)], "animals")
+
+
+@pytest.fixture
+def own_indexes(tmp_path, monkeypatch):
+    """A home without indexes, but with the checkpoint that is there already."""
+    checkpoint = find_checkpoint("minilm").folder
+    monkeypatch.setenv("HOPTIMIZER_HOME", str(tmp_path))
+    shutil.copytree(checkpoint, tmp_path / "checkpoints" / checkpoint.name)
+    return tmp_path / "indexes"
+
+
+class Counted:
+    """Progress that remembers what it was told."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __call__(self, done, total):
+        self.calls.append((done, total))
+
+
+def test_exact_search_is_brute_force_maxsim(corpus):
+    encoder = ColBERTEncoder(find_checkpoint("minilm"))
+    vectors = {}
+    for places, batch in encoder.passages([str(p) for p in corpus]):
+        vectors |= zip(places, batch, strict=True)
+    queries = ["Which bird sleeps in the harbour?", "salmon", "the owl and the toad of the desert"]
+    found = build_retriever(SETTINGS, corpus).search(queries, len(corpus))
+    for vectors_of_query, ranking in zip(encoder.queries(queries), found, strict=True):
+        expected = {
+            corpus.passages[place].id: (passage.float() @ vectors_of_query.T).amax(0).sum().item()
+            for place, passage in vectors.items()
+        }
+        assert {p.id: p.score for p in ranking} == pytest.approx(expected, abs=2e-4)
+        assert [p.score for p in ranking] == sorted((p.score for p in ranking), reverse=True)
+
+
+def test_a_query_scores_the_same_in_any_company(corpus):
+    retriever = build_retriever(SETTINGS, corpus)
+    queries = ["Which bird sleeps in the harbour?", "horse", "a query of rather more words than all of the others have"]
+    assert retriever.search(queries, 5) == [retriever.search([query], 5)[0] for query in queries]
+
+
+def test_equal_passages_tie_in_the_order_of_the_corpus():
+    twins = Corpus([Passage(f"p{i}", "Twin", "The same words twice.") for i in range(5)], "twins")
+    [ranking] = build_retriever(SETTINGS, twins).search(["twice"], 5)
+    assert [p.id for p in ranking] == ["p0", "p1", "p2", "p3", "p4"]
+
+
+def test_our_encoding_is_colbert_ais(corpus):
+    encoder = ColBERTEncoder(find_checkpoint("minilm"))
+    encoder.model.float()
+    texts = [str(p) for p in corpus][:6]
+    # Their own batching, and their query augmentation, which this checkpoint turns into vectors of zeros.
+    theirs = encoder._colbert.docFromText(texts, bsize=4, keep_dims=False)[0]
+    for places, vectors in encoder.passages(texts):
+        for place, ours in zip(places, vectors, strict=True):
+            torch.testing.assert_close(ours.float(), theirs[place].float(), atol=2e-3, rtol=0)
+    [ours] = encoder.queries(["Which bird sleeps?"])
+    [query] = encoder._colbert.queryFromText(["Which bird sleeps?"])
+    torch.testing.assert_close(ours, query[: len(ours)].float(), atol=1e-4, rtol=0)
+    assert not query[len(ours) :].any()
+
+
+def test_an_index_is_built_once_and_found_again(corpus, own_indexes):
+    first, second = Counted(), Counted()
+    found = build_retriever(SETTINGS, corpus, progress=first).search(["owl"], 3)
+    assert first.calls[-1] == (len(corpus), len(corpus))
+    assert build_retriever(SETTINGS, corpus, progress=second).search(["owl"], 3) == found
+    assert second.calls == []
+
+
+def test_a_changed_corpus_is_another_index(corpus, own_indexes):
+    build_retriever(SETTINGS, corpus)
+    changed = Corpus([*corpus.passages[:-1], Passage("new", "Axolotl", "The axolotl never grows up.")], "animals")
+    rebuilt = Counted()
+    [[best]] = build_retriever(SETTINGS, changed, progress=rebuilt).search(["Which animal never grows up?"], 1)
+    assert best.id == "new"
+    assert rebuilt.calls
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "missing", "no manifest", "bad manifest"])
+def test_a_broken_index_is_said_and_built_anew(corpus, own_indexes, caplog, damage):
+    whole = build_retriever(SETTINGS, corpus).search(["owl"], 3)
+    folder = index_folder(corpus, find_checkpoint("minilm"), "exact")
+    vectors, manifest = folder / "vectors.f16", folder / "manifest.json"
+    content = vectors.read_bytes()
+    match damage:
+        case "truncated":
+            vectors.write_bytes(content[: len(content) // 2])
+        case "flipped":
+            vectors.write_bytes(content[:100] + bytes(100) + content[200:])
+        case "missing":
+            vectors.unlink()
+        case "no manifest":
+            manifest.unlink()
+        case "bad manifest":
+            manifest.write_text("{")
+    said = "manifest.json" if "manifest" in damage else "vectors.f16"
+    assert str(index_info(SETTINGS, corpus)["state"]).startswith(f"broken: {said}")
+    with caplog.at_level(logging.WARNING):
+        assert build_retriever(SETTINGS, corpus).search(["owl"], 3) == whole
+    [record] = caplog.records
+    assert said in record.getMessage()
+    assert "\n" not in record.getMessage()
+    assert index_info(SETTINGS, corpus)["state"] == "ready"
+
+
+def test_an_index_that_was_cut_off_leaves_nothing_behind(corpus, own_indexes):
+    def stop(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build_retriever(SETTINGS, corpus, progress=stop)
+    assert not [entry for entry in own_indexes.iterdir() if entry.is_dir()]
+    assert index_info(SETTINGS, corpus)["state"] == "absent"
+
+
+def test_info_tells_what_the_index_is_tied_to(corpus, own_indexes):
+    build_retriever(SETTINGS, corpus)
+    info = index_info(SETTINGS, corpus)
+    assert (info["retriever"], info["index"], info["state"]) == ("colbert", "exact", "ready")
+    assert (info["passages"], info["corpus_digest"]) == (len(corpus), corpus.digest)
+    assert info["checkpoint"] == "minilm"
+    assert str(info["folder"]).startswith(str(own_indexes))
+
+
+def test_a_folder_serves_as_a_checkpoint(corpus):
+    folder = str(find_checkpoint("minilm").folder)
+    [[best]] = build_retriever(RetrieverSettings(checkpoint=folder, index="exact"), corpus).search(["owl"], 1)
+    assert best.title == "owl"
+
+
+def test_a_checkpoint_without_a_projection_is_refused(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    folder = tmp_path / "checkpoint"
+    shutil.copytree(find_checkpoint("minilm").folder, folder)
+    weights = load_file(folder / "model.safetensors")
+    del weights["linear.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match=r"no linear\.weight"):
+        load_checkpoint(folder)
+
+
+def test_a_checkpoint_that_brings_code_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "bert", "auto_map": {"AutoModel": "evil.Model"}}')
+    with pytest.raises(UserError, match="needs code of its own"):
+        load_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["no such checkpoint", "./nowhere"])
+def test_a_checkpoint_that_is_nowhere_is_named(name, corpus):
+    with pytest.raises(UserError, match=f"checkpoint: '{name}' is no folder"):
+        build_retriever(RetrieverSettings(checkpoint=name), corpus)
+
+
+@pytest.mark.slow
+def test_plaid_finds_what_exact_finds(published, own_indexes, capfd):
+    """Compiles colbert-ai's C++ extensions where that was not done yet, which takes minutes."""
+    import json
+
+    rows = json.loads((published / "2wikimultihopqa" / "corpus_6119.json").read_text())[:600]
+    corpus = Corpus([Passage(str(i), row["title"], row["text"]) for i, row in enumerate(rows)], "2wiki")
+    asked = json.loads((published / "2wikimultihopqa" / "train_500.json").read_text())[:50]
+    queries = [item["question"] for item in asked]
+    torch.manual_seed(11)
+    drawn = torch.get_rng_state()
+    plaid = build_retriever(RetrieverSettings(index="plaid"), corpus)
+    assert torch.equal(torch.get_rng_state(), drawn)
+    exact = build_retriever(SETTINGS, corpus)
+    agreement = [
+        len({p.id for p in a} & {p.id for p in b}) / 10
+        for a, b in zip(plaid.search(queries, 10), exact.search(queries, 10), strict=True)
+    ]
+    assert sum(agreement) / len(agreement) >= 0.95
+    [everything] = plaid.search(["anything"], len(corpus) + 5)
+    assert len({p.id for p in everything}) == len(corpus)
+    assert index_info(RetrieverSettings(index="plaid"), corpus)["state"] == "ready"
+    again = Counted()
+    assert build_retriever(RetrieverSettings(index="plaid"), corpus, progress=again).search(queries[:5], 10)
+    assert again.calls == []
+    # colbert-ai, faiss and tqdm have much to say, and none of it is for the user.
+    assert capfd.readouterr() == ("", "")
+
+
+def test_plaid_of_next_to_nothing_is_refused(own_indexes):
+    corpus = Corpus([Passage("only", "Only", "The only passage.")], "one")
+    with pytest.raises(UserError, match=r"1 short passages are too few for plaid"):
+        build_retriever(RetrieverSettings(index="plaid"), corpus)
