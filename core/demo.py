@@ -16,16 +16,23 @@ UNCOMPILED = ("direct",)
 COMPILED = ("rag", "ircot")
 
 # Sized so that the whole demo takes minutes on two cores; the README shows a compile at full size.
+COMMON = ("data.name=atlas", "data.dev=20", "lm.default.max_tokens=48")
 SETTINGS = {
-    "direct": [],
-    "rag": ["optimizer.name=bootstrap_few_shot"],
-    "ircot": ["optimizer.name=labeled_few_shot", "program.max_steps=5", "program.max_passages=8", "retriever.k=2"],
+    "direct": (),
+    "rag": ("retriever.k=2", "optimizer=bootstrap_few_shot"),
+    "ircot": (
+        "retriever.k=2",
+        "program.max_steps=4",
+        "program.max_passages=4",
+        "program.reader=direct",
+        "optimizer=labeled_few_shot",
+    ),
 }
 
 
 def demo_config(program: str, overrides: Sequence[str] = ()) -> Config:
     """The config by which the demo compiles or scores a program."""
-    return load_config(None, ["data.name=atlas", f"program.name={program}", *SETTINGS[program], *overrides])
+    return load_config(None, [*COMMON, f"program.name={program}", *SETTINGS[program], *overrides])
 
 
 def run_demo(overrides: Sequence[str] = (), report: Report = silent) -> dict[str, Any]:

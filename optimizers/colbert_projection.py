@@ -2,15 +2,16 @@
 
     python -m hoptimizer.optimizers.colbert_projection --data DIR --out FILE
 
-The loss is ColBERT's (Khattab and Zaharia, 2020, section 3.4) with several positives: a question, or the question of
-one hop, against its supporting passages, the distractors it was published with and the other passages of the batch.
+The loss is ColBERT's (Khattab and Zaharia, 2020, section 3.4) with several positives: a query against its supporting
+passages, the distractors that its question was published with, and the other passages of the step.
 """
 
 import argparse
+import json
 import random
-import re
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,12 +25,14 @@ from transformers import get_linear_schedule_with_warmup
 from hoptimizer.models.errors import UserError
 from hoptimizer.models.store import resolve
 from hoptimizer.optimizers.colbert_data import Asked, RetrievalSet, read_sets
+from hoptimizer.optimizers.colbert_queries import batch_queries
 from hoptimizer.retrieval import Passage
-from hoptimizer.retrieval.checkpoint import BASE, METADATA, load_checkpoint, write_checkpoint
+from hoptimizer.retrieval.checkpoint import BASE, DIM, load_checkpoint, write_checkpoint
 from hoptimizer.retrieval.encoder import ColBERTEncoder, Tokens
 
 # Passages of the training data whose token vectors decide where the projection starts.
 _SAMPLE = 512
+_PART = 16
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Recipe:
         steps: updates of the weights.
         questions: from each data set in a step; a large one gives twice as many as a small one.
         distractors: a question's own distractors in a step.
-        cloze: a question's own passages that a step searches by one of their sentences.
+        memory: batches of encoded passages that are kept as more distractors.
         learning_rate: at its peak; it rises over the first tenth of the steps and falls to nothing.
         scale: what a MaxSim score is multiplied by before the softmax.
         max_tokens: where passages are cut in training; searching reads on.
@@ -51,30 +54,15 @@ class Recipe:
     """
 
     rank: int = 8
-    steps: int = 160
+    steps: int = 300
     questions: int = 2
-    distractors: int = 5
-    cloze: int = 1
+    distractors: int = 4
+    memory: int = 32
     learning_rate: float = 5e-4
     scale: float = 1.0
-    max_tokens: int = 160
+    max_tokens: int = 128
     keep: float = 1.0
     seed: int = 7
-
-
-@dataclass(frozen=True)
-class Query:
-    """Something to search with.
-
-    Attributes:
-        text: its words.
-        positives: ids of the passages it must find.
-        ignored: ids of passages that are neither right nor wrong for it.
-    """
-
-    text: str
-    positives: set[str]
-    ignored: set[str]
 
 
 class Adapted(nn.Module):
@@ -116,8 +104,9 @@ def train(
     optimizer = torch.optim.AdamW(weights, lr=recipe.learning_rate, weight_decay=0.01)
     schedule = get_linear_schedule_with_warmup(optimizer, recipe.steps // 10, recipe.steps)
     batches = _batches(sets, recipe, draw)
+    memory: deque[Encoded] = deque(maxlen=recipe.memory)
     for _ in steps(range(recipe.steps)):
-        loss = _loss(encoder, next(batches), corpus, recipe, draw)
+        loss = _loss(encoder, next(batches), corpus, memory, recipe, draw)
         loss.backward()
         nn.utils.clip_grad_norm_(weights, 1.0)
         optimizer.step()
@@ -131,10 +120,10 @@ def train(
 
 def _untrained_encoder() -> ColBERTEncoder:
     base = Path(resolve(BASE))
+    hidden = json.loads((base / "config.json").read_bytes())["hidden_size"]
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "untrained"
-        hidden = 384  # overwritten by _start_projection
-        write_checkpoint(base, {"linear.weight": torch.eye(METADATA["dim"], hidden)}, folder)
+        write_checkpoint(base, {"linear.weight": torch.eye(DIM, hidden)}, folder)
         encoder = ColBERTEncoder(load_checkpoint(folder))
     encoder.model.requires_grad_(False)
     return encoder
@@ -178,66 +167,78 @@ def _forever(asked: Sequence[Asked], draw: random.Random) -> Iterator[Asked]:
         yield from draw.sample(list(asked), len(asked))
 
 
-def _queries(asked: Asked) -> list[Query]:
-    gold = set(asked.question.passages)
-    queries = [Query(asked.question.question, gold, set())]
-    for hop in asked.question.hops:
-        if hop.passage:
-            queries.append(Query(hop.question, {hop.passage}, gold - {hop.passage}))
-    return queries
+@dataclass(frozen=True)
+class Encoded:
+    """Passages of a step, encoded.
 
+    Attributes:
+        ids: of the passages.
+        vectors: [passages, tokens, dim].
+        kept: which tokens' vectors count, [passages, tokens].
+    """
 
-def _cloze(passage: Passage, draw: random.Random) -> tuple[Query, str] | None:
-    """One sentence of a passage to search with, and the passage without it (Lee et al., 2019, section 4)."""
-    sentences = re.split(r"(?<=[.!?]) +", passage.text)
-    if len(sentences) < 2:
-        return None
-    taken = draw.randrange(len(sentences))
-    rest = Passage(passage.id, passage.title, " ".join(sentences[:taken] + sentences[taken + 1 :]))
-    return Query(sentences[taken], {passage.id}, set()), str(rest)
+    ids: list[str]
+    vectors: torch.Tensor
+    kept: torch.Tensor
 
 
 def _loss(
-    encoder: ColBERTEncoder, batch: list[Asked], corpus: dict[str, Passage], recipe: Recipe, draw: random.Random
+    encoder: ColBERTEncoder,
+    batch: list[Asked],
+    corpus: dict[str, Passage],
+    memory: deque[Encoded],
+    recipe: Recipe,
+    draw: random.Random,
 ) -> torch.Tensor:
-    queries = [query for asked in batch for query in _queries(asked)]
-    passages: dict[str, str] = {}
+    passages: dict[str, Passage] = {}
     for asked in batch:
         gold = asked.question.passages
         others = [id for id in asked.context if id not in set(gold)]
         others = draw.sample(others, min(recipe.distractors, len(others)))
-        passages |= {id: str(corpus[id]) for id in [*gold, *others]}
-        for id in others[: recipe.cloze]:
-            if cloze := _cloze(corpus[id], draw):
-                queries.append(cloze[0])
-                passages[id] = cloze[1]
-    ids = list(passages)
-    tokens = encoder.tokenize_passages(list(passages.values()))
-    tokens = Tokens(*(t[:, : recipe.max_tokens] for t in (tokens.ids, tokens.mask, tokens.kept)))
-    scores = recipe.scale * _maxsim(encoder, encoder.tokenize_queries([q.text for q in queries]), tokens)
-    right = torch.tensor([[id in q.positives for id in ids] for q in queries], device=scores.device)
+        passages |= {id: corpus[id] for id in [*gold, *others]}
+    queries = batch_queries(batch, passages, draw)
+    now = list(_encode(encoder, passages, recipe.max_tokens))
+    tokens = encoder.tokenize_queries([query.text for query in queries])
+    words = encoder.vectors(tokens)[tokens.kept]  # [query tokens, dim]
+    owner = torch.arange(len(queries), device=words.device).repeat_interleave(tokens.kept.sum(1))
+    # Passages of the steps before cost no encoding and make a choice as hard as a corpus does (He et al., 2020).
+    known = [*now, *memory]
+    scores = torch.cat([_maxsim(words, owner, some) for some in known], dim=1) * recipe.scale
+    ids = [id for some in known for id in some.ids]
+    fresh = sum(len(some.ids) for some in now)
+    right = torch.tensor([[q.positives.get(id, 0.0) for id in ids] for q in queries], device=scores.device)
     ignored = torch.tensor([[id in q.ignored for id in ids] for q in queries], device=scores.device)
+    weight = torch.tensor([q.weight for q in queries], device=scores.device)
     # Each positive competes with the negatives alone, not with the other positives.
-    wrong = scores.masked_fill(right | ignored, -torch.inf).logsumexp(1, keepdim=True)
-    losses = torch.logaddexp(scores, wrong) - scores
-    return ((losses * right).sum(1) / right.sum(1)).mean()
+    wrong = scores.masked_fill((right > 0) | ignored, -torch.inf).logsumexp(1, keepdim=True)
+    scores, right = scores[:, :fresh], right[:, :fresh]
+    losses = ((torch.logaddexp(scores, wrong) - scores) * right).sum(1) / right.sum(1)
+    memory.extend(Encoded(some.ids, some.vectors.detach(), some.kept) for some in now)
+    return (losses * weight).sum() / weight.sum()
 
 
-def _maxsim(encoder: ColBERTEncoder, queries: Tokens, passages: Tokens) -> torch.Tensor:
-    """Scores [queries, passages]."""
-    asked = encoder.vectors(queries)
-    rows = torch.arange(len(queries.ids), device=asked.device).unsqueeze(1).expand_as(queries.kept)[queries.kept]
-    words = asked[queries.kept]  # [query tokens, dim]
-    best = torch.empty(len(words), len(passages.ids), device=asked.device)
-    parts, places = [], []
-    # In parts of like length, so that little of what is computed is padding.
-    for part in passages.mask.sum(1).argsort().split(16):
-        some = passages.rows(part)
-        similar = encoder.vectors(some) @ words.T  # [passages, tokens, query tokens]
-        parts.append(similar.masked_fill(~some.kept.unsqueeze(-1), -torch.inf).amax(1))
-        places.append(part)
-    best = torch.cat(parts)[torch.cat(places).argsort()]  # [passages, query tokens]
-    return torch.zeros(len(queries.ids), len(best), device=asked.device).index_add(0, rows, best.T)
+def _encode(encoder: ColBERTEncoder, passages: dict[str, Passage], max_tokens: int) -> Iterator[Encoded]:
+    """Encode in parts of like length, so that little of what is computed is padding."""
+    ids = list(passages)
+    tokens = encoder.tokenize_passages([str(passage) for passage in passages.values()])
+    tokens = Tokens(*(t[:, :max_tokens] for t in (tokens.ids, tokens.mask, tokens.kept)))
+    for part in tokens.mask.sum(1).argsort().split(_PART):
+        some = tokens.rows(part)
+        yield Encoded([ids[place] for place in part.tolist()], encoder.vectors(some), some.kept)
+
+
+def _maxsim(words: torch.Tensor, owner: torch.Tensor, passages: Encoded) -> torch.Tensor:
+    """Scores [queries, passages] of queries whose words lie one after the other.
+
+    Args:
+        words: vectors [query tokens, dim] of all queries.
+        owner: the number of each word's query, ascending from zero.
+        passages: to score.
+    """
+    similar = passages.vectors @ words.T  # [passages, tokens, query tokens]
+    best = similar.masked_fill(~passages.kept.unsqueeze(-1), -torch.inf).amax(1)  # [passages, query tokens]
+    scores = torch.zeros(int(owner[-1]) + 1, len(best), device=words.device)
+    return scores.index_add(0, owner, best.T)
 
 
 def main() -> None:

@@ -68,7 +68,8 @@ class IRCoT(Program):
         chain: list[str] = []
         while len(chain) < self.max_steps:
             thought = await self.think(question, collection.passages, chain)
-            if not thought:
+            # A thought that was there before brings nothing new, and would come again and again.
+            if not thought or thought in chain:
                 break
             chain.append(thought)
             if states_answer(thought) or len(chain) == self.max_steps:

@@ -36,14 +36,18 @@ _TOKENIZER = {
     "mask_token": "[PAD]",
 }
 
+DIM = 128
+
 # What colbert-ai reads from a checkpoint's artifact.metadata. Multi-hop questions and the sentences of a chain of
-# thought are longer than the 32 tokens of its default, and cost nothing where they aren't (see _TOKENIZER).
-METADATA: dict[str, str | int | bool] = {
+# thought are longer than the 32 tokens of its default, and cost nothing where they aren't (see _TOKENIZER). A colon
+# marks queries and passages: the encoder knows it, while an unused token, ColBERT's choice, disturbs its neighbours
+# and would take more than our data to learn.
+_METADATA: dict[str, str | int | bool] = {
     "query_token_id": ":",
     "doc_token_id": ":",
     "query_token": "[Q]",
     "doc_token": "[D]",
-    "dim": 128,
+    "dim": DIM,
     "doc_maxlen": 256,
     "query_maxlen": 128,
     "mask_punctuation": True,
@@ -97,7 +101,7 @@ def load_checkpoint(folder: Path, name: str | None = None) -> Checkpoint:
 def _embedded() -> Checkpoint:
     """all-MiniLM-L6-v2 with our adapters merged and our projection, written out once as a colbert-ai checkpoint."""
     sha = hashlib.sha256(_ASSET.read_bytes())
-    sha.update(json.dumps([METADATA, _TOKENIZER], sort_keys=True).encode())
+    sha.update(json.dumps([_METADATA, _TOKENIZER], sort_keys=True).encode())
     digest = sha.hexdigest()
     folder = home() / "checkpoints" / f"minilm-{digest[:16]}"
     # artifact.metadata is written last into the temporary folder, which then takes its name in one step.
@@ -135,7 +139,7 @@ def write_checkpoint(encoder: Path, trained: dict[str, torch.Tensor], folder: Pa
             shutil.copyfile(encoder / name, draft / name)
         (draft / "tokenizer_config.json").write_text(json.dumps(_TOKENIZER, indent=2) + "\n", encoding="utf-8")
         save_file(weights, draft / "model.safetensors", metadata={"format": "pt"})
-        (draft / "artifact.metadata").write_text(json.dumps(METADATA, indent=2) + "\n", encoding="utf-8")
+        (draft / "artifact.metadata").write_text(json.dumps(_METADATA, indent=2) + "\n", encoding="utf-8")
         draft.replace(folder)
 
 

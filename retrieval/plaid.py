@@ -24,7 +24,7 @@ _NCELLS = 4
 _THRESHOLD = 0.4
 _NDOCS = 1024
 
-# colbert-ai sets a twentieth of the tokens aside to choose its quantiles by, and one of them is the least it can do with.
+# colbert-ai sets a twentieth of the tokens aside to choose its quantiles by, and can't do with none.
 _LEAST_TOKENS = 20
 
 

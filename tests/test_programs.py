@@ -106,6 +106,12 @@ def test_ircot_stops_when_no_thought_comes():
     assert counts(prediction.steps) | {"lm_calls": 2, "retrievals": 1} == counts(prediction.steps)
 
 
+def test_ircot_stops_when_a_thought_repeats_an_earlier_one():
+    retriever = ScriptedRetriever({})
+    run(IRCoT(retriever), *thoughts("Ada acted.", "Ada sang.", "Ada acted."), {"chain": "So the answer is: x."})
+    assert retriever.queries == [QUERY, "Ada acted.", "Ada sang."]
+
+
 def test_ircot_searches_with_the_last_thought_that_is_not_mere_inference():
     retriever = ScriptedRetriever({})
     run(
