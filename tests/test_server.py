@@ -54,9 +54,10 @@ def server():
 def test_the_same_compile_runs_on_a_server_and_in_process(server, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     url, name = server
-    local = compile_variant(load_config(None, WORDS))
+    words = [*WORDS, f"tracking.uri=sqlite:///{tmp_path}/mlflow.db"]
+    local = compile_variant(load_config(None, words))
     swap = [f"lm.default.model=openai/{name}", f"lm.default.api_base={url}/v1", "lm.default.api_key=none"]
-    remote = compile_variant(load_config(None, [*WORDS, *swap]))
+    remote = compile_variant(load_config(None, [*words, *swap]))
     assert remote.after.metrics["failures"] == 0
     assert remote.after.metrics["lm_calls"] >= 1
     assert any(row.answer for row in remote.after.rows)

@@ -11,6 +11,9 @@ import pytest
 
 from hoptimizer import Tracker, UserError, compare_variants, compile_variant, evaluate_variant, load_config
 from hoptimizer.comparison import log_comparison
+from hoptimizer.eval import load
+from hoptimizer.models import build_lm
+from hoptimizer.programs import Direct
 
 SECRET = "sk-do-not-tell-anybody"
 
@@ -24,8 +27,13 @@ def store(tmp_path_factory):
     os.chdir(before)
 
 
+def uri():
+    # Absolute: MLflow keeps one store a URI in a process, whatever the working folder.
+    return f"tracking.uri=sqlite:///{Path.cwd()}/mlflow.db"
+
+
 def config(*words):
-    common = ["data=atlas", "data.train=12", "data.dev=6", "retriever.k=2", "tracking.uri=sqlite:///mlflow.db"]
+    common = ["data=atlas", "data.train=12", "data.dev=6", "retriever.k=2", uri()]
     return load_config(None, [*common, *words])
 
 
@@ -84,7 +92,7 @@ def refuse(*args, **kwargs):
     raise AssertionError("something was unpickled")
 cloudpickle.load = cloudpickle.loads = refuse
 import mlflow
-mlflow.set_tracking_uri("sqlite:///mlflow.db")
+mlflow.set_tracking_uri("{compiled.config.tracking.uri}")
 model = mlflow.pyfunc.load_model("runs:/{compiled.run_id}/program")
 print(json.dumps(model.predict([{compiled.after.rows[0].question.question!r}])))
 """
@@ -97,12 +105,13 @@ print(json.dumps(model.predict([{compiled.after.rows[0].question.question!r}])))
 def test_a_key_is_nowhere_in_the_store(store):
     server = config("program=direct", "lm.default.model=openai/x", f"lm.default.api_key={SECRET}")
     tracker = Tracker(server.tracking.uri, server.experiment)
-    from hoptimizer.workbench import Workbench
-
-    with tracker.run("eval", "with a key") as run:
-        tracker.log_config(server, Workbench(server).data)
-        tracker.log_program(Workbench(server).program())
-    assert run.info.run_id
+    program = Direct()
+    program.lms = {"reader": build_lm(server.lm["default"])}
+    assert SECRET in str(program.lms["reader"].kwargs), "the model itself has the key"
+    with tracker.run("compile", "with a key"):
+        tracker.log_config(server, load(server.data))
+        tracker.log_program(program)
+        tracker.log_model(server, program)
     for path in store.rglob("*"):
         if path.is_file():
             assert SECRET.encode() not in path.read_bytes(), path
