@@ -49,9 +49,7 @@ def test_a_folder_imports_only_what_its_row_of_the_table_allows(folder):
 
 def test_every_package_is_in_the_wheel():
     setuptools = project()["tool"]["setuptools"]
-    found = {
-        str(path.parent.relative_to(ROOT)).replace("/", ".") for folder in FOLDERS for path in files(folder)
-    }
+    found = {str(path.parent.relative_to(ROOT)).replace("/", ".") for folder in FOLDERS for path in files(folder)}
     found = {("hoptimizer." + name).replace("hoptimizer.core", "hoptimizer") for name in found}
     assert set(setuptools["packages"]) == found
     assert set(setuptools["package-dir"]) == found
