@@ -13,7 +13,7 @@ from hoptimizer.models.errors import UserError, nearest
 from hoptimizer.tracking import Tracker
 
 # Of the metrics in a comparison's table, in this order, those that any variant has.
-COLUMNS = ("em", "f1", "recall", "passages", "lm_calls", "retrievals", "seconds")
+COLUMNS = ("em", "f1", "recall", "passages", "lm_calls", "retrievals")
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -117,9 +118,12 @@ class Tracker:
     def log_questions(self, data: DataSet, split: str, questions: Sequence[Question]) -> None:
         """Log the data set of an evaluation or a compile as an MLflow input."""
         frame = pd.DataFrame([{"question": q.question, "answer": q.answers[0]} for q in questions])
-        dataset = mlflow.data.from_pandas(
-            frame, source=str(data.folder / split), name=f"{data.name}-{split}", targets="answer"
-        )
+        with warnings.catch_warnings():
+            # A folder is a source of two kinds to MLflow, which takes the right one.
+            warnings.filterwarnings("ignore", message=".*interpreted in multiple ways")
+            dataset = mlflow.data.from_pandas(
+                frame, source=str(data.folder / split), name=f"{data.name}-{split}", targets="answer"
+            )
         mlflow.log_input(dataset, context=split)
 
     def log_evaluation(self, evaluation: Evaluation, split: str, moment: str) -> None:
@@ -160,12 +164,15 @@ class Tracker:
             folder = Path(name)
             (folder / "config.yaml").write_text(_yaml(config.public()), encoding="utf-8")
             (folder / "program.json").write_text(json.dumps(program.dump_state()), encoding="utf-8")
-            mlflow.pyfunc.log_model(
-                name="program",
-                python_model=str(Path(__file__).with_name("served.py")),
-                artifacts={"variant": name},
-                pip_requirements=[f"hoptimizer=={version('hoptimizer')}"],
-            )
+            with warnings.catch_warnings():
+                # MLflow wants a closed type for what comes out; steps differ by program.
+                warnings.filterwarnings("ignore", message=".*Any type hint")
+                mlflow.pyfunc.log_model(
+                    name="program",
+                    python_model=str(Path(__file__).with_name("served.py")),
+                    artifacts={"variant": name},
+                    pip_requirements=[f"hoptimizer=={version('hoptimizer')}"],
+                )
 
     def log_metric(self, name: str, value: float) -> None:
         """Log one figure of the active run."""

@@ -129,6 +129,8 @@ async def _ask(program: Program, question: Question) -> Row:
     except _SYSTEMIC as error:
         raise UserError(f"the language model can't be used: {one_line(error)}; check the lm section") from error
     except DSPyError as error:
+        if isinstance(error.__cause__, UserError):  # the model could not be loaded
+            raise error.__cause__ from None
         failure = one_line(error)
         prediction = dspy.Prediction(answer="", passages=[], steps=[])
     scores = score_prediction(question, prediction) | counts(prediction.steps)

@@ -12,6 +12,7 @@ def main() -> None:
     """
     # Progress is shown by hop itself; bars of the libraries below would cross it. They read this when imported.
     os.environ.setdefault("TQDM_DISABLE", "1")
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 

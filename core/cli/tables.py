@@ -12,12 +12,13 @@ from hoptimizer.variants import Variant
 
 _PERCENT = ("em", "f1", "recall")
 _COUNTS = ("passages", "lm_calls", "retrievals", "seconds_per_question")
+_HEADINGS = {"lm_calls": "LM calls", "seconds_per_question": "s/question"}
 
 
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
     for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number == 0 else "right")
+        table.add_column(_HEADINGS.get(column, column), justify="left" if number == 0 else "right", no_wrap=number == 0)
     return table
 
 
@@ -100,7 +101,7 @@ def demo(result: dict[str, Any]) -> list[RenderableType]:
     n = result["variants"][0]["n"]
     table = _table(f"atlas test, n = {n}", "variant", "run", *_PERCENT, *_COUNTS)
     for row in result["variants"]:
-        name = f"{row['program']}, {'compiled' if row['compiled'] else 'uncompiled'}"
+        name = f"{row['program']}, compiled" if row["compiled"] else row["program"]
         table.add_row(name, row["run_id"][:8], *_metrics(row["metrics"]), style="bold" if row["compiled"] else "")
     gains = _table("what compiling did (paired, 95% interval)", "program", "before", "after", "difference")
     for row in result["comparisons"]:

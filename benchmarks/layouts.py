@@ -1,0 +1,81 @@
+"""What the layout of prompts and what demonstrations each contribute to a compiled program, on atlas dev.
+
+    python benchmarks/layouts.py [--program rag] [--json]
+
+A compile of the demo changes both. Here each of the four combinations is scored on its own.
+"""
+
+import argparse
+import json
+import random
+import sys
+
+import dspy
+from rich.console import Console
+from rich.table import Table
+
+from hoptimizer import Workbench
+from hoptimizer.demo import demo_config
+from hoptimizer.eval import mean
+from hoptimizer.eval.runner import evaluate
+from hoptimizer.models.settings import Layout
+from hoptimizer.optimizers.annotate import annotate
+from hoptimizer.optimizers.layout import LAYOUTS
+
+DEMOS = (0, 4)
+
+
+def measure(program: str) -> list[dict[str, object]]:
+    """F1 of each layout with and without labeled demonstrations, with its 95% interval."""
+    bench = Workbench(demo_config(program, ["data.dev=60"]))
+    rows = []
+    with bench.active():
+        for layout in LAYOUTS:
+            for demos in DEMOS:
+                scores = evaluate(_program(bench, layout, demos), bench.data.split("dev")).scores("f1")
+                estimate = mean(scores, bench.config.seed)
+                rows.append(
+                    {
+                        "program": program,
+                        "layout": layout,
+                        "demos": demos,
+                        "n": estimate.n,
+                        "f1": estimate.mean,
+                        "interval": [estimate.low, estimate.high],
+                    }
+                )
+                sys.stderr.write(f"{program}, {layout}, {demos} demonstrations: done\n")
+    return rows
+
+
+def _program(bench: Workbench, layout: Layout, demos: int) -> dspy.Module:
+    program = bench.program()
+    program.layout = layout
+    if not demos:
+        return program
+    seed = bench.config.seed
+    trainset = annotate(bench.data.split("train"), bench.data.corpus, program.retriever, distractors=1, seed=seed)
+    random.Random(seed).shuffle(trainset)
+    return dspy.LabeledFewShot(k=demos).compile(program, trainset=trainset)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--program", default="rag", help="rag or ircot")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args()
+    rows = measure(options.program)
+    if options.json:
+        sys.stdout.write(json.dumps({"layouts": rows}) + "\n")
+        return
+    table = Table("layout", "demonstrations", "F1", "95% interval", "n", box=None, header_style="bold")
+    for row in rows:
+        low, high = row["interval"]
+        f1 = f"{100 * row['f1']:.1f}"
+        table.add_row(row["layout"], str(row["demos"]), f1, f"{100 * low:.1f} to {100 * high:.1f}", str(row["n"]))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
