@@ -11,7 +11,6 @@ import json
 import random
 import sys
 import tempfile
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,24 +43,17 @@ class Recipe:
         steps: updates of the weights.
         questions: from each data set in a step; a large one gives twice as many as a small one.
         distractors: a question's own distractors in a step.
-        memory: batches of encoded passages that are kept as more distractors.
         learning_rate: at its peak; it rises over the first tenth of the steps and falls to nothing.
-        scale: what a MaxSim score is multiplied by before the softmax.
         max_tokens: where passages are cut in training; searching reads on.
-        keep: share of the learned change that is kept. Less than all of it forgets less of what the encoder knew
-            (Wortsman et al., 2022).
         seed: decides on every random choice.
     """
 
     rank: int = 8
-    steps: int = 300
+    steps: int = 150
     questions: int = 2
     distractors: int = 4
-    memory: int = 32
     learning_rate: float = 5e-4
-    scale: float = 1.0
     max_tokens: int = 128
-    keep: float = 1.0
     seed: int = 7
 
 
@@ -97,24 +89,24 @@ def train(
     draw = random.Random(recipe.seed)
     encoder = _untrained_encoder()
     corpus = {p.id: p for one in sets for p in one.corpus}
-    sample = draw.sample([id for one in sets for asked in one.train for id in asked.context], _SAMPLE)
-    start = _start_projection(encoder, [str(corpus[id]) for id in sample])
+    contexts = [id for one in sets for asked in one.train for id in asked.context]
+    sample = draw.sample(contexts, min(_SAMPLE, len(contexts)))
+    _start_projection(encoder, [str(corpus[id]) for id in sample])
     adapted = _adapt(encoder.model, recipe.rank)
     weights = [encoder.projection.weight, *(p for layer in adapted.values() for p in (layer.down, layer.up))]
     optimizer = torch.optim.AdamW(weights, lr=recipe.learning_rate, weight_decay=0.01)
     schedule = get_linear_schedule_with_warmup(optimizer, recipe.steps // 10, recipe.steps)
     batches = _batches(sets, recipe, draw)
-    memory: deque[Encoded] = deque(maxlen=recipe.memory)
     for _ in steps(range(recipe.steps)):
-        loss = _loss(encoder, next(batches), corpus, memory, recipe, draw)
+        loss = _loss(encoder, next(batches), corpus, recipe, draw)
         loss.backward()
         nn.utils.clip_grad_norm_(weights, 1.0)
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
-    trained = {"linear.weight": start.lerp(encoder.projection.weight, recipe.keep)}
+    trained = {"linear.weight": encoder.projection.weight}
     for name, layer in adapted.items():
-        trained |= {f"{name}.down": layer.down, f"{name}.up": layer.up * recipe.keep}
+        trained |= {f"{name}.down": layer.down, f"{name}.up": layer.up}
     return {name: weight.detach().half().cpu().contiguous() for name, weight in trained.items()}
 
 
@@ -130,7 +122,7 @@ def _untrained_encoder() -> ColBERTEncoder:
 
 
 @torch.no_grad()
-def _start_projection(encoder: ColBERTEncoder, texts: list[str]) -> torch.Tensor:
+def _start_projection(encoder: ColBERTEncoder, texts: list[str]) -> None:
     """Start the projection at the principal directions of untrained vectors: they keep most of what two share."""
     spread = torch.zeros(())
     for start in range(0, len(texts), 32):
@@ -140,7 +132,6 @@ def _start_projection(encoder: ColBERTEncoder, texts: list[str]) -> torch.Tensor
         spread = spread.to(hidden.device) + hidden.T @ hidden
     directions = torch.linalg.eigh(spread).eigenvectors.flip(1)  # largest first
     encoder.projection.weight.copy_(directions[:, : encoder.dim].T)
-    return encoder.projection.weight.clone()
 
 
 def _adapt(model: nn.Module, rank: int) -> dict[str, Adapted]:
@@ -167,26 +158,10 @@ def _forever(asked: Sequence[Asked], draw: random.Random) -> Iterator[Asked]:
         yield from draw.sample(list(asked), len(asked))
 
 
-@dataclass(frozen=True)
-class Encoded:
-    """Passages of a step, encoded.
-
-    Attributes:
-        ids: of the passages.
-        vectors: [passages, tokens, dim].
-        kept: which tokens' vectors count, [passages, tokens].
-    """
-
-    ids: list[str]
-    vectors: torch.Tensor
-    kept: torch.Tensor
-
-
 def _loss(
     encoder: ColBERTEncoder,
     batch: list[Asked],
     corpus: dict[str, Passage],
-    memory: deque[Encoded],
     recipe: Recipe,
     draw: random.Random,
 ) -> torch.Tensor:
@@ -197,48 +172,31 @@ def _loss(
         others = draw.sample(others, min(recipe.distractors, len(others)))
         passages |= {id: corpus[id] for id in [*gold, *others]}
     queries = batch_queries(batch, passages, draw)
-    now = list(_encode(encoder, passages, recipe.max_tokens))
-    tokens = encoder.tokenize_queries([query.text for query in queries])
-    words = encoder.vectors(tokens)[tokens.kept]  # [query tokens, dim]
-    owner = torch.arange(len(queries), device=words.device).repeat_interleave(tokens.kept.sum(1))
-    # Passages of the steps before cost no encoding and make a choice as hard as a corpus does (He et al., 2020).
-    known = [*now, *memory]
-    scores = torch.cat([_maxsim(words, owner, some) for some in known], dim=1) * recipe.scale
-    ids = [id for some in known for id in some.ids]
-    fresh = sum(len(some.ids) for some in now)
-    right = torch.tensor([[q.positives.get(id, 0.0) for id in ids] for q in queries], device=scores.device)
-    ignored = torch.tensor([[id in q.ignored for id in ids] for q in queries], device=scores.device)
+    tokens = encoder.tokenize_passages([str(passage) for passage in passages.values()])
+    tokens = Tokens(*(t[:, : recipe.max_tokens] for t in (tokens.ids, tokens.mask, tokens.kept)))
+    scores = _maxsim(encoder, encoder.tokenize_queries([q.text for q in queries]), tokens)
+    right = torch.tensor([[q.positives.get(id, 0.0) for id in passages] for q in queries], device=scores.device)
+    ignored = torch.tensor([[id in q.ignored for id in passages] for q in queries], device=scores.device)
     weight = torch.tensor([q.weight for q in queries], device=scores.device)
     # Each positive competes with the negatives alone, not with the other positives.
     wrong = scores.masked_fill((right > 0) | ignored, -torch.inf).logsumexp(1, keepdim=True)
-    scores, right = scores[:, :fresh], right[:, :fresh]
     losses = ((torch.logaddexp(scores, wrong) - scores) * right).sum(1) / right.sum(1)
-    memory.extend(Encoded(some.ids, some.vectors.detach(), some.kept) for some in now)
     return (losses * weight).sum() / weight.sum()
 
 
-def _encode(encoder: ColBERTEncoder, passages: dict[str, Passage], max_tokens: int) -> Iterator[Encoded]:
-    """Encode in parts of like length, so that little of what is computed is padding."""
-    ids = list(passages)
-    tokens = encoder.tokenize_passages([str(passage) for passage in passages.values()])
-    tokens = Tokens(*(t[:, :max_tokens] for t in (tokens.ids, tokens.mask, tokens.kept)))
-    for part in tokens.mask.sum(1).argsort().split(_PART):
-        some = tokens.rows(part)
-        yield Encoded([ids[place] for place in part.tolist()], encoder.vectors(some), some.kept)
-
-
-def _maxsim(words: torch.Tensor, owner: torch.Tensor, passages: Encoded) -> torch.Tensor:
-    """Scores [queries, passages] of queries whose words lie one after the other.
-
-    Args:
-        words: vectors [query tokens, dim] of all queries.
-        owner: the number of each word's query, ascending from zero.
-        passages: to score.
-    """
-    similar = passages.vectors @ words.T  # [passages, tokens, query tokens]
-    best = similar.masked_fill(~passages.kept.unsqueeze(-1), -torch.inf).amax(1)  # [passages, query tokens]
-    scores = torch.zeros(int(owner[-1]) + 1, len(best), device=words.device)
-    return scores.index_add(0, owner, best.T)
+def _maxsim(encoder: ColBERTEncoder, queries: Tokens, passages: Tokens) -> torch.Tensor:
+    """Scores [queries, passages]."""
+    words = encoder.vectors(queries)[queries.kept]  # [query tokens, dim]
+    owner = torch.arange(len(queries.ids), device=words.device).repeat_interleave(queries.kept.sum(1))
+    best, places = [], []
+    # In parts of like length, so that little of what is computed is padding.
+    for part in passages.mask.sum(1).argsort().split(_PART):
+        some = passages.rows(part)
+        similar = encoder.vectors(some) @ words.T  # [passages, tokens, query tokens]
+        best.append(similar.masked_fill(~some.kept.unsqueeze(-1), -torch.inf).amax(1))
+        places.append(part)
+    in_order = torch.cat(best)[torch.cat(places).argsort()]  # [passages, query tokens]
+    return torch.zeros(len(queries.ids), len(in_order), device=words.device).index_add(0, owner, in_order.T)
 
 
 def main() -> None:

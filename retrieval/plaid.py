@@ -20,9 +20,9 @@ from hoptimizer.retrieval.token_store import TokenStore
 
 # Chosen on 6,119 passages so that PLAID finds at least 95 of 100 passages of exact search's top 10, which
 # benchmarks/retrieval.py measures. colbert-ai's defaults compress to 1 bit and look into one cell a query token.
-_NCELLS = 4
-_THRESHOLD = 0.4
-_NDOCS = 1024
+_NCELLS = 8
+_THRESHOLD = 0.3
+_NDOCS = 4096
 
 # colbert-ai sets a twentieth of the tokens aside to choose its quantiles by, and can't do with none.
 _LEAST_TOKENS = 20
@@ -40,7 +40,7 @@ class PlaidIndex:
         UserError: its C++ extensions can't be compiled.
     """
 
-    SETTINGS: ClassVar[dict[str, int]] = {"nbits": 4, "kmeans_niters": 4}
+    SETTINGS: ClassVar[dict[str, int]] = {"nbits": 8, "kmeans_niters": 4}
 
     def __init__(self, folder: Path, encoder: ColBERTEncoder, texts: list[str]) -> None:
         from colbert import Searcher
