@@ -33,7 +33,7 @@ def uri():
 
 
 def config(*words):
-    common = ["data=atlas", "data.train=12", "data.dev=6", "retriever.k=2", uri()]
+    common = ["data=atlas", "data.train=12", "data.dev=6", "retriever.k=2", "lm.default.max_tokens=48", uri()]
     return load_config(None, [*common, *words])
 
 
