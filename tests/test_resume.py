@@ -1,5 +1,6 @@
 """A compile that was killed continues when the same command is given again."""
 
+import contextlib
 import json
 import os
 import signal
@@ -51,7 +52,8 @@ def cached_calls(folder: Path) -> int:
     """Finished language model calls."""
     count = 0
     for shard in (folder / "home" / "cache").glob("*/*/cache.db"):
-        with sqlite3.connect(shard) as connection:
+        # A cache that is just being made has no table yet, or is locked: it holds nothing to count so far.
+        with contextlib.suppress(sqlite3.OperationalError), sqlite3.connect(shard) as connection:
             count += connection.execute("select count(*) from Cache").fetchone()[0]
     return count
 
