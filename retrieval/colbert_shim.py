@@ -7,9 +7,11 @@ import functools
 import importlib
 import multiprocessing
 import sys
+import time
 import types
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import tqdm
@@ -44,8 +46,21 @@ def load_extensions() -> None:
     from colbert.modeling.colbert import ColBERT
     from colbert.parameters import DEVICE
 
+    _drop_stale_locks()
     _LOAD_EXTENSIONS[0](ColBERT, DEVICE.type == "cuda")
 
+
+def _drop_stale_locks() -> None:
+    """Remove the locks of compilers that were killed: torch would wait for them for ever."""
+    from torch.utils.cpp_extension import get_default_build_root
+
+    for lock in Path(get_default_build_root()).glob("*/*/lock"):
+        if time.time() - lock.stat().st_mtime > _STALE:
+            lock.unlink(missing_ok=True)
+
+
+# Seconds; one extension compiles in a fraction of it.
+_STALE = 900.0
 
 # colbert-ai's own loader, kept when the adapted one takes its place.
 _LOAD_EXTENSIONS: list[Callable[..., None]] = []
