@@ -8,10 +8,9 @@ from functools import cached_property
 from pathlib import Path
 
 from hoptimizer.eval import folder as folders
-from hoptimizer.eval.naming import unknown
 from hoptimizer.eval.question import Question
 from hoptimizer.eval.settings import DataSettings
-from hoptimizer.models.errors import UserError
+from hoptimizer.models.errors import UserError, unknown
 from hoptimizer.retrieval.passage import Corpus
 
 

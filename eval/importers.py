@@ -11,10 +11,9 @@ from pathlib import Path
 
 from hoptimizer.eval.folder import SPLITS, free_folder, write_folder
 from hoptimizer.eval.importers_formats import FORMATS, Decomposition, Published
-from hoptimizer.eval.naming import unknown
 from hoptimizer.eval.question import Question, Record, Text
 from hoptimizer.eval.rows import Row, read_rows, require
-from hoptimizer.models.errors import UserError
+from hoptimizer.models.errors import UserError, unknown
 from hoptimizer.retrieval.passage import Passage
 
 DEFAULT_SIZES: Mapping[str, float] = {"train": 0.8, "dev": 0.1, "test": 0.1}

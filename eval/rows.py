@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from hoptimizer.eval.naming import suggest
-from hoptimizer.models.errors import UserError
+from hoptimizer.models.errors import UserError, closest
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -114,8 +113,8 @@ def misspelt(model: type[BaseModel], row: Row) -> str | None:
     """A line about a field that looks like a known but absent one; other unknown fields are the user's own."""
     absent = [name for name in model.model_fields if name not in row.fields]
     for name in row.fields:
-        if name not in model.model_fields and (near := suggest(name, absent, closeness=0.8)):
-            return f"{row.place}: unknown field {name!r}{near}; rename or remove it"
+        if name not in model.model_fields and (near := closest(name, absent, score=80)):
+            return f"{row.place}: unknown field {name!r}: rename it to {near!r} or remove it"
     return None
 
 

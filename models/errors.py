@@ -13,14 +13,25 @@ class UserError(ValueError):
     """
 
 
-def nearest(given: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown name: the closest known one, and all of them.
+def closest(given: str, known: Iterable[str], score: float = 60) -> str | None:
+    """The known name that resembles a given one most, if one does.
 
     Args:
         given: what the user wrote.
         known: what would have been right.
+        score: how much of the two must agree, 0 to 100.
     """
+    best = process.extractOne(given.lower(), sorted(known), score_cutoff=score)
+    return best[0] if best else None
+
+
+def nearest(given: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name: the closest known one, and all of them."""
     names = sorted(known)
-    best = process.extractOne(given, names, score_cutoff=60)
-    hint = f"did you mean {best[0]!r}? " if best else ""
-    return f"{hint}known: {', '.join(names)}"
+    near = closest(given, names)
+    return f"{f'did you mean {near!r}? ' if near else ''}known: {', '.join(names)}"
+
+
+def unknown(kind: str, given: str, known: Iterable[str]) -> UserError:
+    """The error for a name that nothing answers to."""
+    return UserError(f"no {kind} is called {given!r}; {nearest(given, known)}")

@@ -1,6 +1,5 @@
 """The weights store: pinned models under the user's cache folder, verified and in a form that transformers loads."""
 
-import difflib
 import errno
 import hashlib
 import json
@@ -18,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from hoptimizer.models import weights as pinned
-from hoptimizer.models.errors import UserError
+from hoptimizer.models.errors import UserError, closest
 from hoptimizer.models.home import home
 from hoptimizer.models.sources import SourceError
 from hoptimizer.models.weights import Weights
@@ -113,7 +112,7 @@ def _root() -> Path:
 
 def _nearest(name: str) -> str | None:
     names = [known for w in pinned.WEIGHTS.values() for known in (w.name, *w.aliases)]
-    return next(iter(difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.75)), None)
+    return closest(name, names, score=75)
 
 
 def _installed(entry: Weights) -> Path | None:

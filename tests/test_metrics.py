@@ -147,11 +147,9 @@ class Constant(dspy.Module):
 
 
 def test_an_unknown_metric_is_answered_with_the_nearest():
-    with pytest.raises(
-        UserError, match=r"no metric is called 'recal' \(did you mean 'recall'\?\); choose one of em, f1"
-    ):
+    with pytest.raises(UserError, match=r"no metric is called 'recal'; did you mean 'recall'\? known: em, f1"):
         metric("recal")
-    with pytest.raises(UserError, match="choose one of em, f1, passages, recall"):
+    with pytest.raises(UserError, match="known: em, f1, passages, recall"):
         objective("bleu")
-    with pytest.raises(UserError, match="no metric to optimize is called 'passages'; choose one of em, f1, recall"):
+    with pytest.raises(UserError, match="no metric to optimize is called 'passages'; known: em, f1, recall"):
         objective("passages")
