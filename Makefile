@@ -19,9 +19,13 @@ lint: $(VENV)/.dev wheel
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --python-executable build/wheel-venv/bin/python -p hoptimizer
 
+# DATA: the folder of the published data sets' folders, which benchmarks/retrieval.py describes.
 bench: $(VENV)/.dev
+	@test -n "$(DATA)" || (echo "make bench: name the data sets' folder, as in make bench DATA=../data"; exit 2)
 	$(BIN)/python benchmarks/engine.py
-	$(BIN)/python benchmarks/retrieval.py
+	$(BIN)/python benchmarks/layouts.py --program rag
+	$(BIN)/python benchmarks/layouts.py --program ircot
+	$(BIN)/python benchmarks/retrieval.py --data $(DATA)
 
 # The built wheel in an environment of its own: the type checker reads it there, so a file that the wheel lacks is
 # an import error. Its dependencies are lent by the main environment.

@@ -3,11 +3,11 @@
 Figures are in :mod:`hoptimizer.eval.plots`, importers of published formats in :mod:`hoptimizer.eval.importers`.
 """
 
-from hoptimizer.eval.dataset import DataSet, bundled, check, load
+from hoptimizer.eval.dataset import DataSet, check, load
 from hoptimizer.eval.folder import Check, new
 from hoptimizer.eval.metrics import METRICS, Metric, exact_match, f1, metric, objective, recall, score_prediction
 from hoptimizer.eval.question import Hop, Question
-from hoptimizer.eval.settings import DataSettings
+from hoptimizer.eval.settings import DataSettings, bundled
 from hoptimizer.eval.statistics import Difference, Estimate, compare, mean
 
 __all__ = [

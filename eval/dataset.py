@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hoptimizer.eval import folder as folders
 from hoptimizer.eval.question import Question
-from hoptimizer.eval.settings import DataSettings
+from hoptimizer.eval.settings import DataSettings, bundled
 from hoptimizer.models.errors import UserError, unknown
 from hoptimizer.retrieval.passage import Corpus
 
@@ -65,13 +65,6 @@ class DataSet:
         if seed is None:
             return questions[:n]
         return random.Random(seed).sample(questions, len(questions) if n is None else n)
-
-
-def bundled() -> dict[str, Path]:
-    """Folders of the data sets that come with the package, by name."""
-    from hoptimizer.eval.atlas import DATA
-
-    return {"atlas": DATA}
 
 
 def locate(name: str | Path) -> Path:

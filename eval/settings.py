@@ -3,7 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator, model_validator
+
+
+def bundled() -> dict[str, Path]:
+    """Folders of the data sets that come with the package, by name."""
+    from hoptimizer.eval.atlas import DATA
+
+    return {"atlas": DATA}
 
 
 class DataSettings(BaseModel):
@@ -25,6 +32,14 @@ class DataSettings(BaseModel):
     @classmethod
     def _name_alone(cls, value: Any) -> Any:  # noqa: ANN401 - whatever the config holds
         return {"name": str(value)} if isinstance(value, str | Path) else value
+
+    @field_validator("name", "corpus")
+    @classmethod
+    def _from_anywhere(cls, value: str | Path | None) -> str | Path | None:
+        """Keep the path of what exists absolute: a run's config is read again from other working folders."""
+        if value is None or str(value) in bundled() or not (path := Path(value).expanduser()).exists():
+            return value
+        return type(value)(path.resolve())
 
     def sizes(self) -> dict[str, int | None]:
         """How many questions to take of each split; ``None`` takes all."""

@@ -246,6 +246,15 @@ def test_asking_for_too_much_says_how_much_there_is(folder: Path):
     )
 
 
+def test_a_folder_is_found_again_from_another_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    new(tmp_path / "mine")
+    monkeypatch.chdir(tmp_path)
+    settings = DataSettings.model_validate("mine")
+    monkeypatch.chdir("/")
+    assert load(settings).name == "mine"
+    assert DataSettings.model_validate("atlas").name == "atlas"
+
+
 def test_an_unknown_name_is_answered_with_the_nearest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     assert_one_line(lambda: load("atlsa"), ["'atlsa'", "did you mean 'atlas'?"])

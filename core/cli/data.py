@@ -21,7 +21,7 @@ def list_command(as_json: Json = False) -> None:
     from rich.table import Table
 
     from hoptimizer.cli.console import show
-    from hoptimizer.eval.dataset import bundled
+    from hoptimizer.eval.settings import bundled
     from hoptimizer.eval.importers_formats import FORMATS
 
     listing = Table("name", "how to use it", box=None, header_style="bold", pad_edge=False)
