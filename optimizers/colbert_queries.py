@@ -9,9 +9,10 @@ from hoptimizer.eval.question import Question
 from hoptimizer.optimizers.colbert_data import Asked
 from hoptimizer.retrieval import Passage
 
-# How much a passage counts that the question leads to only by way of another: no search finds it but by luck, and
-# insisting teaches to guess.
-_LATER_HOP = 0.25
+# How often a question is asked once more with other titles, and how much a pair of words from passages counts: more
+# makes names count so much that what a question describes is no longer found.
+_RENAMED = 0.5
+_PAIR_WEIGHT = 0.25
 
 _SPAN = (4, 12)  # words
 
@@ -22,15 +23,17 @@ class Query:
 
     Attributes:
         text: its words.
-        positives: how much it must find each of its passages, by id.
+        positives: ids of the passages that it must find.
         ignored: ids of passages that are neither right nor wrong for it.
         weight: how much it counts.
+        asked: whether somebody asked it so.
     """
 
     text: str
-    positives: Mapping[str, float]
+    positives: frozenset[str]
     ignored: frozenset[str] = frozenset()
     weight: float = 1.0
+    asked: bool = False
 
 
 def batch_queries(batch: Sequence[Asked], passages: Mapping[str, Passage], draw: random.Random) -> list[Query]:
@@ -48,12 +51,14 @@ def batch_queries(batch: Sequence[Asked], passages: Mapping[str, Passage], draw:
     queries = []
     for asked in batch:
         question = asked.question
-        queries.append(Query(question.question, _positives(question, passages)))
         gold = frozenset(question.passages)
+        queries.append(Query(question.question, gold, asked=True))
         queries.extend(
-            Query(hop.question, {hop.passage: 1.0}, gold - {hop.passage}, 0.5) for hop in question.hops if hop.passage
+            Query(hop.question, frozenset({hop.passage}), gold - {hop.passage}, 0.5)
+            for hop in question.hops
+            if hop.passage
         )
-        if renamed := _renamed(question, passages, draw):
+        if draw.random() < _RENAMED and (renamed := _renamed(question, passages, draw)):
             queries.append(renamed)
         queries.append(_pair(passages, draw))
     return queries
@@ -64,36 +69,24 @@ def plain_title(passage: Passage) -> str:
     return re.sub(r" \(.*\)$", "", passage.title)
 
 
-def _positives(question: Question, passages: Mapping[str, Passage]) -> dict[str, float]:
-    later = set()
-    for number, hop in enumerate(question.hops):
-        for earlier in question.hops[:number]:
-            # Answers come as a name that the next hop asks about, or as a sentence that names the next passage's title.
-            if earlier.answer.lower() in hop.question.lower() or (
-                hop.passage and plain_title(passages[hop.passage]).lower() in earlier.answer.lower()
-            ):
-                later.add(hop.passage)
-    return {id: _LATER_HOP if id in later else 1.0 for id in question.passages}
-
-
 def _renamed(question: Question, passages: Mapping[str, Passage], draw: random.Random) -> Query | None:
     """The question with the titles that it names replaced by those of other passages, which it then asks for."""
     named = [id for id in question.passages if plain_title(passages[id]).lower() in question.question.lower()]
     others = [id for id, passage in passages.items() if passage.title and id not in question.passages]
     if not named or len(others) < len(named):
         return None
-    text, positives = question.question, {}
+    text, positives = question.question, set()
     for id, other in zip(named, draw.sample(others, len(named)), strict=True):
         title = plain_title(passages[other])
         text = re.sub(re.escape(plain_title(passages[id])), title.replace("\\", "\\\\"), text, flags=re.IGNORECASE)
-        positives[other] = 1.0
-    return Query(text, positives)
+        positives.add(other)
+    return Query(text, frozenset(positives))
 
 
 def _pair(passages: Mapping[str, Passage], draw: random.Random) -> Query:
     chosen = draw.sample(list(passages), 2)
     text = draw.choice([" ", ", ", " and ", " or "]).join(_words_of(passages[id], draw) for id in chosen)
-    return Query(text, dict.fromkeys(chosen, 1.0), weight=0.5)
+    return Query(text, frozenset(chosen), weight=_PAIR_WEIGHT)
 
 
 def _words_of(passage: Passage, draw: random.Random) -> str:

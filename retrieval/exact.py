@@ -44,7 +44,8 @@ class ExactIndex:
         Returns:
             For each query the passages' places in the corpus with their scores, best first; ties in corpus order.
         """
-        scores = torch.empty(len(queries), len(self._places))
+        # The type is said: a model that loads in another thread changes torch's default meanwhile.
+        scores = torch.empty(len(queries), len(self._places), dtype=torch.float32)
         row = start = 0
         for passages, length in self._runs:
             chunk = self._vectors[start : start + passages * length].float()
