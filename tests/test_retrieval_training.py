@@ -38,7 +38,8 @@ def test_a_question_and_its_hops_each_find_their_passages(sets):
     asked = next(a for a in wiki.train if a.question.type == "compositional" and len(a.question.hops) == 2)
     queries = batch_queries([asked], {id: wiki.corpus[id] for id in asked.context}, random.Random(0))
     first, second = (hop.passage for hop in asked.question.hops)
-    assert queries[0].asked and queries[0].positives == {first, second}
+    assert queries[0].asked
+    assert queries[0].positives == {first, second}
     assert [(q.positives, q.ignored) for q in queries[1:3]] == [({first}, {second}), ({second}, {first})]
 
 

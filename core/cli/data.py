@@ -21,8 +21,8 @@ def list_command(as_json: Json = False) -> None:
     from rich.table import Table
 
     from hoptimizer.cli.console import show
-    from hoptimizer.eval.settings import bundled
     from hoptimizer.eval.importers_formats import FORMATS
+    from hoptimizer.eval.settings import bundled
 
     listing = Table("name", "how to use it", box=None, header_style="bold", pad_edge=False)
     for name in bundled():
