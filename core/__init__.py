@@ -7,6 +7,8 @@ if TYPE_CHECKING:
     from hoptimizer.comparison import compare_variants
     from hoptimizer.config import Config, load_config, make_config
     from hoptimizer.models.errors import UserError
+    from hoptimizer.study import load_study
+    from hoptimizer.study_run import run_study
     from hoptimizer.tracking import Tracker
     from hoptimizer.variants import compile_variant, evaluate_variant
     from hoptimizer.workbench import Workbench
@@ -21,7 +23,9 @@ _HOMES = {
     "compile_variant": "hoptimizer.variants",
     "evaluate_variant": "hoptimizer.variants",
     "load_config": "hoptimizer.config",
+    "load_study": "hoptimizer.study",
     "make_config": "hoptimizer.config",
+    "run_study": "hoptimizer.study_run",
 }
 
 __all__ = [
@@ -33,7 +37,9 @@ __all__ = [
     "compile_variant",
     "evaluate_variant",
     "load_config",
+    "load_study",
     "make_config",
+    "run_study",
 ]
 
 

@@ -129,7 +129,7 @@ def _choose(section: object, key: str, default: str, model: Callable[[str], type
     try:
         return model(options["name"]).model_validate(options)
     except ValidationError as error:
-        raise UserError(_explain(error, model(options["name"]), prefix=f"{key}.")) from None
+        raise UserError(explain(error, model(options["name"]), prefix=f"{key}.")) from None
 
 
 def load_config(path: Path | None = None, overrides: Sequence[str] = (), base: dict[str, Any] | None = None) -> Config:
@@ -145,15 +145,7 @@ def load_config(path: Path | None = None, overrides: Sequence[str] = (), base: d
     """
     merged: Any = OmegaConf.create(base or {})
     if path is not None:
-        if not path.is_file():
-            raise UserError(f"{path}: no such config file")
-        try:
-            loaded = OmegaConf.load(path)
-        except (yaml.YAMLError, OmegaConfBaseException, OSError) as error:
-            raise UserError(f"{path}: not a YAML mapping: {' '.join(str(error).split())}") from error
-        if not OmegaConf.is_dict(loaded):
-            raise UserError(f"{path}: not a YAML mapping: expected keys such as data and program")
-        merged = OmegaConf.merge(merged, loaded)
+        merged = OmegaConf.merge(merged, read_mapping(path))
     for override in overrides:
         key, equals, _ = override.partition("=")
         if not equals or not key:
@@ -164,6 +156,23 @@ def load_config(path: Path | None = None, overrides: Sequence[str] = (), base: d
     except OmegaConfBaseException as error:
         raise UserError(f"{path or 'config'}: {' '.join(str(error).split())}") from error
     return make_config(values, source=f"{path}: " if path else "")
+
+
+def read_mapping(path: Path) -> Any:  # noqa: ANN401 - OmegaConf's own loose types
+    """The mapping that a YAML file holds, its interpolations not yet resolved.
+
+    Raises:
+        UserError: the file is missing or holds something else.
+    """
+    if not path.is_file():
+        raise UserError(f"{path}: no such config file")
+    try:
+        loaded = OmegaConf.load(path)
+    except (yaml.YAMLError, OmegaConfBaseException, OSError) as error:
+        raise UserError(f"{path}: not a YAML mapping: {' '.join(str(error).split())}") from error
+    if not OmegaConf.is_dict(loaded):
+        raise UserError(f"{path}: not a YAML mapping: expected keys such as data and program")
+    return loaded
 
 
 def _override(merged: Any, override: str) -> Any:  # noqa: ANN401 - OmegaConf's own loose types
@@ -191,12 +200,12 @@ def make_config(values: Any, source: str = "") -> Config:  # noqa: ANN401 - vali
     try:
         return Config.model_validate(values)
     except ValidationError as error:
-        raise UserError(source + _explain(error, Config)) from None
+        raise UserError(source + explain(error, Config)) from None
     except UserError as error:
         raise UserError(f"{source}{error}") from None
 
 
-def _explain(error: ValidationError, model: type[BaseModel], prefix: str = "") -> str:
+def explain(error: ValidationError, model: type[BaseModel], prefix: str = "") -> str:
     """The first of pydantic's complaints as one line that names the key and what was expected."""
     first = error.errors()[0]
     key = prefix + ".".join(str(part) for part in first["loc"])

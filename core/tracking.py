@@ -31,6 +31,10 @@ STATE = "variant/program.json"
 TABLES = "predictions"
 
 _PREFIX = "hop."
+_FAILURE = _PREFIX + "failure"
+_TAG_LENGTH = 5000  # what every MLflow store takes
+_FINISHED = " and attributes.status = 'FINISHED'"
+_UNFINISHED = " and attributes.status != 'FINISHED'"
 
 
 @dataclass(frozen=True)
@@ -73,18 +77,24 @@ class Tracker:
         self.client = mlflow.MlflowClient()
 
     @contextmanager
-    def run(self, kind: str, name: str, fingerprint: str | None = None) -> Iterator[Run]:
+    def run(self, kind: str, name: str, fingerprint: str | None = None, *, reopen: bool = False) -> Iterator[Run]:
         """A run that ends as finished, or as failed where an exception leaves it, or as killed on Ctrl-C.
 
+        Within another run it is nested in that one.
+
         Args:
-            kind: ``compile``, ``eval`` or ``compare``.
+            kind: ``compile``, ``eval``, ``compare`` or ``study``.
             name: shown in MLflow.
             fingerprint: identifies the work; an unfinished run with the same one is continued.
+            reopen: continue a finished run, too.
         """
-        unfinished = self._unfinished(fingerprint) if fingerprint else None
+        unfinished = self._found(fingerprint, "" if reopen else _UNFINISHED) if fingerprint else None
         tags = {_PREFIX + "kind": kind} | ({_PREFIX + "fingerprint": fingerprint} if fingerprint else {})
-        with mlflow.start_run(run_id=unfinished, run_name=None if unfinished else name, tags=tags) as run:
+        new_name = None if unfinished else name
+        with mlflow.start_run(run_id=unfinished, run_name=new_name, nested=True, tags=tags) as run:
             if unfinished:
+                if _FAILURE in run.data.tags:
+                    self.client.delete_tag(unfinished, _FAILURE)
                 # MLflow appends to a table that is there; the run that is continued writes its own anew.
                 get_artifact_repository(run.info.artifact_uri).delete_artifacts(TABLES)
             try:
@@ -93,10 +103,38 @@ class Tracker:
                 mlflow.end_run(RunStatus.to_string(RunStatus.KILLED))
                 raise
 
-    def _unfinished(self, fingerprint: str) -> str | None:
+    def finished(self, fingerprint: str) -> str | None:
+        """The finished run of a piece of work, or ``None`` where it has none."""
+        return self._found(fingerprint, _FINISHED)
+
+    def fail(self, kind: str, name: str, fingerprint: str, message: str, details: str = "") -> str:
+        """Keep a piece of work as failed: in its run, or in a new one where it came to none.
+
+        Args:
+            kind: as :meth:`run` takes it, like ``name`` and ``fingerprint``.
+            name: shown in MLflow.
+            fingerprint: identifies the work.
+            message: why, in one line.
+            details: kept beside it as ``failure.txt``.
+
+        Returns:
+            the run's id.
+        """
+        with self.run(kind, name, fingerprint) as run:
+            if details:
+                mlflow.log_text(details, "failure.txt")
+            self.end_failed(message)
+        return run.info.run_id
+
+    def end_failed(self, message: str) -> None:
+        """End the active run as failed, and say why in its tag ``hop.failure``."""
+        mlflow.set_tag(_FAILURE, message[:_TAG_LENGTH])
+        mlflow.end_run(RunStatus.to_string(RunStatus.FAILED))
+
+    def _found(self, fingerprint: str, status: str) -> str | None:
         found = self.client.search_runs(
             [self.experiment.experiment_id],
-            f"tags.`{_PREFIX}fingerprint` = '{fingerprint}' and attributes.status != 'FINISHED'",
+            f"tags.`{_PREFIX}fingerprint` = '{fingerprint}'{status}",
             max_results=1,
         )
         return found[0].info.run_id if found else None
@@ -227,12 +265,18 @@ class Tracker:
         table = pd.read_json(io.StringIO(self._read(run_id, _table(split, "after"))), orient="split")
         return Predictions(split, run.data.tags.get(_PREFIX + "data_digest", ""), table)
 
+    def metrics(self, run_id: str, split: str) -> dict[str, float]:
+        """A run's scores on a split, after compiling where it compiled."""
+        logged = self.get(run_id).data.metrics
+        names = {name: name.removeprefix(f"{split}/") for name in logged if name.startswith(f"{split}/")}
+        return {name: logged[key] for key, name in names.items() if "/" not in name}
+
     def runs(self) -> list[Run]:
         """Finished runs of the experiment that compiled or scored a program, oldest first."""
         return list(
             self.client.search_runs(
                 [self.experiment.experiment_id],
-                f"attributes.status = 'FINISHED' and tags.`{_PREFIX}kind` != 'compare'",
+                f"tags.`{_PREFIX}kind` != 'compare' and tags.`{_PREFIX}kind` != 'study'{_FINISHED}",
                 order_by=["attributes.start_time ASC"],
             )
         )

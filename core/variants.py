@@ -45,7 +45,14 @@ class Variant:
         return result
 
 
-def compile_variant(config: Config, *, split: str = "dev", report: Report = silent) -> Variant:
+def compile_variant(
+    config: Config,
+    *,
+    split: str = "dev",
+    name: str | None = None,
+    fingerprint: str | None = None,
+    report: Report = silent,
+) -> Variant:
     """Compile a program for a data set and keep it as an MLflow run.
 
     The same call continues a compile that was interrupted: its run is taken up again, and every language model call
@@ -54,6 +61,8 @@ def compile_variant(config: Config, *, split: str = "dev", report: Report = sile
     Args:
         config: what to compile, for which data, with which optimizer.
         split: what the program is scored on before and after.
+        name: of the run; the program's and the optimizer's by default.
+        fingerprint: identifies the work to be continued; config and split by default.
         report: told about progress.
 
     Raises:
@@ -63,9 +72,10 @@ def compile_variant(config: Config, *, split: str = "dev", report: Report = sile
     trainset = bench.data.split("train")
     devset = bench.data.split("dev")
     scored = bench.data.split(split)
-    name = f"{config.program.name} {config.optimizer.name}"
+    name = name or f"{config.program.name} {config.optimizer.name}"
+    fingerprint = fingerprint or f"{config.digest} {split}"
     tracker = Tracker(config.tracking.uri, config.experiment)
-    with bench.active(), tracker.run("compile", name, fingerprint=f"{config.digest} {split}") as run:
+    with bench.active(), tracker.run("compile", name, fingerprint) as run:
         tracker.log_config(config, bench.data)
         tracker.log_questions(bench.data, "train", trainset)
         tracker.log_questions(bench.data, split, scored)
@@ -96,7 +106,13 @@ def compile_variant(config: Config, *, split: str = "dev", report: Report = sile
 
 
 def evaluate_variant(
-    config: Config, *, split: str = "dev", run_id: str | None = None, report: Report = silent
+    config: Config,
+    *,
+    split: str = "dev",
+    run_id: str | None = None,
+    name: str | None = None,
+    fingerprint: str | None = None,
+    report: Report = silent,
 ) -> Variant:
     """Score a program, and keep its scores as an MLflow run.
 
@@ -104,6 +120,8 @@ def evaluate_variant(
         config: what to score, on which data, with which language models.
         split: the questions.
         run_id: the compiled variant whose state the program gets; ``None`` scores the program uncompiled.
+        name: of the run; says by default what is scored.
+        fingerprint: identifies the work, so that an unfinished run of it is continued; by default none is.
         report: told about progress.
 
     Raises:
@@ -113,14 +131,14 @@ def evaluate_variant(
     questions = bench.data.split(split)
     tracker = Tracker(config.tracking.uri, config.experiment)
     state = tracker.load_state(run_id) if run_id else None
-    name = f"{config.program.name} {'of ' + run_id[:8] if run_id else 'uncompiled'}"
-    with bench.active(), tracker.run("eval", name) as run:
+    scored = f"{config.program.name} {'of ' + run_id[:8] if run_id else 'uncompiled'}"
+    with bench.active(), tracker.run("eval", name or scored, fingerprint) as run:
         tracker.log_config(config, bench.data)
         tracker.log_questions(bench.data, split, questions)
         if run_id:
             tracker.tag("variant", run_id)
         program = restore(bench.program(), state) if state else bench.program()
-        evaluation = _evaluate(bench, program, questions, f"{name} on {split}")
+        evaluation = _evaluate(bench, program, questions, f"{scored} on {split}")
         tracker.log_evaluation(evaluation, split, "after")
     return Variant(run.info.run_id, config, run_id is not None, split, evaluation)
 

@@ -5,7 +5,8 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from typing import Any
 
 import dspy
@@ -18,7 +19,7 @@ from hoptimizer.optimizers import Optimizer, build_optimizer
 from hoptimizer.programs import Program, build_program
 from hoptimizer.programs.settings import retrieves
 from hoptimizer.report import Report, silent
-from hoptimizer.retrieval import Retriever, build_retriever
+from hoptimizer.retrieval import Corpus, Retriever, RetrieverSettings, build_retriever
 
 
 class Workbench:
@@ -41,10 +42,14 @@ class Workbench:
     @cached_property
     def retriever(self) -> Retriever:
         """The retriever over the data set's corpus; its index is built where there is none."""
-        return build_retriever(
-            self.config.retriever,
-            self.data.corpus,
-            progress=lambda done, total: self.report(f"indexing {self.data.name}", done, total, ""),
+        settings = self.config.retriever
+        return _retriever(
+            _Index(
+                key=f"{settings.model_dump_json(exclude={'k'})} {self.data.corpus.digest}",
+                settings=settings,
+                corpus=self.data.corpus,
+                report=self.report,
+            )
         )
 
     @cached_property
@@ -72,6 +77,25 @@ class Workbench:
         _use_cache(self.config)
         with dspy.context(lm=self.lms["default"], adapter=build_adapter()):
             yield
+
+
+@dataclass(frozen=True)
+class _Index:
+    """What a retriever is made from; equal where the key is."""
+
+    key: str
+    settings: RetrieverSettings = field(compare=False)
+    corpus: Corpus = field(compare=False)
+    report: Report = field(compare=False)
+
+
+# A study's cells mostly share a retriever; loading its checkpoint and opening its index take seconds.
+@lru_cache(maxsize=2)
+def _retriever(index: _Index) -> Retriever:
+    stage = f"indexing {index.corpus.name}"
+    return build_retriever(
+        index.settings, index.corpus, progress=lambda done, total: index.report(stage, done, total, "")
+    )
 
 
 def computed_calls() -> int:

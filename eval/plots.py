@@ -20,6 +20,12 @@ BLUE, LIGHT_BLUE, VERMILION, GREY, INK = "#0072B2", "#B3D3E8", "#D55E00", "#8A8A
 PANELS_A_ROW = 3
 _LABEL_WIDTH = 34
 
+_INTERVAL = "mean and 95% bootstrap interval"
+
+# One a line of a curve, each with a marker of its own; together they tell 56 lines apart.
+_COLORS = (BLUE, VERMILION, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", INK)
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+
 _STYLE = {
     "font.family": "DejaVu Sans",
     "font.size": 9,
@@ -54,11 +60,12 @@ def _styled(draw: "Callable[P, Figure]") -> "Callable[P, Figure]":
 
 
 @_styled
-def bars(scores: Mapping[str, Mapping[str, Estimate]]) -> "Figure":
-    """A panel of bars a metric, a bar a variant, with 95% intervals.
+def bars(scores: Mapping[str, Mapping[str, Estimate]], note: str = _INTERVAL) -> "Figure":
+    """A panel of bars a metric, a bar a variant, with intervals.
 
     Args:
         scores: by variant, then by metric, in the order of display; variants may lack a metric.
+        note: says what the intervals are.
     """
     variants = list(scores)
     metrics = list(dict.fromkeys(name for row in scores.values() for name in row))
@@ -83,7 +90,7 @@ def bars(scores: Mapping[str, Mapping[str, Estimate]]) -> "Figure":
         panel.set_visible(False)
     for number, panel in enumerate(panels):
         panel.tick_params(labelleft=number % columns == 0)
-    _note(figure, "mean and 95% bootstrap interval")
+    _note(figure, note)
     return figure
 
 
@@ -159,7 +166,48 @@ def cost(points: Mapping[str, tuple[Estimate, float]], metric: str = "f1") -> "F
     panel.set_xlabel("language model calls a question")
     panel.set_ylabel(metric)
     panel.set_title(f"{metric} over cost")
-    _note(figure, "mean and 95% bootstrap interval")
+    _note(figure, _INTERVAL)
+    return figure
+
+
+@_styled
+def curve(lines: Mapping[str, Sequence[tuple[float, Estimate]]], x: str, y: str, note: str = _INTERVAL) -> "Figure":
+    """A metric over a setting, with error bars.
+
+    Args:
+        lines: by the line's name, its points: the setting's value and the metric's estimate there. A single line
+            needs no name.
+        x: the setting.
+        y: the metric.
+        note: says what the error bars are.
+    """
+    figure, (panel,) = _figure(1, 1, width=6.6, height=3.8)
+    for number, (name, points) in enumerate(lines.items()):
+        ordered = sorted(points, key=lambda point: point[0])
+        estimates = [estimate for _, estimate in ordered]
+        panel.errorbar(
+            [value for value, _ in ordered],
+            [estimate.mean for estimate in estimates],
+            yerr=[[e.mean - e.low for e in estimates], [e.high - e.mean for e in estimates]],
+            color=_COLORS[number % len(_COLORS)],
+            marker=_MARKERS[number % len(_MARKERS)],
+            markersize=6.5,
+            markerfacecolor="none",  # equal lines stay to be seen beneath one another
+            linewidth=1.6,
+            elinewidth=1.2,
+            capsize=3,
+            label=_label(name),
+        )
+    panel.set_xticks(sorted({value for points in lines.values() for value, _ in points}))
+    ends = [end for points in lines.values() for _, e in points for end in (e.low, e.high)]
+    panel.set_ylim(1.06 * min(0.0, 0.0, *ends), 1.06 * max(0.0, 0.0, *ends) or 1.0)
+    panel.grid()
+    panel.set_xlabel(x)
+    panel.set_ylabel(y)
+    panel.set_title(f"{y} over {x}")
+    if len(lines) > 1:
+        panel.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False)
+    _note(figure, note)
     return figure
 
 

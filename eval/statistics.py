@@ -18,13 +18,13 @@ _HELD = 8_000_000
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean and its 95% interval.
+    """A mean and an interval around it.
 
     Attributes:
-        mean: over the questions.
+        mean: over the questions, or over the seeds.
         low: lower end of the interval.
         high: upper end of the interval.
-        n: questions; the interval of a single one is the score itself and says nothing.
+        n: questions or seeds; the interval of a single one is the score itself and says nothing.
     """
 
     mean: float
@@ -67,6 +67,20 @@ def mean(scores: Sequence[float], seed: int = 0) -> Estimate:
         UserError: no scores, or one that is not a finite number.
     """
     return _estimate(_checked(scores), seed)
+
+
+def over_seeds(scores: Sequence[float]) -> Estimate:
+    """The mean over runs that differ in their seed, and one sample standard deviation to either side.
+
+    Args:
+        scores: one a run, at least one.
+
+    Raises:
+        UserError: no scores, or one that is not a finite number.
+    """
+    array = _checked(scores)
+    value, deviation = float(array.mean()), float(array.std(ddof=1)) if len(array) > 1 else 0.0
+    return Estimate(value, value - deviation, value + deviation, len(array))
 
 
 def compare(before: Sequence[float], after: Sequence[float], seed: int = 0) -> Difference:

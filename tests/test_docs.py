@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from hoptimizer.config import json_schema, load_config, make_config
+from hoptimizer.study import load_study
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -29,9 +30,17 @@ def run(command: list[str], folder: Path) -> str:
     return result.stdout
 
 
+def write_files(page: Path, folder: Path) -> None:
+    """YAML that starts with its file's name in a comment is a file that the page's commands read."""
+    for text in blocks(page, "yaml"):
+        if named := re.match(r"# (\S+\.yaml)\n", text):
+            (folder / named[1]).write_text(text, encoding="utf-8")
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "sh")], ids=lambda page: page.stem)
 def test_the_commands_and_the_python_of_a_page_run(page, tmp_path):
     targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    write_files(page, tmp_path)
     for line in "".join(blocks(page, "sh")).splitlines():
         words = shlex.split(line, comments=True)
         if not words or line in ELSEWHERE or words[0] in ("git", "cd"):
@@ -53,9 +62,13 @@ def _compiled(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "yaml")], ids=lambda page: page.stem)
-def test_the_yaml_of_a_page_is_a_valid_config(page):
+def test_the_yaml_of_a_page_is_a_valid_config(page, tmp_path):
     for text in blocks(page, "yaml"):
         values = {"data": "atlas"} | yaml.safe_load(text)
+        if "base" in values:
+            (tmp_path / "study.yaml").write_text(text, encoding="utf-8")
+            load_study(tmp_path / "study.yaml")
+            continue
         if "reason" in values.get("lm", {}):
             values["program"] = "ircot"
         make_config(values)
@@ -63,7 +76,7 @@ def test_the_yaml_of_a_page_is_a_valid_config(page):
 
 @pytest.mark.parametrize("file", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda file: file.stem)
 def test_every_example_config_is_valid(file):
-    load_config(file)
+    (load_study if file.stem.startswith("study") else load_config)(file)
 
 
 def test_the_schema_for_editors_is_the_current_one():

@@ -7,8 +7,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from PIL import Image
 
-from hoptimizer.eval.plots import bars, cost, forest
-from hoptimizer.eval.statistics import compare, mean
+from hoptimizer.eval.plots import bars, cost, curve, forest
+from hoptimizer.eval.statistics import compare, mean, over_seeds
 
 NAMES = [
     "direct",
@@ -60,3 +60,20 @@ def test_labels_of_equal_variants_do_not_cover_each_other():
     boxes = sorted((Text.get_window_extent(label) for label in figure.axes[0].texts), key=lambda box: box.y0)
     assert len(boxes) == 12
     assert all(low.y1 <= high.y0 for low, high in itertools.pairwise(boxes))
+
+
+@pytest.mark.parametrize("count", [0, 1, 12])
+@pytest.mark.filterwarnings("error")
+def test_a_curve_shows_every_point_with_its_error_bar(count: int):
+    points = {depth: over_seeds(scores(depth)[:3]) for depth in (4, 0, 2)}
+    [panel] = (figure := curve({name: list(points.items()) for name in NAMES[:count]}, "program.max_depth", "f1")).axes
+    drawn(figure)
+    low, high = panel.get_ylim()
+    assert all(low < estimate.high < high for estimate in points.values() if count)
+    assert len(panel.containers) == count
+    for bars_of in panel.containers:
+        line, _, (stems,) = bars_of
+        assert list(line.get_xdata()) == [0, 2, 4]
+        ends = [segment[:, 1] for segment in stems.get_segments()]
+        np.testing.assert_allclose(ends, [[points[x].low, points[x].high] for x in (0, 2, 4)])
+    assert (panel.get_legend() is not None) == (count > 1)

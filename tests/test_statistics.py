@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from hoptimizer.eval import compare, mean
+from hoptimizer.eval.statistics import over_seeds
 from hoptimizer.models.errors import UserError
 
 
@@ -117,3 +118,9 @@ def test_ten_thousand_resamples_of_60_questions_take_no_time():
         mean(before)
         times.append(time.process_time() - start)
     assert min(times) < 0.05
+
+
+def test_runs_over_seeds_have_a_mean_and_a_sample_deviation():
+    estimate = over_seeds([0.1, 0.3, 0.5])
+    assert (estimate.mean, estimate.low, estimate.high) == pytest.approx((0.3, 0.1, 0.5))
+    assert dataclasses.astuple(over_seeds([0.4])) == (0.4, 0.4, 0.4, 1)

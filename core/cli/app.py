@@ -2,7 +2,7 @@
 
 import typer
 
-from hoptimizer.cli import data, doctor, index, models, work
+from hoptimizer.cli import data, doctor, index, models, study, work
 
 app = typer.Typer(
     name="hop",
@@ -21,4 +21,5 @@ app.command("ask")(work.ask_command)
 app.command("compile")(work.compile_command)
 app.command("eval")(work.eval_command)
 app.command("compare")(work.compare_command)
+app.command("study")(study.study_command)
 app.command("doctor")(doctor.doctor_command)

@@ -12,6 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from hoptimizer.report import Report
 
+STAGES_SHOWN = 12
+
 
 @contextlib.contextmanager
 def working() -> Iterator[Report]:
@@ -38,6 +40,7 @@ def working() -> Iterator[Report]:
     def report(stage: str, done: int, total: int, remark: str) -> None:
         if stage not in stages:
             stages[stage] = progress.add_task(stage, total=total or None, remark="")
+            _keep_to_the_screen(progress)
             if not console.is_terminal:
                 console.print(stage, highlight=False)
         progress.update(stages[stage], completed=done, total=total or None, remark=remark)
@@ -45,6 +48,12 @@ def working() -> Iterator[Report]:
     with warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr), progress:
         warnings.simplefilter("ignore")
         yield report
+
+
+def _keep_to_the_screen(progress: Progress) -> None:
+    """Show the first stage, which may span all others, and the latest ones."""
+    for task in progress.tasks[1 : 1 - STAGES_SHOWN]:
+        progress.update(task.id, visible=False)
 
 
 def show(result: dict[str, Any], as_json: bool, *tables: RenderableType) -> None:

@@ -8,28 +8,22 @@ from rich.text import Text
 
 from hoptimizer.comparison import COLUMNS, Comparison
 from hoptimizer.config import TrackingSettings
+from hoptimizer.format import PERCENT, figure, heading
+from hoptimizer.study_table import Sheet
 from hoptimizer.variants import Variant
 
-_PERCENT = ("em", "f1", "recall")
 _COUNTS = ("passages", "lm_calls", "retrievals", "seconds_per_question")
-_HEADINGS = {"lm_calls": "LM calls", "seconds_per_question": "s/question"}
 
 
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
     for number, column in enumerate(columns):
-        table.add_column(_HEADINGS.get(column, column), justify="left" if number == 0 else "right", no_wrap=number == 0)
+        table.add_column(heading(column), justify="left" if number == 0 else "right", no_wrap=number == 0)
     return table
 
 
-def _value(name: str, value: float | None) -> str:
-    if value is None:
-        return "–"
-    return f"{100 * value:.1f}" if name in _PERCENT else f"{value:.2f}"
-
-
 def _metrics(metrics: dict[str, float]) -> list[str]:
-    return [_value(name, metrics.get(name)) for name in (*_PERCENT, *_COUNTS)]
+    return [figure(name, metrics.get(name)) for name in (*PERCENT, *_COUNTS)]
 
 
 def _failures(metrics: dict[str, float]) -> str:
@@ -38,7 +32,7 @@ def _failures(metrics: dict[str, float]) -> str:
 
 def scores(variant: Variant) -> Table:
     """Scores of one variant."""
-    table = _table(f"run {variant.run_id} on {variant.split}, n = {len(variant.after.rows)}", "", *_PERCENT, *_COUNTS)
+    table = _table(f"run {variant.run_id} on {variant.split}, n = {len(variant.after.rows)}", "", *PERCENT, *_COUNTS)
     table.add_row(variant.config.program.name, *_metrics(variant.after.metrics))
     table.caption = _failures(variant.after.metrics)
     return table
@@ -48,7 +42,7 @@ def before_and_after(variant: Variant) -> Table:
     """Scores of a compiled variant and of its uncompiled self."""
     if variant.before is None:
         return scores(variant)
-    table = _table(f"run {variant.run_id} on {variant.split}, n = {len(variant.after.rows)}", "", *_PERCENT, *_COUNTS)
+    table = _table(f"run {variant.run_id} on {variant.split}, n = {len(variant.after.rows)}", "", *PERCENT, *_COUNTS)
     table.add_row(f"{variant.config.program.name}, uncompiled", *_metrics(variant.before.metrics))
     table.add_row(f"{variant.config.program.name}, compiled", *_metrics(variant.after.metrics), style="bold")
     table.caption = _failures(variant.after.metrics)
@@ -69,10 +63,10 @@ def comparison(compared: Comparison) -> Table:
         f"{100 * d.difference:+.1f} [{100 * d.low:+.1f}, {100 * d.high:+.1f}]" for d in compared.differences
     ]
     for variant, delta in zip(compared.variants, deltas, strict=True):
-        cells = [_value(name, variant.estimates[name].mean if name in variant.estimates else None) for name in present]
+        cells = [figure(name, variant.estimates[name].mean if name in variant.estimates else None) for name in present]
         if estimate := variant.estimates.get(compared.metric):
             position = present.index(compared.metric)
-            cells[position] += f" [{_value(compared.metric, estimate.low)}, {_value(compared.metric, estimate.high)}]"
+            cells[position] += f" [{figure(compared.metric, estimate.low)}, {figure(compared.metric, estimate.high)}]"
         table.add_row(variant.name, variant.run_id[:8], *cells, delta)
     return table
 
@@ -99,7 +93,7 @@ def _joined(outputs: dict[str, Any]) -> str:
 def demo(result: dict[str, Any]) -> list[RenderableType]:
     """Variants of the demo, and what compiling did."""
     n = result["variants"][0]["n"]
-    table = _table(f"atlas test, n = {n}", "variant", "run", *_PERCENT, *_COUNTS)
+    table = _table(f"atlas test, n = {n}", "variant", "run", *PERCENT, *_COUNTS)
     for row in result["variants"]:
         name = f"{row['program']}, compiled" if row["compiled"] else row["program"]
         table.add_row(name, row["run_id"][:8], *_metrics(row["metrics"]), style="bold" if row["compiled"] else "")
@@ -108,12 +102,22 @@ def demo(result: dict[str, Any]) -> list[RenderableType]:
         low, high = row["interval"]
         gains.add_row(
             f"{row['program']} {row['metric']}",
-            _value(row["metric"], row["before"]),
-            _value(row["metric"], row["after"]),
+            figure(row["metric"], row["before"]),
+            figure(row["metric"], row["after"]),
             f"{100 * row['difference']:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]",
         )
     seconds = f"{result['seconds']:.0f} seconds, {result['parse_failures']} outputs could not be parsed"
     return [table, Text(), gains, Text(), Text(seconds, style="dim")]
+
+
+def sheet(shown: Sheet) -> Table:
+    """A study's table."""
+    table = Table(title=shown.title, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    for number, name in enumerate(shown.header):
+        table.add_column(name, justify="left" if number < shown.labels else "right")
+    for row in shown.rows:
+        table.add_row(*row)
+    return table
 
 
 def open_mlflow(tracking: TrackingSettings) -> Text:

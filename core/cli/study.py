@@ -1,0 +1,74 @@
+"""``hop study``."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hoptimizer.cli.options import Json
+
+
+def study_command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A study file; its keys are described above.")],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Settings that win over the file's base.", show_default=False),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run a grid of variants, one MLflow run each, and show them as a paper's table.
+
+    A study file is YAML:
+
+    [bold]base[/bold]: a config, as in any config file; all else changes it
+
+    [bold]grid[/bold]: config keys, each with a list of values, all of them combined
+
+    [bold]cells[/bold]: named variants, combined with the grid: each a name, config
+    keys with their values, and compile where it differs from the study's
+
+    [bold]seeds[/bold]: every combination is run with each of them
+
+    [bold]split[/bold]: the questions: train, dev (the default) or test
+
+    [bold]compile[/bold]: whether programs are compiled (default: false)
+
+    [bold]rows, columns[/bold]: which keys of the grid (and name, for the cells) the
+    table has as rows and as columns
+
+    [bold]plot[/bold]: {x: KEY, y: METRIC}, a curve over a numeric key of the grid
+
+    All configs and data are checked before anything is run. The table shows the
+    mean over seeds ± standard deviation; it is kept with its plots in the study's
+    run, in which the runs of the cells are nested.
+
+    Give the same command again to continue a study that was interrupted: finished
+    cells are not run again, failed ones are. A failed cell does not stop the rest;
+    the exit code is then 1.
+
+    Examples:
+
+        hop study configs/study-ircot.yaml
+
+        hop study my-study.yaml data.dev=50 lm=openai/gpt-4o-mini --json
+    """
+    from hoptimizer.cli import tables
+    from hoptimizer.cli.console import show, working
+    from hoptimizer.models.errors import UserError
+    from hoptimizer.study import load_study
+    from hoptimizer.study_run import run_study
+    from hoptimizer.study_table import sheets
+
+    for word in words or ():
+        if "=" not in word:
+            raise UserError(f"{word}: one study file is enough; everything else is key=value")
+    with working() as report:
+        study = load_study(file, words or ())
+        result = run_study(study, report)
+    shown = [tables.sheet(sheet) for sheet in sheets(study, result.lines)]
+    show(result.as_dict(), as_json, *shown, tables.open_mlflow(study.config.tracking))
+    for outcome in result.failed:
+        sys.stderr.write(f"hop: cell {outcome.cell.name!r}, seed {outcome.cell.config.seed}: {outcome.failure}\n")
+    if result.failed:
+        raise typer.Exit(1)
