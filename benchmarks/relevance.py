@@ -1,0 +1,119 @@
+"""How well a small encoder, fine-tuned on a data set's annotations, judges retrieved passages of unseen questions.
+
+    python benchmarks/relevance.py --data DIR [--retriever bm25] [--questions N] [--epochs N] [--hops] [--json]
+
+DIR holds 2wikimultihopqa's published files (see hoptimizer.optimizers.colbert_data). The encoder learns from the train
+questions; an eighth of them decides on epoch and threshold; the dev questions, unseen by all this, are scored.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import Progress as Bar
+
+from hoptimizer.models.classifier import Classifier
+from hoptimizer.models.errors import UserError
+from hoptimizer.optimizers.calibration import classification_scores
+from hoptimizer.optimizers.colbert_data import Asked, RetrievalSet, read_sets
+from hoptimizer.optimizers.examples import Example, Task, relevance_examples
+from hoptimizer.optimizers.training import ClassifierRecipe, train_classifier
+from hoptimizer.optimizers.training_loop import Progress
+from hoptimizer.retrieval import Passage, Retriever, RetrieverSettings, build_retriever
+
+K = 5
+# The title and the first sentence tell what a passage is about; more takes longer and teaches less.
+MAX_TOKENS = 64
+DATA = "2wikimultihopqa"
+TASK = Task(step="relevant", inputs=("question", "passage"), output="relevant", labels=(False, True))
+
+
+def measure(
+    one: RetrievalSet, retriever: Retriever, questions: int | None, recipe: ClassifierRecipe, folder: Path, hops: bool
+) -> dict[str, Any]:
+    """Train, then judge what is retrieved for the dev questions."""
+    asked = one.train[:questions]
+    held_out = max(1, len(asked) // 8)
+    learn, choose = asked[held_out:], asked[:held_out]
+    start = time.perf_counter()
+    found = search(retriever, learn)
+    examples = relevance_examples([a.question for a in learn], found, [a.context for a in learn], one.corpus, hops=hops)
+    with Bar(disable=not sys.stderr.isatty(), transient=True) as bar:
+        task = bar.add_task("Training")
+
+        def report(progress: Progress) -> None:
+            bar.update(task, completed=progress.step, total=progress.steps)
+            if progress.scores:
+                scores = ", ".join(f"{name} {score:.3f}" for name, score in progress.scores.items())
+                sys.stderr.write(f"{time.perf_counter() - start:.0f} s, {progress.step}/{progress.steps}: {scores}\n")
+
+        card = train_classifier(TASK, examples, retrieved(one, retriever, choose), recipe, folder, report)
+    seconds = time.perf_counter() - start
+    judged = retrieved(one, retriever, one.dev)
+    results = Classifier(folder, card).predict([example.inputs for example in judged])
+    chosen = [bool(result["relevant"]) for result in results]
+    gold = [bool(example.output) for example in judged]
+    return {
+        "data": one.name,
+        "retriever": retriever.name,
+        "k": K,
+        "train_questions": len(asked),
+        "examples": len(examples),
+        "dev_questions": len(one.dev),
+        "threshold": card.threshold,
+        "seconds": seconds,
+        "threads": torch.get_num_threads(),
+        **classification_scores([int(g) for g in gold], [int(c) for c in chosen], 2),
+    }
+
+
+def search(retriever: Retriever, asked: Sequence[Asked]) -> list[list[Passage]]:
+    """What is retrieved for each question."""
+    return retriever.search([a.question.question for a in asked], K)
+
+
+def retrieved(one: RetrievalSet, retriever: Retriever, asked: Sequence[Asked]) -> list[Example]:
+    """Whether each retrieved passage supports its question."""
+    return [
+        Example({"question": a.question.question, "passage": str(passage)}, passage.id in a.question.passages)
+        for a, ranking in zip(asked, search(retriever, asked), strict=True)
+        for passage in ranking
+    ]
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help=f"folder that holds the folder {DATA}")
+    parser.add_argument("--retriever", default="bm25", help="bm25 or colbert")
+    parser.add_argument("--questions", type=int, help="train questions; all by default")
+    parser.add_argument("--base", default="minilm", help="encoder to fine-tune")
+    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--hops", action="store_true", help="learn from the questions' hops too")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    arguments = parser.parse_args()
+    recipe = ClassifierRecipe(base=arguments.base, epochs=arguments.epochs, max_tokens=MAX_TOKENS)
+    try:
+        one = next((one for one in read_sets(arguments.data) if one.name == DATA), None)
+        if one is None:
+            raise UserError(f"{arguments.data}: no folder {DATA} in it")
+        retriever = build_retriever(RetrieverSettings(name=arguments.retriever), one.corpus)
+        with tempfile.TemporaryDirectory() as temporary:
+            figures = measure(one, retriever, arguments.questions, recipe, Path(temporary), arguments.hops)
+    except UserError as error:
+        sys.exit(str(error))
+    if arguments.json:
+        print(json.dumps(figures))
+    else:
+        Console().print(figures)
+
+
+if __name__ == "__main__":
+    main()

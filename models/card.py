@@ -1,0 +1,114 @@
+"""What a small model is for and how it was made, kept beside its weights."""
+
+import json
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from hoptimizer.models.errors import UserError
+
+CARD = "card.json"
+
+Label = bool | str
+
+
+class DataSummary(BaseModel):
+    """What a small model learned from or was scored on.
+
+    Attributes:
+        n: examples.
+        classes: examples of each label; empty for a generator.
+        digest: SHA-256 over the examples in order.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    n: int = Field(ge=1)
+    classes: dict[str, int] = {}
+    digest: str
+
+
+class Card(BaseModel):
+    """A small model's card, ``card.json`` in its folder. It is written last: a folder without it is no small model.
+
+    Attributes:
+        step: name of the step that the model fulfils.
+        inputs: the input fields of the step's signature, in the order in which the model reads them.
+        output: the signature's output field.
+        kind: ``classifier`` chooses one of ``labels``; ``generator`` writes a text or a list of texts.
+        labels: a classifier's, in the order of its logits. Of two, the second is the positive one.
+        listed: whether a generator's output is a list of texts.
+        base: the model that was fine-tuned, as the recipe named it.
+        threshold: the least probability of the positive label at which it is chosen; ``None`` chooses the likeliest.
+        max_tokens: where the input is cut.
+        shared_tokens: whether a classifier is shown which tokens its two texts share.
+        max_new_tokens: the most tokens that a generator writes.
+        train: what it learned from.
+        dev: what decided on epoch and threshold, and gave the scores.
+        recipe: the hyper-parameters.
+        seed: of the training.
+        scores: on dev, by name.
+        version: of hoptimizer.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    step: str = Field(min_length=1)
+    inputs: tuple[str, ...] = Field(min_length=1)
+    output: str = Field(min_length=1)
+    kind: Literal["classifier", "generator"]
+    labels: tuple[Label, ...] = ()
+    listed: bool = False
+    base: str
+    threshold: float | None = Field(default=None, ge=0, le=1)
+    max_tokens: int = Field(ge=8)
+    shared_tokens: bool = False
+    max_new_tokens: int | None = Field(default=None, ge=1)
+    train: DataSummary
+    dev: DataSummary
+    recipe: dict[str, Any]
+    seed: int
+    scores: dict[str, float]
+    version: str = Field(default_factory=lambda: version("hoptimizer"))
+
+    @model_validator(mode="after")
+    def _has_what_its_kind_needs(self) -> "Card":
+        if self.kind == "classifier" and len(set(self.labels)) < 2:
+            raise ValueError("a classifier has two labels or more")
+        if self.kind == "generator" and self.max_new_tokens is None:
+            raise ValueError("a generator has max_new_tokens")
+        if self.threshold is not None and len(self.labels) != 2:
+            raise ValueError("a threshold goes with two labels")
+        return self
+
+
+def write_card(card: Card, folder: Path) -> None:
+    """Put the card into the folder of its model, in one step."""
+    draft = folder / f"{CARD}.part"
+    draft.write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    draft.replace(folder / CARD)
+
+
+def read_card(folder: Path) -> Card:
+    """The card of the small model in a folder.
+
+    Raises:
+        UserError: there is no card, or it is none that this version reads.
+    """
+    file = folder / CARD
+    try:
+        return Card.model_validate(json.loads(file.read_bytes()))
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(
+            f"{folder}: no {CARD} in it, so it is no small model; give a folder that a training finished in"
+        ) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the card"
+        raise UserError(
+            f"{file}: {where}: {first['msg'].splitlines()[0]}; take the card that the training wrote, or train again"
+        ) from error
+    except ValueError as error:  # neither JSON nor UTF-8
+        raise UserError(f"{file}: is not JSON; take the card that the training wrote, or train again") from error

@@ -1,0 +1,111 @@
+"""What every fine-tuning of a small model shares: the recipe's base, the folder, and where it is computed."""
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from hoptimizer.models.card import CARD, Card, read_card, write_card
+from hoptimizer.models.encoder import quiet_loading
+from hoptimizer.models.errors import UserError
+from hoptimizer.models.loading import best_dtype
+from hoptimizer.optimizers.examples import Example, Task, describe
+from hoptimizer.optimizers.training_loop import Plan, remove_checkpoints, shuffled_batches, training_key
+
+
+class Recipe(BaseModel):
+    """How a small model is trained.
+
+    Attributes:
+        base: what is fine-tuned: a name of the weights store, a folder or a hub id.
+        epochs: rounds over the examples; the round that is best on dev is kept.
+        batch: examples in an update.
+        learning_rate: at its peak; it rises over the first tenth of the updates and falls to nothing.
+        weight_decay: of AdamW.
+        max_tokens: where inputs are cut.
+        checkpoint_steps: updates between two checkpoints.
+        seed: decides on every random choice.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    base: str = Field(min_length=1)
+    epochs: int = Field(ge=1)
+    batch: int = Field(ge=1)
+    learning_rate: float = Field(gt=0)
+    weight_decay: float = Field(default=0.01, ge=0)
+    max_tokens: int = Field(ge=8)
+    checkpoint_steps: int = Field(default=100, ge=1)
+    seed: int = 7
+
+    def plan(self, key: str) -> Plan:
+        """What the training loop follows."""
+        return Plan(self.epochs, self.learning_rate, self.weight_decay, self.checkpoint_steps, key)
+
+
+class Draft:
+    """A training's folder, until its card is there."""
+
+    def __init__(
+        self, task: Task, recipe: Recipe, examples: Sequence[Example], dev: Sequence[Example], folder: Path
+    ) -> None:
+        self.train, self.dev = describe(task, examples), describe(task, dev)
+        self._task, self._recipe, self._folder = task, recipe, folder
+        self.key = training_key(repr(task), recipe.model_dump(), self.train.digest, self.dev.digest)
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def finished(self) -> Card | None:
+        """The card, where this training was done before."""
+        if not (self._folder / CARD).exists():
+            return None
+        card = read_card(self._folder)
+        same = (card.step, card.recipe, card.train, card.dev) == (
+            self._task.step,
+            self._recipe.model_dump(),
+            self.train,
+            self.dev,
+        )
+        if not same:
+            raise UserError(f"{self._folder}: holds a model of other data or settings; give another folder")
+        return card
+
+    def save(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Put the model into the folder; without its card it is not taken for one yet."""
+        staging = self._folder / ".model.part"
+        shutil.rmtree(staging, ignore_errors=True)
+        with quiet_loading():
+            model.save_pretrained(staging)
+            tokenizer.save_pretrained(staging)
+        for file in staging.iterdir():
+            file.replace(self._folder / file.name)
+        staging.rmdir()
+
+    def finish(self, card: Card) -> None:
+        """Put the card into the folder, and take the checkpoints away."""
+        write_card(card, self._folder)
+        remove_checkpoints(self._folder)
+
+
+def recipe_batches(lengths: Sequence[int], recipe: Recipe) -> Callable[[int], list[list[int]]]:
+    """For an epoch the places of its batches' examples, from the examples' lengths in tokens."""
+    return lambda epoch: shuffled_batches(lengths, recipe.batch, recipe.seed, epoch)
+
+
+def freeze_embeddings(model: PreTrainedModel) -> None:
+    """Leave the embeddings as they are, except the few of token types."""
+    # Few examples hold few of the words: what they would teach an embedding is to be seen no more, and half of a
+    # small encoder's weights are there.
+    whole = getattr(model.base_model, "embeddings", None)
+    embeddings = whole if isinstance(whole, nn.Module) else model.get_input_embeddings()
+    for name, weight in embeddings.named_parameters():
+        weight.requires_grad_("token_type" in name)
+
+
+def device_and_dtype() -> tuple[torch.device, torch.dtype]:
+    """Where to train, and the precision of forward and backward pass."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return device, best_dtype(device)

@@ -1,0 +1,154 @@
+"""Small models that fulfil a step: found, loaded, and run together."""
+
+import asyncio
+import copy
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from small_models import CITIES, examples, train
+from transformers import T5Config, T5ForConditionalGeneration
+
+from hoptimizer.models.card import Card, DataSummary, write_card
+from hoptimizer.models.errors import UserError
+from hoptimizer.models.step_models import load_step_model
+from hoptimizer.models.store import resolve
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A small model for the step ``relevant``."""
+    folder = tmp_path_factory.mktemp("small") / "relevant"
+    train(folder)
+    return folder
+
+
+def test_concurrent_calls_share_a_forward_pass(folder):
+    model = load_step_model(str(folder), "relevant")
+    inputs = [example.inputs for example in examples(CITIES)]
+    alone = [model.predict([one])[0] for one in inputs]
+    before = model.passes
+
+    async def together():
+        return await asyncio.gather(*(model(one) for one in inputs))
+
+    results = asyncio.run(together())
+    assert [result["relevant"] for result in results] == [result["relevant"] for result in alone]
+    assert model.passes - before < len(inputs) / 4
+    assert all(set(result) == {"relevant", "probability"} for result in results)
+    assert all((result["probability"] >= model.card.threshold) is result["relevant"] for result in results)
+
+
+def test_what_else_is_in_a_batch_does_not_change_a_result(folder):
+    model = load_step_model(str(folder), "relevant")
+    inputs = [
+        example.inputs | {"passage": example.inputs["passage"] * (1 + i % 3)} for i, example in enumerate(examples())
+    ]
+    assert model.predict(inputs) == [model.predict([one])[0] for one in inputs]
+
+
+def test_copies_share_the_weights(folder):
+    model = load_step_model(str(folder), "relevant")
+    assert copy.deepcopy(model) is model
+
+
+def test_a_missing_input_is_named(folder):
+    model = load_step_model(str(folder), "relevant")
+    with pytest.raises(UserError, match="'passage' was not given"):
+        asyncio.run(model({"question": "Which river?"}))
+
+
+def test_a_tracked_model_is_fetched(folder):
+    model = load_step_model("runs:/1/relevant", "relevant", fetch=lambda source: folder)
+    assert model.card.step == "relevant"
+
+
+def _without(folder: Path, broken: Path, *names: str) -> Path:
+    shutil.copytree(folder, broken)
+    for name in names:
+        (broken / name).unlink()
+    return broken
+
+
+def _with_card(folder: Path, broken: Path, text: str) -> Path:
+    (_without(folder, broken) / "card.json").write_text(text)
+    return broken
+
+
+@pytest.mark.parametrize(
+    ("spoil", "step", "line"),
+    [
+        (lambda good, new: new / "absent", "relevant", "no such folder"),
+        (lambda good, new: _without(good, new, "card.json"), "relevant", r"no card\.json in it"),
+        (lambda good, new: good, "decompose", "is a small model for the step 'relevant', not for 'decompose'"),
+        (lambda good, new: _with_card(good, new, "{"), "relevant", r"card\.json: is not JSON"),
+        (lambda good, new: _with_card(good, new, "{}"), "relevant", r"card\.json: step: Field required"),
+        (
+            lambda good, new: _with_card(
+                good, new, json.dumps({**json.loads((good / "card.json").read_text()), "colour": 1})
+            ),
+            "relevant",
+            r"card\.json: colour: ",
+        ),
+        (lambda good, new: _without(good, new, "model.safetensors"), "relevant", "no safetensors in it"),
+        (lambda good, new: _without(good, new, "config.json"), "relevant", "can't load"),
+        (lambda good, new: "runs:/1/relevant", "relevant", "no tracker to fetch it from"),
+    ],
+)
+def test_a_bad_source_is_one_clear_line(folder, tmp_path, spoil, step, line):
+    with pytest.raises(UserError, match=line) as caught:
+        load_step_model(str(spoil(folder, tmp_path / "broken")), step)
+    assert "\n" not in str(caught.value)
+
+
+def test_truncated_weights_are_one_clear_line(folder, tmp_path):
+    broken = _without(folder, tmp_path / "broken")
+    weights = broken / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(UserError, match="can't load") as caught:
+        load_step_model(str(broken), "relevant")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_hub_out_of_reach_is_one_clear_line(monkeypatch, tmp_path):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="'somebody/small': no such folder, and the hub does not give it") as caught:
+        load_step_model("somebody/small", "relevant")
+    assert "\n" not in str(caught.value)
+
+
+def test_sequence_to_sequence_models_write_in_batches(tmp_path):
+    # Untrained and tiny: no such model is in the store. What it writes is noise; that it is served is what counts.
+    config = T5Config(
+        vocab_size=30522, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, decoder_start_token_id=0
+    )
+    T5ForConditionalGeneration(config).save_pretrained(tmp_path)
+    for file in ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json"):
+        shutil.copy(Path(resolve("minilm")) / file, tmp_path)
+    data = DataSummary(n=1, digest="-")
+    card = Card(
+        step="decompose",
+        inputs=("question",),
+        output="subquestions",
+        kind="generator",
+        listed=True,
+        base="-",
+        max_tokens=32,
+        max_new_tokens=4,
+        train=data,
+        dev=data,
+        recipe={},
+        seed=0,
+        scores={},
+    )
+    write_card(card, tmp_path)
+    model = load_step_model(str(tmp_path), "decompose")
+
+    async def together():
+        return await asyncio.gather(*(model({"question": f"Question {i}?"}) for i in range(5)))
+
+    results = asyncio.run(together())
+    assert len(results) == 5
+    assert all(isinstance(result["subquestions"], list) for result in results)

@@ -1,0 +1,159 @@
+"""Fine-tuning small models, with the real MiniLM and SmolLM2."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Literal
+
+import dspy
+import pytest
+from small_models import CITIES, RECIPE, TASK, examples, train
+
+from hoptimizer.eval.question import Hop, Question
+from hoptimizer.models.card import read_card
+from hoptimizer.models.errors import UserError
+from hoptimizer.models.step_models import load_step_model
+from hoptimizer.optimizers.calibration import best_threshold, classification_scores
+from hoptimizer.optimizers.examples import Example, Task, relevance_examples
+from hoptimizer.optimizers.training import GeneratorRecipe, train_classifier, train_generator
+from hoptimizer.optimizers.training_loop import shuffled_batches
+from hoptimizer.retrieval import Corpus, Passage
+
+WEIGHTS = "model.safetensors"
+DECOMPOSE = Task(step="decompose", inputs=("question",), output="subquestions", listed=True)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The toy step's model, trained without a break."""
+    folder = tmp_path_factory.mktemp("small") / "relevant"
+    return folder, train(folder)
+
+
+def test_learns_a_toy_task_and_says_so_on_its_card(trained):
+    folder, card = trained
+    assert card.scores["f1"] > 0.8
+    assert card.scores["n"] == 16
+    assert card.train.classes == {"False": 24, "True": 8}
+    assert (card.step, card.base, card.seed, card.labels) == ("relevant", "minilm", 7, (False, True))
+    assert read_card(folder) == card
+    assert {file.name for file in folder.iterdir()} >= {"card.json", "config.json", WEIGHTS, "tokenizer.json"}
+    assert not [file for file in folder.iterdir() if file.name.startswith(".") or file.suffix in (".bin", ".pt")]
+
+
+def test_same_seed_gives_identical_weights_and_another_seed_does_not(trained, tmp_path):
+    folder, _ = trained
+    train(tmp_path / "again")
+    assert (tmp_path / "again" / WEIGHTS).read_bytes() == (folder / WEIGHTS).read_bytes()
+    train(tmp_path / "other", RECIPE.model_copy(update={"seed": 8}))
+    assert (tmp_path / "other" / WEIGHTS).read_bytes() != (folder / WEIGHTS).read_bytes()
+
+
+def test_killed_training_goes_on_to_identical_weights(trained, tmp_path):
+    folder, card = trained
+    program = [sys.executable, str(Path(__file__).with_name("small_models.py")), str(tmp_path), "10"]
+    assert subprocess.run(program, check=False).returncode == -signal.SIGKILL
+    assert not (tmp_path / "card.json").exists()
+    steps = []
+    resumed = train(tmp_path, report=lambda progress: steps.append(progress.step))
+    assert steps == [9, 10, 11, 12]  # the last checkpoint was after 8
+    assert resumed == card
+    assert (tmp_path / WEIGHTS).read_bytes() == (folder / WEIGHTS).read_bytes()
+
+
+def test_finished_training_is_not_repeated_nor_overwritten(trained):
+    folder, card = trained
+    steps = []
+    assert train(folder, report=steps.append) == card
+    assert not steps
+    with pytest.raises(UserError, match="other data or settings"):
+        train(folder, RECIPE.model_copy(update={"epochs": 1}))
+
+
+def test_saved_and_loaded_model_scores_as_in_training(trained):
+    folder, card = trained
+    dev = examples(CITIES[8:])
+    results = load_step_model(str(folder), "relevant").predict([example.inputs for example in dev])
+    chosen = [int(result["relevant"]) for result in results]
+    scores = classification_scores([int(bool(example.output)) for example in dev], chosen, 2)
+    assert scores == {name: card.scores[name] for name in scores}
+
+
+def test_a_label_without_examples_is_one_clear_line(tmp_path):
+    wrong = [example for example in examples() if not example.output]
+    with pytest.raises(UserError, match=r"none of the 24 train examples has the label True") as caught:
+        train_classifier(TASK, wrong, examples(), RECIPE, tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_causal_model_learns_to_write_a_list(tmp_path):
+    some = [
+        Example({"question": f"{a} or {b}?"}, [f"How old is {a}?", f"How old is {b}?"])
+        for a, b in zip(CITIES, CITIES[1:] + CITIES[:1], strict=True)
+    ]
+    recipe = GeneratorRecipe(epochs=2, batch=4, learning_rate=2e-3, max_new_tokens=24, lora=8, checkpoint_steps=50)
+    card = train_generator(DECOMPOSE, some[:8], some[8:], recipe, tmp_path)
+    assert card.kind == "generator"
+    assert card.scores["f1"] > 0.8
+    model = load_step_model(str(tmp_path), "decompose")
+    assert all(isinstance(item, str) for item in model.predict([{"question": "Bonn or Bern?"}])[0]["subquestions"])
+
+
+def test_a_task_is_read_from_a_signature():
+    class Relevant(dspy.Signature):
+        """Say whether the passage helps."""
+
+        question: str = dspy.InputField()
+        passage: str = dspy.InputField()
+        relevant: bool = dspy.OutputField()
+
+    class Knows(dspy.Signature):
+        """Say whether you know."""
+
+        question: str = dspy.InputField()
+        verdict: Literal["know", "unknown"] = dspy.OutputField()
+
+    assert Task.of("relevant", Relevant) == TASK
+    assert Task.of("knows", Knows).labels == ("unknown", "know")
+    with pytest.raises(UserError, match="one output field"):
+        Task.of("both", Relevant.append("why", dspy.OutputField(), str))
+
+
+def test_relevance_comes_from_support_and_hops():
+    corpus = Corpus([Passage(id, id.upper(), "text") for id in "abcd"])
+    question = Question(
+        id="1", question="Q?", answers=["x"], passages=["a", "b"], hops=[Hop(question="H?", answer="y", passage="b")]
+    )
+    made = relevance_examples([question], [[corpus["a"], corpus["d"]]], [["a", "b", "c"]], corpus)
+    assert [(e.inputs["question"], e.inputs["passage"][0], e.output) for e in made] == [
+        ("Q?", "A", True),
+        ("Q?", "B", True),
+        ("Q?", "C", False),
+        ("Q?", "D", False),
+        ("H?", "A", False),
+        ("H?", "B", True),
+        ("H?", "C", False),
+        ("H?", "D", False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("gold", "probabilities", "aim", "least", "most"),
+    [
+        ([0, 0, 1, 1], [0.1, 0.2, 0.3, 0.9], "f1", 0.2, 0.3),
+        ([0, 1, 0, 1], [0.1, 0.2, 0.3, 0.9], "f1", 0.1, 0.2),
+        ([0, 0, 0, 0, 0, 1, 0, 1], [0.1] * 5 + [0.2, 0.3, 0.9], "balanced_accuracy", 0.1, 0.2),
+        ([1, 0], [0.4, 0.4], "f1", 0.0, 0.4),
+    ],
+)
+def test_threshold_makes_the_best_of_dev(gold, probabilities, aim, least, most):
+    assert least <= best_threshold(gold, probabilities, aim) <= most
+
+
+def test_batches_hold_every_example_once_and_depend_on_seed_and_epoch():
+    lengths = [5, 9, 2, 7, 7, 1, 3]
+    first = shuffled_batches(lengths, 2, seed=1, epoch=0)
+    assert sorted(i for batch in first for i in batch) == list(range(7))
+    assert first == shuffled_batches(lengths, 2, seed=1, epoch=0)
+    assert first != shuffled_batches(lengths, 2, seed=1, epoch=1)
