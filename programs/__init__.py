@@ -3,6 +3,7 @@
 from hoptimizer.programs.direct import CoT, Direct
 from hoptimizer.programs.ircot import IRCoT
 from hoptimizer.programs.program import Program
+from hoptimizer.programs.ra_isf import RAISF
 from hoptimizer.programs.rag import RAG
 from hoptimizer.programs.record import StepRecord
 from hoptimizer.programs.settings import PROGRAMS, build_program, settings_model
@@ -10,6 +11,7 @@ from hoptimizer.programs.settings import PROGRAMS, build_program, settings_model
 __all__ = [
     "PROGRAMS",
     "RAG",
+    "RAISF",
     "CoT",
     "Direct",
     "IRCoT",

@@ -5,24 +5,25 @@ import contextvars
 import time
 from abc import abstractmethod
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import dspy
+from dspy.adapters.utils import parse_value
 from dspy.utils.exceptions import AdapterParseError, ContextWindowExceededError
 
 from hoptimizer.models.lm import laid_out
 from hoptimizer.models.settings import Layout
-from hoptimizer.programs.record import StepRecord, Trail
+from hoptimizer.models.step_model import StepModel
+from hoptimizer.programs.record import StepRecord
+from hoptimizer.programs.trail import Trail, current, recording
 from hoptimizer.retrieval import Passage, Retriever
-
-_trail: contextvars.ContextVar[Trail] = contextvars.ContextVar("trail")
 
 
 class Program(dspy.Module):
     """A multi-hop question answering method whose steps are DSPy predictors.
 
     Subclasses write their method once, in :meth:`solve`, with :meth:`step` and :meth:`retrieve`; calls that do not
-    depend on each other run together with ``asyncio.gather``.
+    depend on each other run together with :func:`~hoptimizer.programs.trail.together`.
 
     Args:
         retriever: where passages come from; ``None`` for programs that do not retrieve.
@@ -41,6 +42,8 @@ class Program(dspy.Module):
         self.lms: dict[str, dspy.LM] = {}
         # How calls of local models are laid out, where an optimizer chose that; else as the model's settings say.
         self.layout: Layout | None = None
+        # Small models that take steps over, by the step's name.
+        self.models: dict[str, StepModel] = {}
 
     @abstractmethod
     async def solve(self, question: str) -> tuple[str, list[Passage]]:
@@ -52,13 +55,11 @@ class Program(dspy.Module):
         Returns:
             a prediction with ``answer: str``, ``passages: list[Passage]`` and ``steps: list[StepRecord]``.
         """
-        trail = Trail()
-        token = _trail.set(trail)
-        try:
+        with recording(Trail()) as trail:
             answer, passages = await self.solve(question)
-        finally:
-            _trail.reset(token)
-        return dspy.Prediction(answer=answer, passages=passages, steps=trail.records)
+        entries = trail.entries()
+        _trace([traced for entry in entries for traced in entry.trace])
+        return dspy.Prediction(answer=answer, passages=passages, steps=[entry.record for entry in entries])
 
     def forward(self, question: str) -> dspy.Prediction:
         """Like :meth:`aforward`, from code that is not async."""
@@ -72,24 +73,32 @@ class Program(dspy.Module):
             return pool.submit(contextvars.copy_context().run, asyncio.run, self.aforward(question)).result()
 
     async def step(self, name: str, *, depth: int = 0, **inputs: Any) -> dspy.Prediction:  # noqa: ANN401 - typed by its signature
-        """Take one step.
+        """Take one step: ask the small model that took it over, where there is one, else the predictor.
 
         Args:
             name: the attribute that holds the step's predictor.
-            depth: how deep in sub-questions the step stands.
-            inputs: the fields of its signature; a list of passages is shown to the model as text.
+            depth: how deep in sub-questions the step stands below the branch that takes it.
+            inputs: the fields of its signature; passages are shown to the model as text.
 
         Returns:
-            the predictor's prediction; every field is ``None`` where the model's output could not be parsed.
+            the prediction; every field is ``None`` where the model's output could not be parsed.
         """
         predictor: dspy.Predict = getattr(self, name)
-        shown = {key: [str(p) for p in value] if _is_passages(value) else value for key, value in inputs.items()}
+        shown = {key: _shown(value) for key, value in inputs.items()}
+        asked = {key: _identified(value) for key, value in inputs.items()}
+        trace: list[Any] | None = None if dspy.settings.trace is None else []
         start = time.perf_counter()
-        prediction, calls, failure = await _fit(predictor, self._lm(name, predictor), shown)
-        outputs = {field: prediction.get(field) for field in predictor.signature.output_fields}
-        asked = {key: [p.id for p in value] if _is_passages(value) else value for key, value in inputs.items()}
+        if model := self.models.get(name):
+            prediction, failure = await _ask(model, predictor.signature, shown)
+            outputs, calls = prediction.toDict(), 0
+        else:
+            cuttable = [key for key, value in inputs.items() if shown[key] is not value]
+            with dspy.context(trace=trace):
+                prediction, calls, failure = await _fit(predictor, self._lm(name, predictor), shown, cuttable)
+            outputs = {field: prediction.get(field) for field in predictor.signature.output_fields}
         seconds = time.perf_counter() - start
-        _trail.get().add(StepRecord(name, "lm", asked, outputs, depth, seconds, calls, failure))
+        kind: Literal["model", "lm"] = "model" if model else "lm"
+        current().add(StepRecord(name, kind, asked, outputs, depth, seconds, calls, failure), trace)
         return prediction
 
     def _lm(self, name: str, predictor: dspy.Predict) -> dspy.LM | None:
@@ -111,16 +120,14 @@ class Program(dspy.Module):
         Args:
             query: a question or sentence.
             k: passages, else the program's own ``k``.
-            depth: how deep in sub-questions the search stands.
+            depth: how deep in sub-questions the search stands below the branch that makes it.
         """
         if self.retriever is None:
             raise TypeError(f"{type(self).__name__} retrieves: give it a retriever")
         start = time.perf_counter()
         passages = await self.retriever.asearch(query, k or self.k)
         found = {"passages": [passage.id for passage in passages]}
-        _trail.get().add(
-            StepRecord("retrieve", "retrieval", {"query": query}, found, depth, time.perf_counter() - start)
-        )
+        current().add(StepRecord("retrieve", "retrieval", {"query": query}, found, depth, time.perf_counter() - start))
         return passages
 
 
@@ -128,8 +135,44 @@ def _is_passages(value: object) -> bool:
     return isinstance(value, list) and bool(value) and isinstance(value[0], Passage)
 
 
+def _shown(value: Any) -> Any:  # noqa: ANN401 - any field of any signature
+    """A step's input as its model sees it."""
+    if isinstance(value, Passage):
+        return str(value)
+    return [str(passage) for passage in value] if _is_passages(value) else value
+
+
+def _identified(value: Any) -> Any:  # noqa: ANN401 - any field of any signature
+    """A step's input as its record keeps it."""
+    if isinstance(value, Passage):
+        return value.id
+    return [passage.id for passage in value] if _is_passages(value) else value
+
+
+def _trace(traced: list[Any]) -> None:
+    """Hand what was traced on to the trace that DSPy's optimizers read, as long as it may be."""
+    trace, limit = dspy.settings.trace, dspy.settings.max_trace_size
+    if trace is not None:
+        trace.extend(traced)
+        del trace[: max(0, len(trace) - limit)]
+
+
+async def _ask(
+    model: StepModel, signature: type[dspy.Signature], inputs: dict[str, Any]
+) -> tuple[dspy.Prediction, str | None]:
+    """Ask a small model, and hold it to the signature's types as a language model is."""
+    outputs = await model(inputs)
+    probability = {"probability": outputs["probability"]} if "probability" in outputs else {}
+    try:
+        values = {name: parse_value(outputs[name], info.annotation) for name, info in signature.output_fields.items()}
+    except (KeyError, ValueError) as error:
+        blank = dict.fromkeys(signature.output_fields)
+        return dspy.Prediction(**blank, **probability), " ".join(f"unusable output {outputs!r:.200}: {error}".split())
+    return dspy.Prediction(**values, **probability), None
+
+
 async def _fit(
-    predictor: dspy.Predict, lm: dspy.LM | None, inputs: dict[str, Any]
+    predictor: dspy.Predict, lm: dspy.LM | None, inputs: dict[str, Any], cuttable: list[str]
 ) -> tuple[dspy.Prediction, int, str | None]:
     """Call the predictor; where its prompt outgrows the model's context, drop demonstrations from the front, then
     halve the longest passage, and call again (IRCoT, appendix on prompts). The question is never cut."""
@@ -143,16 +186,25 @@ async def _fit(
         except ContextWindowExceededError:
             if demos:
                 demos = demos[1:]
-            elif not (inputs := _halve_longest(inputs)):
+            elif not (inputs := _halve_longest(inputs, cuttable)):
                 raise
     raise RuntimeError("a prompt could not be made to fit its model's context")
 
 
-def _halve_longest(inputs: dict[str, Any]) -> dict[str, Any]:
-    """The inputs with their longest passage cut to half its words; empty where no passage can be cut."""
-    passages: list[str] = list(inputs.get("context", []))
-    longest = max(range(len(passages)), key=lambda i: len(passages[i]), default=None)
-    if longest is None or len(words := passages[longest].split()) < 2:
+def _halve_longest(inputs: dict[str, Any], cuttable: list[str]) -> dict[str, Any]:
+    """The inputs with their longest passage cut to its first half; empty where none can be cut.
+
+    Args:
+        inputs: of a predictor.
+        cuttable: the fields that hold a passage or a list of passages.
+    """
+    passages = {key: inputs[key] if isinstance(inputs[key], list) else [inputs[key]] for key in cuttable}
+    longest = max(
+        ((len(text), key, i) for key, texts in passages.items() for i, text in enumerate(texts)), default=(0, "", 0)
+    )
+    length, key, i = longest
+    if length < 2:
         return {}
-    passages[longest] = " ".join(words[: len(words) // 2])
-    return inputs | {"context": passages}
+    # By characters: in many scripts a passage is one word.
+    passages[key] = [*passages[key][:i], passages[key][i][: length // 2].rstrip(), *passages[key][i + 1 :]]
+    return inputs | {key: passages[key] if isinstance(inputs[key], list) else passages[key][0]}

@@ -1,8 +1,13 @@
 """What a program did for one question, step by step."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+Module = Literal["self_knowledge", "relevance", "decomposition", "unknown"]
+"""What settles a question of RA-ISF; ``unknown`` is what none of its modules could."""
+
+MODULES: tuple[Module, ...] = get_args(Module)
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,9 +16,11 @@ class StepRecord:
 
     Attributes:
         step: the step's name in its program, e.g. ``"reader"`` or ``"retrieve"``.
-        kind: what fulfilled it: a language model, or the retriever.
+        kind: what fulfilled it: a language model (``lm``), a small model in its place (``model``) or the retriever;
+            ``outcome`` is no step but how a question or sub-question ended: its ``answer``, what it was settled ``by``
+            and, where it is unknown, ``why``.
         inputs: what was asked; passages by id.
-        outputs: what came out; passages by id.
+        outputs: what came out; passages by id; of a small model also its ``probability``.
         depth: 0 for the question itself, one more for each level of sub-questions.
         seconds: wall time of the step.
         calls: language model calls it took (more than one where a prompt had to be cut to the model's context).
@@ -21,7 +28,7 @@ class StepRecord:
     """
 
     step: str
-    kind: Literal["lm", "retrieval"]
+    kind: Literal["lm", "model", "retrieval", "outcome"]
     inputs: dict[str, Any]
     outputs: dict[str, Any]
     depth: int = 0
@@ -34,27 +41,29 @@ class StepRecord:
         return asdict(self)
 
 
-@dataclass(slots=True)
-class Trail:
-    """Collects the records of one question, in the order in which the steps finished."""
-
-    records: list[StepRecord] = field(default_factory=list)
-
-    def add(self, record: StepRecord) -> None:
-        self.records.append(record)
-
-
 def counts(records: Iterable[StepRecord]) -> dict[str, float]:
     """The counts of the papers' tables, derived from the records of one question.
 
     Returns:
-        ``lm_calls``, ``retrievals`` (searches), ``iterations`` (retrieval rounds that a further thought followed,
-        plus the first), ``parse_failures``.
+        ``lm_calls``, ``model_calls`` (steps taken by small models), ``retrievals`` (searches), ``iterations``
+        (retrieval rounds that a further thought followed, plus the first), ``parse_failures``. For a program that
+        splits questions up, ``iterations`` are the levels of questions that were worked on, and there are also
+        ``subquestions`` (RA-ISF, table 4, which counts the question itself as well) and, 1 or 0 each, ``by_...`` for
+        what settled the question (table 7; the mean over questions is a module's workload rate).
     """
     rows = list(records)
-    return {
-        "lm_calls": float(sum(row.calls for row in rows)),
-        "retrievals": float(sum(row.kind == "retrieval" for row in rows)),
-        "iterations": float(sum(row.kind == "retrieval" and row.depth == 0 for row in rows)),
-        "parse_failures": float(sum(row.failure is not None for row in rows)),
+    outcomes = [row for row in rows if row.kind == "outcome"]
+    steps = [row for row in rows if row.kind != "outcome"]
+    result = {
+        "lm_calls": float(sum(row.calls for row in steps)),
+        "model_calls": float(sum(row.kind == "model" for row in steps)),
+        "retrievals": float(sum(row.kind == "retrieval" for row in steps)),
+        "iterations": float(sum(row.kind == "retrieval" and row.depth == 0 for row in steps)),
+        "parse_failures": float(sum(row.failure is not None for row in steps)),
     }
+    if outcomes:
+        result["iterations"] = 1.0 + max((row.depth for row in steps), default=-1)
+        result["subquestions"] = float(sum(row.depth > 0 for row in outcomes))
+        settled = {row.outputs["by"] for row in outcomes if row.depth == 0}
+        result |= {f"by_{module}": float(module in settled) for module in MODULES}
+    return result

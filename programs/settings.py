@@ -1,17 +1,23 @@
 """The ``program`` section of a config, and programs built from it."""
 
 import inspect
+from collections.abc import Callable
 from functools import cache
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, create_model
 
 from hoptimizer.models.errors import UserError, nearest
 from hoptimizer.models.options import Options, options_model
+from hoptimizer.models.step_model import StepModel
 from hoptimizer.programs.direct import CoT, Direct
 from hoptimizer.programs.ircot import IRCoT
 from hoptimizer.programs.program import Program
+from hoptimizer.programs.ra_isf import RAISF
 from hoptimizer.programs.rag import RAG
 from hoptimizer.retrieval import Retriever
 
-PROGRAMS: dict[str, type[Program]] = {"direct": Direct, "cot": CoT, "rag": RAG, "ircot": IRCoT}
+PROGRAMS: dict[str, type[Program]] = {"direct": Direct, "cot": CoT, "rag": RAG, "ircot": IRCoT, "ra_isf": RAISF}
 
 # Given by the ``retriever`` section.
 _FROM_RETRIEVER = ("retriever", "k")
@@ -35,23 +41,52 @@ def retrieves(name: str) -> bool:
 
 @cache
 def settings_model(name: str) -> type[Options]:
-    """The options of a program as a pydantic model, made from its constructor, where they have their defaults."""
-    return options_model(name, program_class(name), given=_FROM_RETRIEVER)
+    """The options of a program as a pydantic model, made from its constructor, where they have their defaults.
+
+    Every program also has ``steps``: small models that take steps over, by the step's name.
+    """
+    options = options_model(name, program_class(name), given=_FROM_RETRIEVER)
+    sources = Annotated[
+        dict[str, Annotated[str, Field(min_length=1)]], AfterValidator(lambda given: _known_steps(name, given))
+    ]
+    return create_model(options.__name__, __base__=options, steps=(sources, {}))
 
 
-def build_program(settings: Options, retriever: Retriever | None, k: int) -> Program:
+def _known_steps(name: str, sources: dict[str, str]) -> dict[str, str]:
+    for step in sources:
+        if step not in steps(name):
+            raise UserError(f"program.steps.{step}: {name} has no such step; {nearest(step, steps(name))}")
+    return sources
+
+
+def build_program(
+    settings: Options, retriever: Retriever | None, k: int, load: Callable[[str, str], StepModel] | None = None
+) -> Program:
     """The program that a validated ``program`` section describes.
 
     Args:
         settings: an instance of :func:`settings_model`.
         retriever: needed where :func:`retrieves` says so.
         k: passages a retrieval.
+        load: gives the small model of a source for a step; by default one of a folder or the hub.
+
+    Raises:
+        UserError: a small model can't be had.
     """
     options = settings.model_dump()
-    name = options.pop("name")
+    name, sources = options.pop("name"), options.pop("steps")
     if retrieves(name):
         options |= {"retriever": retriever, "k": k}
-    return program_class(name)(**options)
+    program = program_class(name)(**options)
+    for step, source in sources.items():
+        program.models[step] = (load or _load)(source, step)
+    return program
+
+
+def _load(source: str, step: str) -> StepModel:
+    from hoptimizer.models.step_models import load_step_model  # brings torch
+
+    return load_step_model(source, step)
 
 
 @cache

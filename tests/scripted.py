@@ -1,7 +1,15 @@
-"""A scripted retriever, beside DSPy's scripted language model, for tests of control flow alone."""
+"""A scripted retriever and a scripted language model, for tests of control flow alone."""
+
+import asyncio
+import re
+
+from dspy.utils import DummyLM
 
 from hoptimizer.retrieval.passage import Passage
 from hoptimizer.retrieval.retriever import Retriever
+
+_OUTPUT = re.compile(r"the field `\[\[ ## (\w+) ## ]]`")
+_INPUT = re.compile(r"\[\[ ## (\w+) ## ]]\n(.*?)\n\n(?=\[\[ ## |Respond with)", re.DOTALL)
 
 
 class ScriptedRetriever(Retriever):
@@ -16,6 +24,38 @@ class ScriptedRetriever(Retriever):
     def search(self, queries, k):
         self.queries += queries
         return [self.script.get(query, [])[:k] for query in queries]
+
+
+class ScriptedLM(DummyLM):
+    """Answers DSPy's chat layout by a function of the output field and the inputs; remembers what it was asked.
+
+    Args:
+        script: ``(output field, {input field: text}) -> value``; a tuple is written as it is, without its field.
+        delay: ``(output field, inputs) -> seconds`` that a call takes.
+
+    Attributes:
+        asked: output field and inputs of every call, in the order in which they came.
+        most: the most calls that were under way at once.
+    """
+
+    def __init__(self, script, delay=lambda field, inputs: 0.0):
+        super().__init__([])
+        self.script, self.delay = script, delay
+        self.asked: list[tuple[str, dict[str, str]]] = []
+        self.running = self.most = 0
+
+    async def acall(self, prompt=None, messages=None, **kwargs):
+        text = messages[-1]["content"]
+        field, inputs = _OUTPUT.search(text)[1], dict(_INPUT.findall(text))
+        self.asked.append((field, inputs))
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            await asyncio.sleep(self.delay(field, inputs))
+        finally:
+            self.running -= 1
+        value = self.script(field, inputs)
+        return [value[0] if isinstance(value, tuple) else self._format_answer_fields({field: value})]
 
 
 def passage(id: str, text: str = "") -> Passage:

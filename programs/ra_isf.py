@@ -1,0 +1,256 @@
+"""RA-ISF: answering by iterative self-feedback (Liu et al. 2024)."""
+
+import re
+import sys
+import time
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import repeat
+from typing import Annotated, Any, ClassVar, Literal
+
+import dspy
+from pydantic import Field
+
+from hoptimizer.programs.program import Program
+from hoptimizer.programs.reader import make_reader, read
+from hoptimizer.programs.record import Module, StepRecord
+from hoptimizer.programs.trail import Once, current, together
+from hoptimizer.retrieval import Passage, Retriever
+from hoptimizer.signatures import Answer, Combine, Decompose, Relevance, SelfKnowledge
+
+UNKNOWN = "unknown"
+
+_NUMBERING = re.compile(r"^(\d{1,2}(\.\d{1,2})*[.)]|[-*•])\s+")
+_EDGES = " .,;:!?…¿¡\"'“”‘’«»。、，；：？！「」"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a question stands in the tree of sub-questions.
+
+    Attributes:
+        once: steps that were asked already, anywhere in the tree.
+        depth: 0 for the question itself.
+        ancestors: the questions that it is a part of, normalized.
+        calls: language model calls that it and what it is split into may take; ``None`` for any number.
+    """
+
+    once: Once
+    depth: int = 0
+    ancestors: frozenset[str] = frozenset()
+    calls: int | None = None
+
+
+@dataclass(frozen=True)
+class Settled:
+    """How a question ended.
+
+    Attributes:
+        answer: the answer, or ``"unknown"``.
+        by: what settled it.
+        passages: the relevant ones that readings were given, for it and for its sub-questions.
+        why: of an unknown answer: ``depth``, ``repeat`` (of a question that it is a part of), ``calls`` (none left) or
+            ``no_subquestions``.
+    """
+
+    answer: str
+    by: Module
+    passages: list[Passage] = field(default_factory=list)
+    why: str | None = None
+
+
+class NoCallsLeft(Exception):
+    """The budget of language model calls is used up."""
+
+
+class RAISF(Program):
+    """Answer what the model knows, read what is relevant, split up the rest (RA-ISF, algorithm 1).
+
+    Args:
+        retriever: where passages come from.
+        k: passages a retrieval; each is judged on its own.
+        max_depth: how often a question may be split up in turn; what lies deeper is unknown (the paper's D_th).
+        max_subquestions: sub-questions of a decomposition; further ones are dropped.
+        max_calls: language model calls a question at most, after which the rest is unknown. Sub-questions get equal
+            shares of what is left, so that the answer does not depend on which of them is faster.
+        self_knowledge: ask whether the model knows the answer; off: always search (table 2, No SKM).
+        relevance: search and judge passages; off: split up at once what the model does not know (No PRM).
+        decomposition: split questions up; off: what no passage helps with is unknown (No QDM).
+        reader: reads the relevant passages: ``direct`` answers at once, ``cot`` with a chain of thought.
+    """
+
+    step_names: ClassVar[tuple[str, ...]] = (
+        "self_knowledge",
+        "recall",
+        "relevance",
+        "reader",
+        "decompose",
+        "combine",
+    )
+
+    def __init__(
+        self,
+        retriever: Retriever,
+        k: int = 5,
+        max_depth: Annotated[int, Field(ge=0)] = 3,
+        max_subquestions: Annotated[int, Field(ge=1)] = 5,
+        max_calls: Annotated[int, Field(ge=1)] | None = None,
+        self_knowledge: bool = True,
+        relevance: bool = True,
+        decomposition: bool = True,
+        reader: Literal["direct", "cot"] = "direct",
+    ) -> None:
+        super().__init__(retriever, k)
+        self.max_depth = max_depth
+        self.max_subquestions = max_subquestions
+        self.max_calls = max_calls
+        self.self_knowledge = dspy.Predict(SelfKnowledge) if self_knowledge else None
+        self.recall = dspy.Predict(Answer) if self_knowledge else None
+        self.relevance = dspy.Predict(Relevance) if relevance else None
+        self.reader = make_reader(reader, passages=True) if relevance else None
+        self.decompose = dspy.Predict(Decompose) if decomposition else None
+        self.combine = dspy.Predict(Combine) if decomposition else None
+
+    async def solve(self, question: str) -> tuple[str, list[Passage]]:
+        async with Once() as once:
+            settled = await self.settle(question, Place(once, calls=self.max_calls))
+        return settled.answer, settled.passages
+
+    async def problem_solving(self, question: str, place: Place) -> Settled:
+        """Algorithm 1, which calls it by this name.
+
+        Raises:
+            NoCallsLeft: before an answer was found.
+        """
+        if place.depth > self.max_depth:
+            return Settled(UNKNOWN, "unknown", why="depth")
+        if normalized(question) in place.ancestors:
+            return Settled(UNKNOWN, "unknown", why="repeat")
+        if await self.knows(question, place):
+            return Settled(await self.remember(question, place), "self_knowledge")
+        if relevant := await self.relevant(question, place):
+            return Settled(await self.read(question, relevant, place), "relevance", relevant)
+        subquestions = await self.split(question, place)
+        if not subquestions:
+            return Settled(UNKNOWN, "unknown", why="no_subquestions")
+        places = self.below(question, place, len(subquestions))
+        settled = await together(map(partial, repeat(self.settle), subquestions, places), deeper=1)
+        answer = await self.conclude(question, subquestions, [part.answer for part in settled], place)
+        return Settled(answer, "decomposition", _each_once(p for part in settled for p in part.passages))
+
+    async def settle(self, question: str, place: Place) -> Settled:
+        """Solve a question or sub-question, and record how it ended."""
+        start = time.perf_counter()
+        try:
+            settled = await self.problem_solving(question, place)
+        except NoCallsLeft:
+            settled = Settled(UNKNOWN, "unknown", why="calls")
+        outputs = {"answer": settled.answer, "by": settled.by} | ({"why": settled.why} if settled.why else {})
+        seconds = time.perf_counter() - start
+        current().add(StepRecord("settle", "outcome", {"question": question}, outputs, seconds=seconds))
+        return settled
+
+    async def knows(self, question: str, place: Place) -> bool:
+        """Whether the model says that it knows the answer; what can't be understood is no."""
+        if self.self_knowledge is None:
+            return False
+        self.afford("self_knowledge", place)
+        return (await self.ask("self_knowledge", place, question=question)).knows == "yes"
+
+    async def remember(self, question: str, place: Place) -> str:
+        """The answer of the model alone (equation 2)."""
+        self.afford("recall", place)
+        return _stated((await self.ask("recall", place, question=question)).answer)
+
+    async def relevant(self, question: str, place: Place) -> list[Passage]:
+        """The passages found that are judged relevant, each on its own; what can't be understood is not."""
+        if self.relevance is None:
+            return []
+        # One call is kept for the reading.
+        affordable = self.calls_left(place) - 1
+        if affordable < self.cost("relevance"):
+            raise NoCallsLeft
+        passages = await place.once(("retrieve", question), lambda: self.retrieve(question))
+        if self.cost("relevance"):
+            passages = passages[:affordable]
+        ask = partial(self.ask, "relevance", place, question=question)
+        judged = await together(partial(ask, passage=passage) for passage in passages)
+        return [passage for passage, judgement in zip(passages, judged, strict=True) if judgement.relevant == "yes"]
+
+    async def read(self, question: str, passages: list[Passage], place: Place) -> str:
+        """The answer from the relevant passages (equation 3)."""
+        self.afford("reader", place)
+        key = ("reader", question, *passages)
+        return _stated(await place.once(key, lambda: read(self, question, passages)))
+
+    async def split(self, question: str, place: Place) -> list[str]:
+        """The sub-questions of a question, each once; none where the model gives none."""
+        if self.decompose is None:
+            return []
+        self.afford("decompose", place)
+        found = (await self.ask("decompose", place, question=question)).subquestions or []
+        cleaned = [_NUMBERING.sub("", " ".join(text.split())).strip() for text in found]
+        unique = {normalized(text): text for text in reversed(cleaned) if text}
+        return list(reversed(unique.values()))[: self.max_subquestions]
+
+    async def conclude(self, question: str, subquestions: list[str], answers: list[str], place: Place) -> str:
+        """The answer from sub-questions and their answers, unknown ones included (equation 4)."""
+        self.afford("combine", place)
+        findings = [f"{asked} {answer}" for asked, answer in zip(subquestions, answers, strict=True)]
+        return _stated((await self.ask("combine", place, question=question, findings=findings)).answer)
+
+    async def ask(self, name: str, place: Place, **inputs: Any) -> dspy.Prediction:  # noqa: ANN401 - as Program.step
+        """Take a step, unless it was asked the same before anywhere in the tree.
+
+        Steps are what is shared, rather than whole sub-questions: a sub-question's answer depends on how deep it
+        stands and below what, and two sub-questions that are part of each other would wait for each other.
+        """
+        key = (name, *(tuple(value) if isinstance(value, list) else value for value in inputs.values()))
+        return await place.once(key, lambda: self.step(name, **inputs))
+
+    def below(self, question: str, place: Place, count: int) -> list[Place]:
+        """The places of a question's sub-questions."""
+        ancestors = place.ancestors | {normalized(question)}
+        calls: list[int | None] = [None] * count
+        if place.calls is not None:
+            # One call is kept for putting the answers together.
+            each, over = divmod(max(0, self.calls_left(place) - 1), count)
+            calls = [each + (number < over) for number in range(count)]
+        return [Place(place.once, place.depth + 1, ancestors, share) for share in calls]
+
+    def calls_left(self, place: Place) -> int:
+        """Language model calls that a place may still take."""
+        return sys.maxsize if place.calls is None else place.calls - current().calls
+
+    def cost(self, name: str) -> int:
+        """Language model calls that a step takes: none where a small model took it over."""
+        return 0 if name in self.models else 1
+
+    def afford(self, name: str, place: Place) -> None:
+        """Make sure that a step can be paid for.
+
+        Raises:
+            NoCallsLeft: it can't.
+        """
+        if self.calls_left(place) < self.cost(name):
+            raise NoCallsLeft
+
+
+def normalized(question: str) -> str:
+    """A question in the form in which two that differ by case, spaces or outer punctuation are the same."""
+    text = " ".join(unicodedata.normalize("NFKC", question).casefold().split())
+    return text.strip(_EDGES) or text
+
+
+def _stated(answer: str | None) -> str:
+    return (answer or "").strip() or UNKNOWN
+
+
+def _each_once(passages: Iterable[Passage]) -> list[Passage]:
+    """Passages by id, in the order of the sub-questions that they were read for."""
+    kept: dict[str, Passage] = {}
+    for passage in passages:
+        kept.setdefault(passage.id, passage)
+    return list(kept.values())

@@ -1,0 +1,24 @@
+"""Judgements: whether the model knows, and whether a passage helps."""
+
+from typing import Literal
+
+import dspy
+
+# Words rather than booleans: asked for true or false, a model of some hundred million parameters says true to
+# everything, and follows the last demonstration after that.
+Judgement = Literal["yes", "no"]
+
+
+class SelfKnowledge(dspy.Signature):
+    """Judge whether you can answer the question correctly from what you know, without looking anything up."""
+
+    question: str = dspy.InputField()
+    knows: Judgement = dspy.OutputField(desc="yes if you know the answer, no if you would have to look it up")
+
+
+class Relevance(dspy.Signature):
+    """Judge whether the passage holds what is needed to answer the question."""
+
+    passage: str = dspy.InputField()
+    question: str = dspy.InputField()
+    relevant: Judgement = dspy.OutputField(desc="yes if the passage helps to answer the question, else no")

@@ -1,0 +1,459 @@
+"""RA-ISF: its control flow on a scripted language model, and end to end on the embedded one."""
+
+import asyncio
+import json
+import random
+from dataclasses import replace
+
+import dspy
+import pytest
+from dspy.utils.exceptions import ContextWindowExceededError, LMServerError
+from scripted import ScriptedLM, ScriptedRetriever, passage
+
+from hoptimizer.config import load_config
+from hoptimizer.eval.runner import evaluate
+from hoptimizer.models.errors import UserError
+from hoptimizer.programs import RAISF, build_program, settings_model
+from hoptimizer.programs.ra_isf import normalized
+from hoptimizer.programs.record import counts
+from hoptimizer.programs.trail import Once, Trail, recording
+from hoptimizer.workbench import Workbench
+
+# After the multi-iteration example of the paper's appendix G: the fourth sub-question is split up again.
+VOICE = "Would Kelly Clarkson's voice shake glass?"
+FACTORS = "What decides whether a sound breaks glass?"
+RESONANCE = "What is the resonance frequency of glass?"
+HUMAN = "Can a human voice reach such frequencies?"
+ABILITY = "Can Kelly Clarkson reach such frequencies?"
+EVIDENCE = "What is known about the range of Kelly Clarkson?"
+VERSATILE = "Is Kelly Clarkson's voice versatile?"
+NOTE = "At what note does glass vibrate?"
+SPLITS = {VOICE: [FACTORS, RESONANCE, HUMAN, ABILITY], ABILITY: [EVIDENCE, VERSATILE, NOTE]}
+KNOWN = {FACTORS: "resonance", HUMAN: "yes", VERSATILE: "yes", NOTE: "F sharp"}
+
+
+class World:
+    """A script: what the model knows, which passages it takes for relevant, and what it splits a question into."""
+
+    def __init__(self, known=(), relevant=(), splits=(), read=None):
+        self.known, self.relevant, self.splits, self.read = dict(known), set(relevant), dict(splits), read or {}
+
+    def __call__(self, field, inputs):
+        question = inputs["question"]
+        if field == "knows":
+            return "yes" if question in self.known else "no"
+        if field == "relevant":
+            return "yes" if inputs["passage"].split(":")[0].lower() in self.relevant else "no"
+        if field == "subquestions":
+            return json.dumps(self.splits.get(question, []))
+        if "context" in inputs:
+            return self.read.get(question, "from reading")
+        if "findings" in inputs:
+            return "from findings"
+        return self.known[question]
+
+
+class Busy(dict):
+    """Finds five passages for whatever is asked, each its own."""
+
+    def get(self, query, default=None):
+        return [passage(f"{query} {number}") for number in range(5)]
+
+
+def program(found=None, **options):
+    return RAISF(ScriptedRetriever(Busy() if found is None else found), **options)
+
+
+def chat(lm):
+    return dspy.context(lm=lm, adapter=dspy.ChatAdapter(use_json_adapter_fallback=False))
+
+
+def run(program, script, question, delay=lambda field, inputs: 0.0):
+    lm = ScriptedLM(script, delay)
+    with chat(lm):
+        prediction = program(question=question)
+    return prediction, lm
+
+
+def names(prediction):
+    return [(record.step, record.depth) for record in prediction.steps]
+
+
+def outcomes(prediction):
+    return {r.inputs["question"]: (r.outputs["by"], r.depth) for r in prediction.steps if r.kind == "outcome"}
+
+
+def voice(**options):
+    found = {
+        VOICE: [passage("idol")],
+        RESONANCE: [passage("noise"), passage("glass"), passage("shatter")],
+        ABILITY: [passage("idol"), passage("airflow")],
+        EVIDENCE: [passage("range"), passage("glass")],
+    }
+    return program(found, **options), World(KNOWN, {"glass", "shatter", "range"}, SPLITS)
+
+
+def test_what_the_model_knows_it_answers_at_once():
+    question = "From which country did Angola achieve independence in 1975?"
+    prediction, _ = run(program(), World({question: "Portugal"}), question)
+    assert prediction.answer == "Portugal"
+    assert prediction.passages == []
+    assert names(prediction) == [("self_knowledge", 0), ("recall", 0), ("settle", 0)]
+    expected = {"lm_calls": 2, "retrievals": 0, "iterations": 1, "subquestions": 0, "by_self_knowledge": 1}
+    assert counts(prediction.steps) | expected == counts(prediction.steps)
+
+
+def test_what_it_does_not_know_it_reads_in_the_relevant_passages_alone():
+    question = "Who is the mother of the director of the film Polish-Russian War?"
+    found = {question: [passage(id) for id in ("war", "director", "plot", "festival", "shooting")]}
+    prediction, lm = run(program(found), World(relevant={"director"}, read={question: "Braunek"}), question)
+    assert prediction.answer == "Braunek"
+    assert [p.id for p in prediction.passages] == ["director"]
+    assert [field for field, _ in lm.asked] == ["knows", *["relevant"] * 5, "answer"]
+    judged = [r.inputs["passage"] for r in prediction.steps if r.step == "relevance"]
+    assert judged == ["war", "director", "plot", "festival", "shooting"]
+    assert prediction.steps[-2].inputs == {"question": question, "context": ["director"]}
+    expected = {"lm_calls": 7, "retrievals": 1, "iterations": 1, "subquestions": 0, "by_relevance": 1, "by_unknown": 0}
+    assert counts(prediction.steps) | expected == counts(prediction.steps)
+
+
+def test_what_no_passage_helps_with_is_split_up_and_its_parts_as_well():
+    prediction, lm = run(*voice(), VOICE)
+    assert prediction.answer == "from findings"
+    assert outcomes(prediction) == {
+        FACTORS: ("self_knowledge", 1),
+        RESONANCE: ("relevance", 1),
+        HUMAN: ("self_knowledge", 1),
+        EVIDENCE: ("relevance", 2),
+        VERSATILE: ("self_knowledge", 2),
+        NOTE: ("self_knowledge", 2),
+        ABILITY: ("decomposition", 1),
+        VOICE: ("decomposition", 0),
+    }
+    assert [p.id for p in prediction.passages] == ["glass", "shatter", "range"]
+    findings = next(
+        inputs["findings"] for _, inputs in lm.asked if "findings" in inputs and VOICE in inputs["question"]
+    )
+    for part in (f"{FACTORS} resonance", f"{RESONANCE} from reading", f"{HUMAN} yes", f"{ABILITY} from findings"):
+        assert part in findings
+    expected = {"retrievals": 4, "subquestions": 7, "iterations": 3, "by_decomposition": 1, "parse_failures": 0}
+    assert counts(prediction.steps) | expected == counts(prediction.steps)
+
+
+def test_no_question_is_split_up_deeper_than_the_limit():
+    def endless(field, inputs):
+        question = inputs["question"]
+        if field == "subquestions":
+            return json.dumps([f"{question}a", f"{question}b", f"{question}c"])
+        return "from findings" if field == "answer" else "no"
+
+    prediction, lm = run(program(max_depth=2, max_subquestions=2), endless, "q")
+    assert max(record.depth for record in prediction.steps if record.kind == "retrieval") == 2
+    assert counts(prediction.steps)["retrievals"] == 1 + 2 + 4
+    too_deep = [r.outputs for r in prediction.steps if r.kind == "outcome" and r.depth == 3]
+    assert too_deep == [{"answer": "unknown", "by": "unknown", "why": "depth"}] * 8
+    assert "qaa unknown" not in str(lm.asked)
+    assert "qaaa unknown" in str(lm.asked)
+
+
+def test_a_subquestion_that_repeats_what_it_is_a_part_of_is_unknown_at_once():
+    splits = {"Who sang?": ["Who wrote it?"], "Who wrote it?": ["  who SANG", "Who wrote it?", "When?"]}
+    prediction, lm = run(program({}), World({"When?": "1999"}, splits=splits), "Who sang?")
+    unknown = [(r.inputs["question"], r.outputs["why"]) for r in prediction.steps if r.outputs.get("by") == "unknown"]
+    assert unknown == [("who SANG", "repeat"), ("Who wrote it?", "repeat")]
+    assert sorted(inputs["question"] for field, inputs in lm.asked if field == "knows") == [
+        "When?",
+        "Who sang?",
+        "Who wrote it?",
+    ]
+
+
+def test_a_repeated_subquestion_is_solved_once_wherever_it_stands():
+    splits = {"q": ["a", "A ?", "b"], "a": ["x", "y"], "b": ["y", "x"]}
+    prediction, lm = run(program(), World({"y": "Y"}, splits=splits), "q", lambda field, inputs: random.random() / 100)
+    asked = [inputs["question"] for field, inputs in lm.asked if field == "knows"]
+    assert sorted(asked) == ["a", "b", "q", "x", "y"]
+    assert counts(prediction.steps)["lm_calls"] == len(lm.asked)
+    assert counts(prediction.steps)["subquestions"] == 6
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_subquestions_that_are_part_of_each_other_do_not_wait_for_each_other(seed):
+    splits = {"q": ["a", "b"], "a": ["b", "c"], "b": ["c", "a"], "c": ["a", "b"]}
+    rng = random.Random(seed)
+
+    async def solve():
+        lm = ScriptedLM(World(splits=splits), lambda field, inputs: rng.random() / 200)
+        with chat(lm):
+            return await asyncio.wait_for(program().acall(question="q"), 10)
+
+    prediction = asyncio.run(solve())
+    assert prediction.answer == "from findings"
+    assert counts(prediction.steps)["retrievals"] == 4
+
+
+def plain(prediction):
+    return [replace(record, seconds=0.0) for record in prediction.steps]
+
+
+@pytest.mark.parametrize("max_calls", [None, 12, 25])
+def test_neither_answer_nor_records_nor_trace_depend_on_which_call_is_first(max_calls):
+    splits = SPLITS | {EVIDENCE: [NOTE, RESONANCE, "Where?"], RESONANCE: ["Where?", EVIDENCE]}
+
+    def once(seed):
+        rng = random.Random(seed)
+        lm = ScriptedLM(World(KNOWN, {"where? 3"}, splits), lambda field, inputs: rng.random() / 100)
+        with chat(lm), dspy.context(trace=[]):
+            prediction = program(max_calls=max_calls)(question=VOICE)
+            trace = [(name.signature.__name__, inputs, dict(out)) for name, inputs, out in dspy.settings.trace]
+        return prediction.answer, [p.id for p in prediction.passages], plain(prediction), trace
+
+    first = once(0)
+    assert len(first[3]) == sum(record.kind == "lm" for record in first[2])
+    assert all(once(seed) == first for seed in range(1, 5))
+
+
+def test_bootstrapping_gives_every_step_demonstrations_of_its_own():
+    solver, world = voice()
+    lm = ScriptedLM(world, lambda field, inputs: random.random() / 100)
+    optimizer = dspy.BootstrapFewShot(metric=lambda *_: True, max_bootstrapped_demos=1, max_labeled_demos=0)
+    with chat(lm):
+        compiled = optimizer.compile(solver, trainset=[dspy.Example(question=VOICE).with_inputs("question")])
+    for name, predictor in compiled.named_predictors():
+        assert predictor.demos, name
+        fields = set(predictor.signature.fields)
+        assert all(fields <= set(demo.keys()) for demo in predictor.demos), name
+
+
+@pytest.mark.parametrize("max_calls", [1, 2, 3, 6, 7, 8, 9, 12, 20, 40, 80])
+def test_a_budget_of_calls_is_kept_and_the_rest_is_unknown(max_calls):
+    solver, world = voice(max_calls=max_calls)
+    prediction, lm = run(solver, world, VOICE)
+    assert len(lm.asked) == counts(prediction.steps)["lm_calls"] <= max_calls
+    without = [r for r in prediction.steps if r.outputs.get("why") == "calls"]
+    assert bool(without) == (max_calls < 80)
+    assert prediction.answer == ("from findings" if max_calls > 3 else "unknown")
+
+
+def test_a_budget_that_is_short_judges_the_best_passages_and_keeps_a_call_for_reading():
+    found = {"q": [passage("a"), passage("b"), passage("c")]}
+    prediction, _ = run(program(found, max_calls=4), World(relevant={"b", "c"}), "q")
+    assert [record.step for record in prediction.steps] == [
+        *["self_knowledge", "retrieve", "relevance", "relevance", "reader", "settle"]
+    ]
+    assert [p.id for p in prediction.passages] == ["b"]
+
+
+def test_without_self_knowledge_every_question_is_searched():
+    solver, world = voice(self_knowledge=False)
+    prediction, lm = run(solver, world, VOICE)
+    assert "knows" not in {field for field, _ in lm.asked}
+    assert counts(prediction.steps)["by_self_knowledge"] == 0
+    assert FACTORS in solver.retriever.queries
+
+
+def test_without_relevance_what_is_not_known_is_split_up_at_once():
+    solver, world = voice(relevance=False, max_depth=2)
+    prediction, _ = run(solver, world, VOICE)
+    assert solver.retriever.queries == []
+    assert outcomes(prediction)[RESONANCE] == ("unknown", 1)
+    assert outcomes(prediction)[VOICE] == ("decomposition", 0)
+
+
+def test_without_decomposition_what_no_passage_helps_with_is_unknown():
+    prediction, _ = run(*voice(decomposition=False), VOICE)
+    assert prediction.answer == "unknown"
+    assert outcomes(prediction) == {VOICE: ("unknown", 0)}
+
+
+def test_the_reader_may_think_in_a_chain():
+    found = {"q": [passage("a")]}
+    world = World(relevant={"a"})
+
+    def script(field, inputs):
+        return "It is said. So the answer is: Rome." if field == "chain" else world(field, inputs)
+
+    assert run(program(found, reader="cot"), script, "q")[0].answer == "Rome"
+
+
+def test_passages_are_judged_together_and_subquestions_are_solved_together():
+    splits = {"q": ["a", "b", "c", "d"]}
+    _, lm = run(program(max_depth=0), World(splits=splits), "q", lambda field, inputs: 0.02)
+    assert lm.most == 5
+    _, lm = run(program(max_depth=1), World(splits=splits), "q", lambda field, inputs: 0.05)
+    assert lm.most == 20
+
+
+def test_an_error_of_the_model_ends_the_question_and_leaves_nothing_running():
+    def script(field, inputs):
+        if field == "relevant" and inputs["question"] == "x":
+            raise LMServerError(message="overloaded")
+        return World(splits={"q": ["a", "b"], "a": ["x"], "b": ["x", "y"]})(field, inputs)
+
+    async def solve():
+        before = len(asyncio.all_tasks())
+        lm = ScriptedLM(script, lambda field, inputs: random.random() / 100)
+        with chat(lm), pytest.raises(LMServerError, match="overloaded"):
+            await program().acall(question="q")
+        assert len(asyncio.all_tasks()) == before
+
+    asyncio.run(solve())
+
+
+def test_a_branch_that_is_stopped_does_not_stop_what_another_waits_for():
+    async def slow():
+        await asyncio.sleep(0.02)
+        return "done"
+
+    async def main():
+        with recording(Trail()):
+            async with Once() as once:
+                stopped, other = (asyncio.create_task(once("x", slow)) for _ in range(2))
+                await asyncio.sleep(0.005)
+                stopped.cancel()
+                assert await other == "done"
+
+    asyncio.run(main())
+
+
+def test_a_judgement_that_is_neither_yes_nor_no_counts_as_a_failure_and_as_no():
+    def script(field, inputs):
+        return "Certainly!" if field in ("knows", "relevant") else ("[[ no list",) if field == "subquestions" else "?"
+
+    prediction, _ = run(program(), script, "q")
+    assert prediction.answer == "unknown"
+    expected = {"parse_failures": 7, "lm_calls": 7, "by_unknown": 1}
+    assert counts(prediction.steps) | expected == counts(prediction.steps)
+
+
+def test_an_empty_decomposition_is_unknown():
+    prediction, _ = run(program({}), World(splits={"q": ["", "  "]}), "q")
+    assert prediction.answer == "unknown"
+    assert prediction.steps[-1].outputs["why"] == "no_subquestions"
+
+
+def test_of_fifty_subquestions_the_first_five_different_ones_are_kept():
+    splits = {"q": ["1. Same one?", "same one", *(f"{n}) Question {n}?" for n in range(2, 50))]}
+    prediction, _ = run(program({}, max_depth=0), World(splits=splits), "q")
+    asked = [r.inputs["question"] for r in prediction.steps if r.kind == "outcome" and r.depth == 1]
+    assert asked == ["Same one?", "Question 2?", "Question 3?", "Question 4?", "Question 5?"]
+
+
+@pytest.mark.parametrize("unit", ["word ", "字"])
+def test_a_passage_of_100_kb_is_cut_until_it_fits(unit):
+    class Narrow(ScriptedLM):
+        async def acall(self, prompt=None, messages=None, **kwargs):
+            if sum(len(message["content"]) for message in messages) > 20_000:
+                raise ContextWindowExceededError(message="too long")
+            return await super().acall(prompt, messages, **kwargs)
+
+    text = unit * (100_000 // len(unit.encode()))
+    lm = Narrow(World(relevant={"long"}))
+    with chat(lm):
+        prediction = program({"q": [passage("short"), passage("long", text)]})(question="q")
+    assert prediction.answer == "from reading"
+    assert [p.id for p in prediction.passages] == ["long"]
+    assert any(unit * 100 in inputs.get("passage", "") for _, inputs in lm.asked)
+
+
+@pytest.mark.parametrize("question", ["?", "a", "谁导演了这部电影？", "מי ביים את הסרט?", "किसने लिखा?"])
+def test_any_question_is_taken(question):
+    splits = {question: ["?", "¿", "谁？", "किसने देखा?"]}
+    prediction, _ = run(program({question: [passage("a", "文" * 50)]}), World(splits=splits), question)
+    assert prediction.answer == "from findings"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("Who sang it?", "  who  sang IT ", True),
+        ("“Who sang it?”", "Who sang it", True),
+        ("What is C?", "What is C++?", False),
+        ("What is C?", "What is C#?", False),
+        ("कि?", "की?", False),
+        ("?", "!", False),
+    ],
+)
+def test_questions_that_differ_by_case_spaces_or_outer_punctuation_are_the_same(one, other, same):
+    assert (normalized(one) == normalized(other)) == same
+
+
+def test_a_small_model_takes_a_step_over():
+    seen = []
+
+    async def judge(inputs):
+        seen.append(inputs)
+        return {"relevant": "yes" if "B" in inputs["passage"] else "no", "probability": 0.9}
+
+    solver = program({"q": [passage("a"), passage("b")]}, max_calls=2)
+    solver.models = {"relevance": judge}
+    prediction, lm = run(solver.deepcopy(), World(), "q")
+    assert [p.id for p in prediction.passages] == ["b"]
+    assert seen[0] == {"passage": str(passage("a")), "question": "q"}
+    records = [record for record in prediction.steps if record.step == "relevance"]
+    assert [(record.kind, record.calls) for record in records] == [("model", 0)] * 2
+    assert records[1].outputs == {"relevant": "yes", "probability": 0.9}
+    assert len(lm.asked) == 2
+    assert counts(prediction.steps) | {"lm_calls": 2, "model_calls": 2} == counts(prediction.steps)
+
+
+def test_a_small_model_that_writes_something_else_is_a_failure():
+    async def judge(inputs):
+        return {"relevant": "perhaps"}
+
+    async def split(inputs):
+        return {"parts": []}
+
+    solver = program()
+    solver.models = {"relevance": judge, "decompose": split}
+    prediction, _ = run(solver, World(), "q")
+    assert prediction.answer == "unknown"
+    assert counts(prediction.steps)["parse_failures"] == 6
+    assert "perhaps" in next(r.failure for r in prediction.steps if r.failure)
+
+
+def test_the_config_names_the_small_models_of_steps():
+    settings = load_config(None, ["data=atlas", "program=ra_isf", "program.steps.relevance=models/relevance"]).program
+    asked = []
+
+    async def judge(inputs):
+        return {"relevant": "no"}
+
+    def load(source, step):
+        asked.append((source, step))
+        return judge
+
+    assert build_program(settings, ScriptedRetriever({}), 5, load).models == {"relevance": judge}
+    assert asked == [("models/relevance", "relevance")]
+    assert build_program(settings_model("rag")(name="rag"), ScriptedRetriever({}), 5).models == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["program.steps.relevence=x"], ["program.steps.relevence", "did you mean 'relevance'"]),
+        (["program.steps.relevance="], ["program.steps.relevance"]),
+        (["program.max_depth=-1"], ["program.max_depth", "greater than"]),
+        (["program.max_calls=0"], ["program.max_calls", "greater than"]),
+        (["program.reader=none"], ["program.reader", "'none'"]),
+    ],
+)
+def test_a_mistake_in_the_config_is_one_line(words, says):
+    with pytest.raises(UserError) as error:
+        load_config(None, ["data=atlas", "program=ra_isf", *words])
+    assert "\n" not in str(error.value)
+    for part in says:
+        assert part in str(error.value)
+
+
+@pytest.mark.parametrize("adapter", ["json", "plain"])
+def test_it_runs_on_the_embedded_model_without_a_parse_failure(adapter):
+    words = ["data=atlas", "data.dev=2", "program=ra_isf", "program.max_depth=1", "program.max_subquestions=2"]
+    words += ["retriever.k=2", "lm.default.max_tokens=48", f"lm.default.adapter={adapter}"]
+    bench = Workbench(load_config(None, words))
+    with bench.active():
+        evaluation = evaluate(bench.program(), bench.data.split("dev"))
+    assert evaluation.metrics["failures"] == evaluation.metrics["parse_failures"] == 0
+    assert all(row.scores["lm_calls"] >= 2 and row.answer for row in evaluation.rows)
+    settled = ("by_self_knowledge", "by_relevance", "by_decomposition", "by_unknown")
+    assert sum(evaluation.metrics[name] for name in settled) == 1
