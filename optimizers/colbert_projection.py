@@ -53,10 +53,10 @@ class Recipe:
     """
 
     rank: int = 8
-    steps: int = 60
+    steps: int = 120
     questions: int = 2
     distractors: int = 4
-    learning_rate: float = 4e-4
+    learning_rate: float = 5e-4
     distillation: float = 0.5
     sample: int = 512
     max_tokens: int = 128

@@ -9,11 +9,6 @@ from hoptimizer.eval.question import Question
 from hoptimizer.optimizers.colbert_data import Asked
 from hoptimizer.retrieval import Passage
 
-# How often a question is asked once more with other titles, and how much a pair of words from passages counts: more
-# makes names count so much that what a question describes is no longer found.
-_RENAMED = 0.5
-_PAIR_WEIGHT = 0.25
-
 _SPAN = (4, 12)  # words
 
 
@@ -58,7 +53,7 @@ def batch_queries(batch: Sequence[Asked], passages: Mapping[str, Passage], draw:
             for hop in question.hops
             if hop.passage
         )
-        if draw.random() < _RENAMED and (renamed := _renamed(question, passages, draw)):
+        if renamed := _renamed(question, passages, draw):
             queries.append(renamed)
         queries.append(_pair(passages, draw))
     return queries
@@ -86,7 +81,7 @@ def _renamed(question: Question, passages: Mapping[str, Passage], draw: random.R
 def _pair(passages: Mapping[str, Passage], draw: random.Random) -> Query:
     chosen = draw.sample(list(passages), 2)
     text = draw.choice([" ", ", ", " and ", " or "]).join(_words_of(passages[id], draw) for id in chosen)
-    return Query(text, frozenset(chosen), weight=_PAIR_WEIGHT)
+    return Query(text, frozenset(chosen), weight=0.5)
 
 
 def _words_of(passage: Passage, draw: random.Random) -> str:
