@@ -198,9 +198,9 @@ def _loss(
     # Each positive competes with the negatives alone, not with the other positives.
     wrong = scores.masked_fill(right | ignored, -torch.inf).logsumexp(1, keepdim=True)
     losses = ((torch.logaddexp(scores, wrong) - scores) * right).sum(1) / right.sum(1)
-    asked = torch.tensor([q.asked for q in queries], device=scores.device)
+    real = torch.tensor([q.asked for q in queries], device=scores.device)
     away = nn.functional.kl_div(
-        scores[asked].log_softmax(1), untrained[asked].log_softmax(1), log_target=True, reduction="batchmean"
+        scores[real].log_softmax(1), untrained[real].log_softmax(1), log_target=True, reduction="batchmean"
     )
     return (losses * weight).sum() / weight.sum() + recipe.distillation * away
 

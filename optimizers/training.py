@@ -87,7 +87,7 @@ def train_classifier(
     Raises:
         UserError: the examples do not fit the task, the base can't be loaded, or the folder holds something else.
     """
-    places = {label: place for place, label in enumerate(task.labels)}
+    places: dict[object, int] = {label: place for place, label in enumerate(task.labels)}
     for name, some in (("train", examples), ("dev", dev)):
         _check_labels(task, some, name)
     draft = Draft(task, recipe, examples, dev, folder)

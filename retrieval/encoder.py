@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+from transformers import PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from hoptimizer.retrieval.checkpoint import Checkpoint
@@ -69,7 +70,7 @@ class ColBERTEncoder:
         self._skipped = torch.tensor([self._colbert.pad_token, *sorted(skipped)])
 
     @property
-    def model(self) -> torch.nn.Module:
+    def model(self) -> PreTrainedModel:
         """The encoder under the projection."""
         return self._colbert.bert
 
