@@ -24,7 +24,7 @@ class ServedProgram(mlflow.pyfunc.PythonModel):
         self.bench = Workbench(config)
         with self.bench.active():
             state = json.loads((folder / "program.json").read_text(encoding="utf-8"))
-            self.program = restore(self.bench.program(), state)
+            self.program = restore(self.bench, state, str(folder / "steps"))
 
     def predict(
         self,

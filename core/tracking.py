@@ -3,13 +3,15 @@
 import io
 import json
 import os
+import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import mlflow
@@ -28,8 +30,10 @@ from hoptimizer.programs import Program
 
 CONFIG = "variant/config.yaml"
 STATE = "variant/program.json"
+STEPS = "variant/steps"
 TABLES = "predictions"
 
+_NONE: Mapping[str, Path] = MappingProxyType({})
 _PREFIX = "hop."
 _FAILURE = _PREFIX + "failure"
 _TAG_LENGTH = 5000  # what every MLflow store takes
@@ -192,15 +196,33 @@ class Tracker:
         steps = {row.question.id: row.steps for row in evaluation.rows}
         mlflow.log_text(json.dumps(steps, ensure_ascii=False), f"steps/{split}-{moment}.json")
 
-    def log_program(self, program: Program) -> None:
-        """Log a program's state: demonstrations and instructions as JSON."""
-        mlflow.log_text(json.dumps(program.dump_state(), ensure_ascii=False, indent=1), STATE)
+    def log_program(self, program: Program, models: Mapping[str, Path] = _NONE) -> None:
+        """Log a program's state: demonstrations and instructions as JSON, small models as their folders.
 
-    def log_model(self, config: Config, program: Program) -> None:
-        """Log a program as an MLflow model: from code, with its config and state beside it; nothing is pickled."""
+        Args:
+            program: see above.
+            models: the folders of its small models, by the step.
+        """
+        mlflow.log_text(json.dumps(program.dump_state(), ensure_ascii=False, indent=1), STATE)
+        for step, folder in models.items():
+            mlflow.log_artifacts(str(folder), f"{STEPS}/{step}")
+
+    def log_model(self, config: Config, program: Program, models: Mapping[str, Path] = _NONE) -> None:
+        """Log a program as an MLflow model: from code, with its config, state and small models beside it; nothing is
+        pickled.
+
+        Args:
+            config: what it was made from.
+            program: see above.
+            models: as for :meth:`log_program`.
+        """
+        public = config.public()
+        public["program"]["steps"] = {}  # wherever they came from, they lie beside it
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            (folder / "config.yaml").write_text(_yaml(config.public()), encoding="utf-8")
+            for step, source in models.items():
+                shutil.copytree(source, folder / "steps" / step)
+            (folder / "config.yaml").write_text(_yaml(public), encoding="utf-8")
             (folder / "program.json").write_text(json.dumps(program.dump_state()), encoding="utf-8")
             with warnings.catch_warnings():
                 # MLflow wants a closed type for what comes out; steps differ by program.
@@ -211,6 +233,11 @@ class Tracker:
                     artifacts={"variant": name},
                     pip_requirements=[f"hoptimizer=={version('hoptimizer')}"],
                 )
+
+    def log_files(self, files: Iterable[Path], folder: str) -> None:
+        """Log files into a folder of the active run."""
+        for file in files:
+            mlflow.log_artifact(str(file), folder)
 
     def log_metric(self, name: str, value: float) -> None:
         """Log one figure of the active run."""
@@ -280,6 +307,27 @@ class Tracker:
                 order_by=["attributes.start_time ASC"],
             )
         )
+
+
+def fetch(source: str, uri: str, folder: Path) -> Path:
+    """Download what MLflow keeps.
+
+    Args:
+        source: a URI such as ``runs:/ID/PATH`` or ``models:/NAME/VERSION``.
+        uri: the tracking URI.
+        folder: where it goes.
+
+    Returns:
+        the downloaded folder.
+
+    Raises:
+        UserError: there is no such thing.
+    """
+    try:
+        return Path(mlflow.artifacts.download_artifacts(source, dst_path=str(folder), tracking_uri=uri))
+    except (MlflowException, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{source}: can't be fetched from {uri}: {reason}; name what a run there holds") from error
 
 
 def _yaml(values: Mapping[str, Any]) -> str:

@@ -2,19 +2,26 @@
 
 import contextlib
 import io
+import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from hoptimizer.config import Config
 from hoptimizer.eval.question import Question
 from hoptimizer.eval.runner import Evaluation, Progress, evaluate
 from hoptimizer.models.errors import UserError
+from hoptimizer.models.home import home
 from hoptimizer.optimizers import Job
 from hoptimizer.programs import Program
 from hoptimizer.report import Report, silent
-from hoptimizer.tracking import Tracker
+from hoptimizer.tracking import STEPS, Tracker
 from hoptimizer.workbench import Workbench, computed_calls
+
+if TYPE_CHECKING:
+    from hoptimizer.models.step_models import SmallModel
+
+_STEP_SCORES = ("f1", "precision", "recall", "balanced_accuracy", "n")
 
 
 @dataclass(frozen=True)
@@ -28,6 +35,8 @@ class Variant:
         split: what it was scored on.
         after: its scores.
         before: the uncompiled program's scores on the same questions, where the variant was compiled.
+        steps: how well its small models do on dev, by the step: ``f1``, ``precision``, ``recall``,
+            ``balanced_accuracy`` and ``n``; of those that write, ``f1`` and ``n``.
     """
 
     run_id: str
@@ -36,12 +45,13 @@ class Variant:
     split: str
     after: Evaluation
     before: Evaluation | None = None
+    steps: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """What ``hop eval --json`` and ``hop compile --json`` print."""
         result = {"run_id": self.run_id, "n": len(self.after.rows), "metrics": self.after.metrics}
         if self.before:
-            result |= {"before": self.before.metrics, "after": self.after.metrics}
+            result |= {"before": self.before.metrics, "after": self.after.metrics, "steps": self.steps}
         return result
 
 
@@ -81,8 +91,7 @@ def compile_variant(
         tracker.log_questions(bench.data, split, scored)
         calls = computed_calls()
         program = bench.program()
-        before = _evaluate(bench, program, scored, f"{config.program.name} uncompiled on {split}")
-        tracker.log_evaluation(before, split, "before")
+        optimizer = bench.optimizer()
         job = Job(
             program=program,
             trainset=trainset,
@@ -92,17 +101,33 @@ def compile_variant(
             teacher_lm=bench.lms.get("teacher"),
             seed=config.seed,
             workers=config.workers,
+            folder=home() / "work" / run.info.run_id,
+            report=report,
         )
+        optimizer.check(job)
+        before = _evaluate(bench, program, scored, f"{config.program.name} uncompiled on {split}")
+        tracker.log_evaluation(before, split, "before")
         report(f"compiling {config.program.name} by {config.optimizer.name}", 0, 0, "")
         with _quiet():
-            compiled = bench.optimizer().compile(job)
+            compiled = optimizer.compile(job)
         after = _evaluate(bench, compiled, scored, f"{config.program.name} compiled on {split}")
         tracker.log_evaluation(after, split, "after")
-        tracker.log_program(compiled)
+        small = _small_models(compiled)
+        folders = {step: model.folder for step, model in small.items()}
+        steps = {
+            step: {name: model.card.scores[name] for name in _STEP_SCORES if name in model.card.scores}
+            for step, model in small.items()
+        }
+        for step, scores in steps.items():
+            for score, value in scores.items():
+                tracker.log_metric(f"steps/{step}/{score}", value)
+        tracker.log_files(job.folder.glob("*.jsonl"), "examples")
+        tracker.log_program(compiled, folders)
         # A compile that is continued computes only what its first part did not.
         tracker.log_metric("computed_lm_calls", computed_calls() - calls)
-        tracker.log_model(config, compiled)
-    return Variant(run.info.run_id, config, True, split, after, before)
+        tracker.log_model(config, compiled, folders)
+    shutil.rmtree(job.folder, ignore_errors=True)  # what it held is in the run
+    return Variant(run.info.run_id, config, True, split, after, before, steps)
 
 
 def evaluate_variant(
@@ -137,18 +162,29 @@ def evaluate_variant(
         tracker.log_questions(bench.data, split, questions)
         if run_id:
             tracker.tag("variant", run_id)
-        program = restore(bench.program(), state) if state else bench.program()
+        program = restore(bench, state, models_of(run_id)) if run_id and state else bench.program()
         evaluation = _evaluate(bench, program, questions, f"{scored} on {split}")
         tracker.log_evaluation(evaluation, split, "after")
     return Variant(run.info.run_id, config, run_id is not None, split, evaluation)
 
 
-def restore(program: Program, state: dict[str, Any]) -> Program:
-    """Give a program the state that was kept of a compiled one.
+def models_of(run_id: str) -> str:
+    """Where a run keeps the small models of its program."""
+    return f"runs:/{run_id}/{STEPS}"
+
+
+def restore(bench: Workbench, state: dict[str, Any], models: str) -> Program:
+    """The program of a config in the state that was kept of a compiled one.
+
+    Args:
+        bench: makes the program; a small model that its config names for a step goes before the one that was kept.
+        state: the compiled one's.
+        models: the folder, or its URI, that has a small model for each step that one took.
 
     Raises:
-        UserError: the state is another program's.
+        UserError: the state is another program's, or a small model can't be had.
     """
+    program = bench.program()
     steps = [name for name, _ in program.named_predictors()]
     kept = sorted(set(state) - {"program"})
     if sorted(steps) != kept:
@@ -157,7 +193,19 @@ def restore(program: Program, state: dict[str, Any]) -> Program:
             "program.reader as the run has them"
         )
     program.load_state(state)
+    for step in state["program"].get("models", []):
+        if step not in program.models:
+            program.models[step] = bench.step_model(f"{models}/{step}", step)
     return program
+
+
+def _small_models(program: Program) -> "dict[str, SmallModel]":
+    """The small models of a program that lie in folders."""
+    if not program.models:
+        return {}
+    from hoptimizer.models.step_models import SmallModel  # brings torch
+
+    return {step: model for step, model in program.models.items() if isinstance(model, SmallModel)}
 
 
 def _evaluate(bench: Workbench, program: Program, questions: Sequence[Question], stage: str) -> Evaluation:

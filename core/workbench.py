@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Any
 
 import dspy
@@ -15,6 +17,7 @@ from hoptimizer.config import Config
 from hoptimizer.eval.dataset import DataSet, load
 from hoptimizer.models import build_adapter, build_lm, check_lm
 from hoptimizer.models.home import home
+from hoptimizer.models.step_model import StepModel
 from hoptimizer.optimizers import Optimizer, build_optimizer
 from hoptimizer.programs import Program, build_program
 from hoptimizer.programs.settings import retrieves
@@ -63,9 +66,29 @@ class Workbench:
         """A new, uncompiled program."""
         config = self.config
         retriever = self.retriever if retrieves(config.program.name) else None
-        program = build_program(config.program, retriever, config.retriever.k)
+        program = build_program(config.program, retriever, config.retriever.k, self.step_model)
         program.lms = {step: lm for step, lm in self.lms.items() if step in program.step_names}
         return program
+
+    def step_model(self, source: str, step: str) -> StepModel:
+        """The small model of a source (a folder, a hub id, or a URI such as ``runs:/ID/PATH``) for a step.
+
+        Raises:
+            UserError: it can't be had, or is of another step.
+        """
+        from hoptimizer.models.step_models import load_step_model  # brings torch
+
+        return load_step_model(source, step, self._fetch)
+
+    def _fetch(self, source: str) -> Path:
+        from hoptimizer.tracking import fetch  # brings MLflow
+
+        return fetch(source, self.config.tracking.uri, Path(tempfile.mkdtemp(dir=self._fetched.name)))
+
+    @cached_property
+    def _fetched(self) -> tempfile.TemporaryDirectory[str]:
+        """What was fetched from tracked runs; it goes when the workbench does."""
+        return tempfile.TemporaryDirectory(prefix="hoptimizer-")
 
     def optimizer(self) -> Optimizer:
         """The optimizer that the config names."""

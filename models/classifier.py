@@ -29,11 +29,12 @@ class Classifier:
         UserError: the model can't be loaded.
 
     Attributes:
+        folder, card: as given.
         passes: forward passes so far.
     """
 
     def __init__(self, folder: Path, card: Card, device: str | None = None) -> None:
-        self.card = card
+        self.folder, self.card = folder, card
         on = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         model, tokenizer = load_encoder(str(folder), len(card.labels), trained=True)
         self._model = model.to(on, best_dtype(on))

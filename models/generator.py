@@ -64,10 +64,13 @@ class StepGenerator:
 
     Raises:
         UserError: the model can't be loaded.
+
+    Attributes:
+        folder, card: as given.
     """
 
     def __init__(self, folder: Path, card: Card, device: str | None = None) -> None:
-        self.card = card
+        self.folder, self.card = folder, card
         with quiet_loading():
             try:
                 config = AutoConfig.from_pretrained(folder)

@@ -12,11 +12,10 @@ from hoptimizer.models.generator import StepGenerator
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
 
 Fetch = Callable[[str], Path]
+SmallModel = Classifier | StepGenerator
 
 
-def load_step_model(
-    source: str, step: str, fetch: Fetch | None = None, device: str | None = None
-) -> Classifier | StepGenerator:
+def load_step_model(source: str, step: str, fetch: Fetch | None = None, device: str | None = None) -> SmallModel:
     """The small model that a config names for a step.
 
     Args:

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from hoptimizer.models.settings import Layout
 from hoptimizer.optimizers.annotate import annotate
-from hoptimizer.optimizers.job import Job
+from hoptimizer.optimizers.job import Job, Optimizer
 from hoptimizer.optimizers.layout import LAYOUTS, choose_layout
 from hoptimizer.optimizers.prefetch import prefetch
 from hoptimizer.programs import Program
@@ -24,7 +24,7 @@ def _trainset(job: Job, distractors: int) -> list[dspy.Example]:
     return examples
 
 
-class LabeledFewShot:
+class LabeledFewShot(Optimizer):
     """Demonstrations straight from the annotations of the train split (``dspy.LabeledFewShot``).
 
     Args:
@@ -44,7 +44,7 @@ class LabeledFewShot:
         return optimizer.compile(job.program, trainset=_trainset(job, self.distractors))
 
 
-class BootstrapFewShot:
+class BootstrapFewShot(Optimizer):
     """Demonstrations from the runs of a teacher that scored well (``dspy.BootstrapFewShot``).
 
     The teacher is the program with labeled demonstrations, on ``lm.teacher`` where the config has one. Its runs are
@@ -87,7 +87,7 @@ class BootstrapFewShot:
         return optimizer.compile(job.program, teacher=_teacher(job), trainset=trainset)
 
 
-class BootstrapRandomSearch:
+class BootstrapRandomSearch(Optimizer):
     """The best on dev of several bootstrapped programs (``dspy.BootstrapFewShotWithRandomSearch``).
 
     The candidates are the program without demonstrations, with labeled ones, with the first ones that can be

@@ -1,8 +1,9 @@
 """What an optimizer is given."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
 
 import dspy
 
@@ -25,6 +26,8 @@ class Job:
         teacher_lm: the language model that teaches, or ``None`` for the program's own.
         seed: decides on every random choice.
         workers: questions under way at once.
+        folder: for work that a compile which was killed takes up again; made by who needs it.
+        report: told about long work: the stage, how much of it is done, of how much, and a remark.
     """
 
     program: Program
@@ -35,6 +38,8 @@ class Job:
     teacher_lm: dspy.LM | None
     seed: int
     workers: int
+    folder: Path
+    report: Callable[[str, int, int, str], None]
 
     @property
     def objective(self) -> Callable[..., float]:
@@ -42,8 +47,16 @@ class Job:
         return objective(self.metric)
 
 
-class Optimizer(Protocol):
+class Optimizer(ABC):
     """Turns an uncompiled program into a compiled one."""
 
+    def check(self, job: Job) -> None:  # noqa: B027 - most have nothing to look at
+        """Look, before anything is spent, whether the job can be done.
+
+        Raises:
+            UserError: it can't.
+        """
+
+    @abstractmethod
     def compile(self, job: Job) -> Program:
-        """The compiled program: a copy of the job's, with demonstrations."""
+        """The compiled program: a copy of the job's, with demonstrations or small models."""

@@ -4,6 +4,7 @@ from functools import cache
 
 from hoptimizer.models.errors import UserError, nearest
 from hoptimizer.models.options import Options, options_model
+from hoptimizer.optimizers.distill import Distill
 from hoptimizer.optimizers.few_shot import BootstrapFewShot, BootstrapRandomSearch, LabeledFewShot
 from hoptimizer.optimizers.job import Optimizer
 
@@ -11,6 +12,7 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
     "labeled_few_shot": LabeledFewShot,
     "bootstrap_few_shot": BootstrapFewShot,
     "bootstrap_random_search": BootstrapRandomSearch,
+    "distill": Distill,
 }
 
 

@@ -305,7 +305,7 @@ def _check_labels(task: Task, examples: Sequence[Example], name: str) -> None:
         if not given[label]:
             raise UserError(
                 f"step {task.step!r}: none of the {len(examples)} {name} examples has the label {label!r}; "
-                "take more questions, or another source of labels"
+                "take more questions, another source of labels, or leave the step out"
             )
     if others := sorted(str(label) for label in given if label not in task.labels):
         raise UserError(f"step {task.step!r}: {name} examples have the label {others[0]!r}; known: {task.labels}")

@@ -106,11 +106,13 @@ class Program(dspy.Module):
         return laid_out(lm, self.layout) if lm and self.layout else lm
 
     def dump_state(self, json_mode: bool = True) -> dict[str, Any]:
-        """The predictors' states by name, and the program's own under ``program``."""
-        return super().dump_state(json_mode) | {"program": {"layout": self.layout}}
+        """The predictors' states by name, and the program's own under ``program``: its layout, and the names of the
+        steps that small models take."""
+        own = {"layout": self.layout, "models": sorted(self.models)}
+        return super().dump_state(json_mode) | {"program": own}
 
     def load_state(self, state: dict[str, Any], *, allow_unsafe_lm_state: bool = False) -> None:
-        """Take on the state that :meth:`dump_state` gave."""
+        """Take on the state that :meth:`dump_state` gave; small models are left as they are."""
         super().load_state(state, allow_unsafe_lm_state=allow_unsafe_lm_state)
         self.layout = state["program"]["layout"]
 

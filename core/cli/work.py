@@ -102,7 +102,7 @@ def ask_command(
     from hoptimizer.cli import tables
     from hoptimizer.models.errors import UserError
     from hoptimizer.tracking import Tracker
-    from hoptimizer.variants import restore
+    from hoptimizer.variants import models_of, restore
     from hoptimizer.workbench import Workbench, ask_all
 
     if not question.strip():
@@ -111,9 +111,11 @@ def ask_command(
         config = config_of_run(run, words) if run else read_words(words)
         bench = Workbench(config, report)
         with bench.active():
-            program = bench.program()
-        if run:
-            restore(program, Tracker(config.tracking.uri, config.experiment).load_state(run))
+            if run:
+                state = Tracker(config.tracking.uri, config.experiment).load_state(run)
+                program = restore(bench, state, models_of(run))
+            else:
+                program = bench.program()
         [result] = ask_all(bench, program, [question])
     show(result, as_json, *tables.answer(question, result))
 

@@ -1,0 +1,98 @@
+"""Examples that are kept as they are made, so that a collection that was killed repeats none."""
+
+import asyncio
+import json
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dspy.utils.exceptions import DSPyError
+
+from hoptimizer.eval.runner import one_line
+from hoptimizer.models.errors import UserError
+from hoptimizer.optimizers.examples import Example, Output
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """An example to be.
+
+    Attributes:
+        inputs: the signature's input fields; passages as texts.
+        label: finds the output; ``None`` where none that is usable comes out.
+    """
+
+    inputs: dict[str, str]
+    label: Callable[[], Awaitable[Output | None]]
+
+
+def collect(wanted: Sequence[Wanted], file: Path, workers: int, progress: Progress) -> list[Example]:
+    """Label what is wanted, each once, concurrently; every row is in the file as soon as it is labelled.
+
+    Args:
+        wanted: in the order in which the examples are returned, whichever is labelled first; of several with the same
+            inputs the first.
+        file: JSON lines, ``inputs`` and ``output`` each; rows that it holds already are not labelled again.
+        workers: labels under way at once.
+        progress: told how many are labelled, of how many.
+
+    Raises:
+        UserError: a language model fails; the rows that were labelled stay.
+    """
+    unique: dict[str, Wanted] = {}
+    for one in wanted:
+        unique.setdefault(_key(one.inputs), one)
+    kept = {key: output for key, output in _kept(file).items() if key in unique}
+    missing = {key: one for key, one in unique.items() if key not in kept}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    slots = asyncio.Semaphore(workers)
+    with file.open("ab") as rows:
+
+        async def label(key: str, one: Wanted) -> None:
+            async with slots:
+                try:
+                    kept[key] = await one.label()
+                except DSPyError as error:
+                    raise _reason(error, file) from error
+            row = {"inputs": one.inputs, "output": kept[key]}
+            rows.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+            rows.flush()
+            progress(len(kept), len(unique))
+
+        async def label_all() -> None:
+            async with asyncio.TaskGroup() as group:
+                for key, one in missing.items():
+                    group.create_task(label(key, one))
+
+        try:
+            asyncio.run(label_all())
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from None
+    labelled = [(one.inputs, kept[key]) for key, one in unique.items()]
+    return [Example(dict(inputs), output) for inputs, output in labelled if output is not None]
+
+
+def _kept(file: Path) -> dict[str, Output | None]:
+    """The rows of a file; what a killed process left of one is cut off."""
+    if not file.exists():
+        return {}
+    whole, end, _ = file.read_bytes().rpartition(b"\n")
+    os.truncate(file, len(whole) + len(end))
+    rows = [json.loads(line) for line in whole.splitlines()]
+    return {_key(row["inputs"]): row["output"] for row in rows}
+
+
+def _key(inputs: dict[str, str]) -> str:
+    return json.dumps(inputs, sort_keys=True)
+
+
+def _reason(error: BaseException, file: Path) -> UserError:
+    if isinstance(error.__cause__, UserError):  # the model could not be loaded
+        return error.__cause__
+    return UserError(
+        f"{file.stem}: a language model failed: {one_line(error)}; what is labelled so far is kept: check the lm "
+        "section and give the same command again"
+    )

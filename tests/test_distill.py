@@ -1,0 +1,301 @@
+"""Fine-tuned steps: what they learn from, and compiling with them on the embedded models and a real MLflow store."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import dspy
+import mlflow
+import pytest
+from dspy.utils.exceptions import LMServerError
+from scripted import ScriptedLM, ScriptedRetriever, passage
+
+from hoptimizer import compile_variant, evaluate_variant, load_config
+from hoptimizer.eval.question import Hop, Question
+from hoptimizer.models.errors import UserError
+from hoptimizer.models.home import home
+from hoptimizer.optimizers import Job
+from hoptimizer.optimizers.collecting import Wanted, collect
+from hoptimizer.optimizers.distill import Distill
+from hoptimizer.programs import RAG, RAISF
+from hoptimizer.retrieval import Corpus
+
+WORDS = [
+    *["data=atlas", "data.train=24", "data.dev=16", "retriever=bm25", "retriever.k=2", "program=ra_isf"],
+    *["program.max_depth=0", "program.decomposition=false", "lm.default.max_tokens=8"],
+    *["optimizer=distill", "optimizer.epochs=1"],
+]
+
+
+def silent(stage, done, total, remark):
+    """A report that goes nowhere."""
+
+
+def question(number):
+    """Of eight questions those with an even number are known, and have their passages found."""
+    hops = [Hop(question=f"Hop {number}.{i}?", answer=f"h{i}", passage=f"p{number}") for i in (1, 2)]
+    return Question(
+        id=str(number), question=f"Question {number}?", answers=[f"a{number}"], passages=[f"p{number}"], hops=hops
+    )
+
+
+def asked_of(number):
+    return f"Question {number}?"
+
+
+QUESTIONS = [question(number) for number in range(8)]
+PASSAGES = [passage(f"p{number}") for number in range(8)]
+FOUND = {asked_of(number): [PASSAGES[number - number % 2], PASSAGES[1]] for number in range(8)}
+
+
+def script(field, inputs):
+    """The scripted model knows the even questions, and no hop."""
+    if field == "answer":
+        number = inputs["question"].removeprefix("Question ").removesuffix("?")
+        return f"A{number}." if number in "0246" else "?"
+    if field == "subquestions":
+        return json.dumps([f"{inputs['question']} first", f"{inputs['question']} second"])
+    return "yes" if "P1" in inputs["passage"] else "no"
+
+
+def job(folder, lm, program=None, trainset=QUESTIONS[:4], devset=QUESTIONS[4:], teacher=None, report=silent):
+    program = program or RAISF(ScriptedRetriever(FOUND), k=2)
+    program.lms = dict.fromkeys(program.step_names, lm)
+    return Job(program, trainset, devset, Corpus(PASSAGES), "f1", teacher, 7, 4, folder, report)
+
+
+def compiled(job, **options):
+    with dspy.context(adapter=dspy.ChatAdapter(use_json_adapter_fallback=False)):
+        return Distill(**options).compile(job)
+
+
+def rows(folder, name):
+    lines = (folder / f"{name}.jsonl").read_text().splitlines()
+    return {tuple(row["inputs"].values()): row["output"] for row in map(json.loads, lines)}
+
+
+def test_self_knowledge_is_what_the_model_answers_right_by_itself(tmp_path):
+    lm, told = ScriptedLM(script), []
+    program = compiled(
+        job(tmp_path, lm, report=lambda stage, *rest: told.append(stage)), steps=["self_knowledge"], epochs=1
+    )
+    expected = {("Question 0?",): "yes", ("Question 1?",): "no", ("Question 2?",): "yes", ("Question 3?",): "no"}
+    hops = {(f"Hop {n}.{i}?",): "no" for n in range(4) for i in (1, 2)}
+    assert rows(tmp_path, "self_knowledge-train") == expected | hops
+    assert {field for field, _ in lm.asked} == {"answer"}
+    assert "self_knowledge: examples from train, 12 in all, no 10, yes 2" in told
+    assert program.models["self_knowledge"].card.train.classes == {"no": 10, "yes": 2}
+    with dspy.context(adapter=dspy.ChatAdapter()):
+        record = program(question="Question 9?").steps[0]
+    assert (record.step, record.kind, record.calls) == ("self_knowledge", "model", 0)
+
+
+def test_relevance_is_support_and_dev_holds_what_is_found(tmp_path):
+    program = compiled(job(tmp_path, ScriptedLM(script)), steps=["relevance"], epochs=1)
+    train = rows(tmp_path, "relevance-train")
+    assert train[("Question 3?", str(PASSAGES[3]))] == "yes"
+    assert train[("Question 3?", str(PASSAGES[2]))] == "no"
+    assert train[("Hop 3.1?", str(PASSAGES[3]))] == "yes"
+    dev = rows(tmp_path, "relevance-dev")
+    assert len(dev) == 8
+    assert [key[0] for key, output in dev.items() if output == "yes"] == ["Question 4?", "Question 6?"]
+    assert program.models["relevance"].card.scores["n"] == 8
+
+
+def test_a_teacher_judges_what_is_found(tmp_path):
+    own, teacher = ScriptedLM(script), ScriptedLM(script)
+    some = job(tmp_path, own, teacher=teacher)
+    compiled(some, steps=["relevance"], labels="teacher", epochs=1)
+    assert own.asked == []
+    assert len(teacher.asked) == 16
+    labels = rows(tmp_path, "relevance-train")
+    assert {passage for (_, passage), label in labels.items() if label == "yes"} == {str(PASSAGES[1])}
+
+
+def test_a_decomposition_is_the_hops_or_the_teachers(tmp_path):
+    def wanted(folder, **options):
+        optimizer = Distill(steps=["decompose"], **options)
+        some = job(folder, ScriptedLM(script), teacher=ScriptedLM(script))
+        with dspy.context(adapter=dspy.ChatAdapter(use_json_adapter_fallback=False)):
+            return optimizer.gather(some, "decompose", "train", QUESTIONS[:1])
+
+    assert wanted(tmp_path / "a")[0].output == ["Hop 0.1?", "Hop 0.2?"]
+    assert wanted(tmp_path / "b", labels="teacher")[0].output == ["Question 0? first", "Question 0? second"]
+
+
+def test_a_teacher_that_fails_half_way_leaves_what_it_labelled_and_is_not_asked_it_again(tmp_path):
+    calls = []
+
+    def failing(field, inputs):
+        calls.append(inputs)
+        if len(calls) > 5:
+            raise LMServerError(message="overloaded\nfor now")
+        return script(field, inputs)
+
+    options = {"steps": ["relevance"], "labels": "teacher", "epochs": 1}
+    with pytest.raises(UserError, match=r"relevance-train: a language model failed: .*overloaded for now") as error:
+        compiled(job(tmp_path, None, teacher=ScriptedLM(failing)), **options)
+    assert "\n" not in str(error.value)
+    kept = rows(tmp_path, "relevance-train")
+    assert len(kept) == 5
+    again = ScriptedLM(script)
+    compiled(job(tmp_path, None, teacher=again), **options)
+    assert len(again.asked) == 16 - 5
+    assert kept.items() <= rows(tmp_path, "relevance-train").items()
+
+
+def test_what_was_labelled_is_not_labelled_again_after_a_kill(tmp_path):
+    labelled = []
+
+    def wanted(count):
+        async def label(number):
+            await asyncio.sleep((5 - number % 5) / 1000)
+            labelled.append(number)
+            return None if number == 2 else str(number)
+
+        return [Wanted({"question": str(n)}, lambda n=n: label(n)) for n in [*range(count), 0]]
+
+    file = tmp_path / "rows.jsonl"
+    collect(wanted(4), file, 2, lambda done, total: None)
+    with file.open("ab") as kept:
+        kept.write(b'{"inputs": {"question": "4"}, "out')  # what a kill leaves of a row
+    told = []
+    examples = collect(wanted(6), file, 2, lambda done, total: told.append((done, total)))
+    assert sorted(labelled) == list(range(6))
+    assert [example.output for example in examples] == ["0", "1", "3", "4", "5"]
+    assert told == [(5, 6), (6, 6)]
+
+
+BARE = [Question(id="1", question="Q?", answers=["a"])]
+
+
+@pytest.mark.parametrize(
+    ("options", "given", "line"),
+    [
+        ({"questions": 9}, {}, r"optimizer\.questions: 9 of 4 train questions"),
+        ({}, {"trainset": BARE}, "'relevance' learns from the questions' passages, which no train question has"),
+        ({}, {"devset": BARE}, "which no dev question has"),
+        ({"steps": ["decompose"]}, {"trainset": BARE}, "learns from the questions' hops"),
+        ({"labels": "teacher"}, {}, "there is no teacher"),
+        ({}, {"program": RAG(ScriptedRetriever({}))}, "RAG has no step 'self_knowledge'; .*known: reader"),
+        ({}, {"program": RAISF(ScriptedRetriever({}), relevance=False)}, "'relevance' is switched off"),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_anything_is_asked(tmp_path, options, given, line):
+    lm = ScriptedLM(script)
+    with pytest.raises(UserError, match=line) as error:
+        Distill(**options).check(job(tmp_path, lm, **given))
+    assert "\n" not in str(error.value)
+    assert lm.asked == []
+
+
+def test_a_step_that_a_small_model_takes_already_is_refused(tmp_path):
+    some = job(tmp_path, None)
+    some.program.models["relevance"] = object()
+    with pytest.raises(UserError, match=r"program\.steps\.relevance names a small model for it"):
+        Distill().check(some)
+
+
+def test_an_unknown_step_is_one_line():
+    with pytest.raises(UserError, match=r"optimizer\.steps\.0: .*'relevance'.* got 'relevence'") as error:
+        load_config(None, [*WORDS, "optimizer.steps=[relevence]"])
+    assert "\n" not in str(error.value)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("store")
+    before = Path.cwd()
+    os.chdir(folder)
+    yield folder
+    os.chdir(before)
+
+
+def config(store, *words):
+    return load_config(None, [*WORDS, f"tracking.uri=sqlite:///{store}/mlflow.db", *words])
+
+
+@pytest.fixture(scope="module")
+def variant(store):
+    """Compiled in two parts: the first is stopped amid the training."""
+
+    def stop(stage, done, total, remark):
+        if stage == "relevance: training" and done == 3:
+            raise KeyboardInterrupt
+
+    settings = config(store, "optimizer.steps=[relevance]")
+    with pytest.raises(KeyboardInterrupt):
+        compile_variant(settings, report=stop)
+    [killed] = mlflow.search_runs(experiment_names=["atlas"], output_format="list")
+    work = home() / "work" / killed.info.run_id
+    labelled = {file.name: file.read_bytes() for file in work.glob("*.jsonl")}
+    told = []
+    variant = compile_variant(settings, report=lambda stage, *rest: told.append(stage))
+    assert variant.run_id == killed.info.run_id
+    assert not work.exists()
+    assert not {"relevance: examples from train", "relevance: examples from dev"}.intersection(told)
+    kept = mlflow.artifacts.download_artifacts(run_id=variant.run_id, artifact_path="examples")
+    assert {file.name: file.read_bytes() for file in Path(kept).iterdir()} == labelled
+    return variant
+
+
+def judged(variant):
+    steps = [step for row in variant.after.rows for step in row.steps if step["step"] == "relevance"]
+    assert {step["kind"] for step in steps} == {"model"}
+    return [step["outputs"] for step in steps]
+
+
+def test_the_run_holds_the_small_models_and_their_scores(variant):
+    client = mlflow.MlflowClient()
+    names = {item.path for item in client.list_artifacts(variant.run_id, "variant/steps/relevance")}
+    assert {f"variant/steps/relevance/{name}" for name in ("card.json", "model.safetensors")} <= names
+    assert {item.path for item in client.list_artifacts(variant.run_id, "examples")} == {
+        "examples/relevance-dev.jsonl",
+        "examples/relevance-train.jsonl",
+    }
+    scores = variant.as_dict()["steps"]["relevance"]
+    assert set(scores) == {"f1", "precision", "recall", "balanced_accuracy", "n"}
+    assert scores["n"] == 32
+    assert mlflow.get_run(variant.run_id).data.metrics["steps/relevance/f1"] == scores["f1"]
+    assert variant.before.metrics["model_calls"] == 0 < variant.after.metrics["model_calls"]
+    assert variant.after.metrics["lm_calls"] < variant.before.metrics["lm_calls"]
+
+
+def test_scoring_the_run_uses_its_small_models(variant):
+    again = evaluate_variant(variant.config, run_id=variant.run_id)
+    assert judged(again) == judged(variant)
+    assert [row.answer for row in again.after.rows] == [row.answer for row in variant.after.rows]
+
+
+def test_a_config_names_the_small_model_of_a_run(variant, store):
+    source = f"program.steps.relevance=runs:/{variant.run_id}/variant/steps/relevance"
+    named = evaluate_variant(config(store, source))
+    assert judged(named) == judged(variant)
+    with pytest.raises(UserError, match="can't be fetched from sqlite") as error:
+        evaluate_variant(config(store, source.replace(variant.run_id, "0" * 32)))
+    assert "\n" not in str(error.value)
+    with pytest.raises(UserError, match="is a small model for the step 'relevance', not for 'decompose'"):
+        evaluate_variant(config(store, "program.decomposition=true", source.replace(".relevance=", ".decompose=")))
+
+
+def test_the_served_model_uses_them_in_a_fresh_process_without_unpickling(variant, store, tmp_path):
+    row = next(row for row in variant.after.rows if row.scores["model_calls"])
+    script = f"""
+import json
+import cloudpickle
+def refuse(*args, **kwargs):
+    raise AssertionError("something was unpickled")
+cloudpickle.load = cloudpickle.loads = refuse
+import mlflow
+mlflow.set_tracking_uri("{variant.config.tracking.uri}")
+model = mlflow.pyfunc.load_model("runs:/{variant.run_id}/program")
+print(json.dumps(model.predict([{row.question.question!r}])))
+"""
+    result = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr[-2000:]
+    [answer] = json.loads(result.stdout.splitlines()[-1])
+    assert answer["answer"] == row.answer
+    assert [step["kind"] for step in answer["steps"] if step["step"] == "relevance"] == ["model", "model"]
