@@ -115,6 +115,7 @@ class Distill(Optimizer):
     def _fine_tune(self, job: Job, step: Step, train: Sequence[Example], dev: Sequence[Example]) -> StepModel:
         # Imported here: they bring peft and scikit-learn, and a config that names an optimizer needs neither.
         from hoptimizer.models.step_models import load_step_model
+        from hoptimizer.optimizers.calibration import Aim
         from hoptimizer.optimizers.training import ClassifierRecipe, GeneratorRecipe, train_classifier, train_generator
         from hoptimizer.optimizers.training_loop import Progress
 
@@ -122,10 +123,12 @@ class Distill(Optimizer):
             job.report(f"{step}: training", progress.step, progress.steps, f"loss {progress.loss:.3f}")
 
         task = _task(job, step)
-        chosen = {"seed": job.seed} if self.epochs is None else {"seed": job.seed, "epochs": self.epochs}
+        chosen: dict[str, Any] = {"seed": job.seed} | ({"epochs": self.epochs} if self.epochs else {})
         folder = job.folder / step
         if task.labels:
-            train_classifier(task, train, dev, ClassifierRecipe(**chosen), folder, report)
+            # What a small model knows is rare: the best F1 would have it say that it knows everything.
+            aim: Aim = "balanced_accuracy" if step == "self_knowledge" else "f1"
+            train_classifier(task, train, dev, ClassifierRecipe(**chosen, calibrate=aim), folder, report)
         else:
             train_generator(task, train, dev, GeneratorRecipe(**chosen), folder, report)
         return load_step_model(str(folder), step)
