@@ -80,8 +80,9 @@ def measure_encoding(texts: list[str]) -> dict[str, Any]:
     from colbert.infra import ColBERTConfig
     from colbert.modeling.checkpoint import Checkpoint
 
+    from hoptimizer.models.quiet import quiet_loading
     from hoptimizer.retrieval.checkpoint import find_checkpoint
-    from hoptimizer.retrieval.encoder import ColBERTEncoder, quiet_loading
+    from hoptimizer.retrieval.encoder import ColBERTEncoder
 
     checkpoint = find_checkpoint("minilm")
     ours = ColBERTEncoder(checkpoint)

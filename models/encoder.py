@@ -1,8 +1,6 @@
 """Encoders with a classification head: loading them, and running texts through them in batches of like length."""
 
-import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from itertools import groupby
 
 import torch
@@ -15,9 +13,9 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import logging as transformers_logging
 
 from hoptimizer.models.errors import UserError
+from hoptimizer.models.quiet import quiet_loading
 
 # Texts in one forward pass.
 ROWS = 64
@@ -129,19 +127,3 @@ def probabilities(model: PreTrainedModel, tokenizer: PairTokenizer, rows: Sequen
         logits = model(**tokenizer.pad([rows[i] for i in places], device)).logits
         result[places] = logits.float().softmax(-1).cpu()
     return result
-
-
-@contextmanager
-def quiet_loading() -> Iterator[None]:
-    """Load and save without transformers' progress bars, warnings and tables of keys."""
-    shown, verbosity = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
-    transformers_logging.disable_progress_bar()
-    transformers_logging.set_verbosity_error()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        transformers_logging.set_verbosity(verbosity)
-        if shown:
-            transformers_logging.enable_progress_bar()

@@ -20,10 +20,11 @@ from transformers import (
 
 from hoptimizer.models.batching import Batcher
 from hoptimizer.models.card import Card
-from hoptimizer.models.encoder import by_length, cant_load, quiet_loading
+from hoptimizer.models.encoder import by_length, cant_load
 from hoptimizer.models.generation import Generator
 from hoptimizer.models.job import Job
 from hoptimizer.models.loading import best_dtype
+from hoptimizer.models.quiet import quiet_loading
 from hoptimizer.models.texts import parse, prompt
 
 # Texts that a sequence-to-sequence model writes at once.

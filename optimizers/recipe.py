@@ -10,9 +10,9 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hoptimizer.models.card import CARD, Card, read_card, write_card
-from hoptimizer.models.encoder import quiet_loading
 from hoptimizer.models.errors import UserError
 from hoptimizer.models.loading import best_dtype
+from hoptimizer.models.quiet import quiet_loading
 from hoptimizer.optimizers.examples import Example, Task, describe
 from hoptimizer.optimizers.training_loop import Plan, remove_checkpoints, shuffled_batches, training_key
 

@@ -126,12 +126,13 @@ def train_classifier(
         scores = classification_scores(dev_gold, chosen.tolist(), len(places))
         return scores[recipe.calibrate or "f1"], {**scores, "threshold": threshold}
 
+    plan = recipe.plan(draft.key)
     best = Training(
-        masters=Masters(model, recipe.plan(draft.key), dtype),
+        masters=Masters(model, plan, dtype),
         batches=recipe_batches([len(row["input_ids"]) for row in rows], recipe),
         loss=loss,
         evaluate=evaluate,
-        plan=recipe.plan(draft.key),
+        plan=plan,
         folder=folder,
         report=report,
     ).run()
@@ -209,12 +210,13 @@ def train_generator(
             total, tokens = total + trained(**batch).loss.item() * count, tokens + count
         return -total / tokens, {"loss": total / tokens}
 
+    plan = recipe.plan(draft.key)
     best = Training(
-        masters=(masters := Masters(trained, recipe.plan(draft.key), dtype)),
+        masters=(masters := Masters(trained, plan, dtype)),
         batches=recipe_batches([len(row["input_ids"]) for row in rows], recipe),
         loss=loss,
         evaluate=evaluate,
-        plan=recipe.plan(draft.key),
+        plan=plan,
         folder=folder,
         report=report,
     ).run()

@@ -72,12 +72,11 @@ class Program(dspy.Module):
         with ThreadPoolExecutor(1) as pool:
             return pool.submit(contextvars.copy_context().run, asyncio.run, self.aforward(question)).result()
 
-    async def step(self, name: str, *, depth: int = 0, **inputs: Any) -> dspy.Prediction:  # noqa: ANN401 - typed by its signature
+    async def step(self, name: str, **inputs: Any) -> dspy.Prediction:  # noqa: ANN401 - typed by its signature
         """Take one step: ask the small model that took it over, where there is one, else the predictor.
 
         Args:
             name: the attribute that holds the step's predictor.
-            depth: how deep in sub-questions the step stands below the branch that takes it.
             inputs: the fields of its signature; passages are shown to the model as text.
 
         Returns:
@@ -98,7 +97,7 @@ class Program(dspy.Module):
             outputs = {field: prediction.get(field) for field in predictor.signature.output_fields}
         seconds = time.perf_counter() - start
         kind: Literal["model", "lm"] = "model" if model else "lm"
-        current().add(StepRecord(name, kind, asked, outputs, depth, seconds, calls, failure), trace)
+        current().add(StepRecord(name, kind, asked, outputs, seconds=seconds, calls=calls, failure=failure), trace)
         return prediction
 
     def _lm(self, name: str, predictor: dspy.Predict) -> dspy.LM | None:
@@ -116,20 +115,19 @@ class Program(dspy.Module):
         super().load_state(state, allow_unsafe_lm_state=allow_unsafe_lm_state)
         self.layout = state["program"]["layout"]
 
-    async def retrieve(self, query: str, *, k: int | None = None, depth: int = 0) -> list[Passage]:
+    async def retrieve(self, query: str, *, k: int | None = None) -> list[Passage]:
         """Search the corpus.
 
         Args:
             query: a question or sentence.
             k: passages, else the program's own ``k``.
-            depth: how deep in sub-questions the search stands below the branch that makes it.
         """
         if self.retriever is None:
             raise TypeError(f"{type(self).__name__} retrieves: give it a retriever")
         start = time.perf_counter()
         passages = await self.retriever.asearch(query, k or self.k)
         found = {"passages": [passage.id for passage in passages]}
-        current().add(StepRecord("retrieve", "retrieval", {"query": query}, found, depth, time.perf_counter() - start))
+        current().add(StepRecord("retrieve", "retrieval", {"query": query}, found, seconds=time.perf_counter() - start))
         return passages
 
 

@@ -1,14 +1,12 @@
 """Token vectors of passages and queries by a ColBERT checkpoint (Khattab and Zaharia, 2020, section 3.2)."""
 
-import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from transformers import PreTrainedModel
-from transformers.utils import logging as transformers_logging
 
+from hoptimizer.models.quiet import quiet_loading
 from hoptimizer.retrieval.checkpoint import Checkpoint
 from hoptimizer.retrieval.colbert_shim import adapt_colbert_ai
 
@@ -133,19 +131,3 @@ def best_dtype(device: torch.device) -> torch.dtype:
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
     return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
-
-
-@contextmanager
-def quiet_loading() -> Iterator[None]:
-    """Load a model without transformers' progress bar and table of keys, and without colbert-ai's warnings."""
-    shown, verbosity = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
-    transformers_logging.disable_progress_bar()
-    transformers_logging.set_verbosity_error()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        transformers_logging.set_verbosity(verbosity)
-        if shown:
-            transformers_logging.enable_progress_bar()

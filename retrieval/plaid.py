@@ -13,8 +13,9 @@ import numpy as np
 import torch
 
 from hoptimizer.models.errors import UserError
+from hoptimizer.models.quiet import quiet_loading
 from hoptimizer.retrieval.colbert_shim import load_extensions
-from hoptimizer.retrieval.encoder import ColBERTEncoder, quiet_loading
+from hoptimizer.retrieval.encoder import ColBERTEncoder
 from hoptimizer.retrieval.retriever import Progress
 from hoptimizer.retrieval.token_store import TokenStore
 
