@@ -1,8 +1,9 @@
 """What every fine-tuning of a small model shares: the recipe's base, the folder, and where it is computed."""
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -72,6 +73,29 @@ class Draft:
         if not same:
             raise UserError(f"{self._folder}: holds a model of other data or settings; give another folder")
         return card
+
+    def card(self, scores: Mapping[str, float], epoch: int, **own: Any) -> Card:  # noqa: ANN401 - fields of Card
+        """The card of what was trained.
+
+        Args:
+            scores: on dev.
+            epoch: the one that was kept.
+            own: the fields that only models of its kind have.
+        """
+        task, recipe = self._task, self._recipe
+        return Card(
+            step=task.step,
+            inputs=task.inputs,
+            output=task.output,
+            base=recipe.base,
+            max_tokens=recipe.max_tokens,
+            train=self.train,
+            dev=self.dev,
+            recipe=recipe.model_dump(),
+            seed=recipe.seed,
+            scores={**scores, "epoch": float(epoch)},
+            **own,
+        )
 
     def save(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
         """Put the model into the folder; without its card it is not taken for one yet."""

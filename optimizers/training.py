@@ -138,21 +138,13 @@ def train_classifier(
     ).run()
     scores = dict(best.facts)
     threshold = scores.pop("threshold")
-    card = Card(
-        step=task.step,
-        inputs=task.inputs,
-        output=task.output,
+    card = draft.card(
+        scores,
+        best.epoch,
         kind="classifier",
         labels=task.labels,
-        base=recipe.base,
         threshold=threshold,
-        max_tokens=recipe.max_tokens,
         shared_tokens=recipe.shared_tokens,
-        train=draft.train,
-        dev=draft.dev,
-        recipe=recipe.model_dump(),
-        seed=recipe.seed,
-        scores={**scores, "epoch": float(best.epoch)},
     )
     draft.save(model, tokenizer)
     draft.finish(card)
@@ -224,20 +216,8 @@ def train_generator(
         trained.float()
         masters.load(masters.copy())  # what bf16 had rounded
         model = trained.merge_and_unload().to(dtype)
-    card = Card(
-        step=task.step,
-        inputs=task.inputs,
-        output=task.output,
-        kind="generator",
-        listed=task.listed,
-        base=recipe.base,
-        max_tokens=recipe.max_tokens,
-        max_new_tokens=recipe.max_new_tokens,
-        train=draft.train,
-        dev=draft.dev,
-        recipe=recipe.model_dump(),
-        seed=recipe.seed,
-        scores={**best.facts, "epoch": float(best.epoch)},
+    card = draft.card(
+        best.facts, best.epoch, kind="generator", listed=task.listed, max_new_tokens=recipe.max_new_tokens
     )
     draft.save(model, tokenizer)
     results = StepGenerator(folder, card).predict([example.inputs for example in dev])

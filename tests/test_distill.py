@@ -3,8 +3,6 @@
 import asyncio
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import dspy
@@ -12,6 +10,7 @@ import mlflow
 import pytest
 from dspy.utils.exceptions import LMServerError
 from scripted import ScriptedLM, ScriptedRetriever, passage
+from serving import answer_in_fresh_process
 
 from hoptimizer import compile_variant, evaluate_variant, load_config
 from hoptimizer.eval.question import Hop, Question
@@ -283,19 +282,6 @@ def test_a_config_names_the_small_model_of_a_run(variant, store):
 
 def test_the_served_model_uses_them_in_a_fresh_process_without_unpickling(variant, store, tmp_path):
     row = next(row for row in variant.after.rows if row.scores["model_calls"])
-    script = f"""
-import json
-import cloudpickle
-def refuse(*args, **kwargs):
-    raise AssertionError("something was unpickled")
-cloudpickle.load = cloudpickle.loads = refuse
-import mlflow
-mlflow.set_tracking_uri("{variant.config.tracking.uri}")
-model = mlflow.pyfunc.load_model("runs:/{variant.run_id}/program")
-print(json.dumps(model.predict([{row.question.question!r}])))
-"""
-    result = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr[-2000:]
-    [answer] = json.loads(result.stdout.splitlines()[-1])
+    answer = answer_in_fresh_process(variant, row.question.question, tmp_path)
     assert answer["answer"] == row.answer
     assert [step["kind"] for step in answer["steps"] if step["step"] == "relevance"] == ["model", "model"]

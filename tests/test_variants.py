@@ -1,13 +1,11 @@
 """Compiling, scoring, comparing and loading variants on the embedded language model and a real MLflow store."""
 
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import mlflow
 import pytest
+from serving import answer_in_fresh_process
 
 from hoptimizer import Tracker, UserError, compare_variants, compile_variant, evaluate_variant, load_config
 from hoptimizer.comparison import log_comparison
@@ -85,20 +83,7 @@ def test_variants_are_compared_on_the_same_questions(compiled):
 
 
 def test_the_mlflow_model_loads_in_a_fresh_process_without_unpickling(compiled, store):
-    script = f"""
-import json, pickle, sys
-import cloudpickle
-def refuse(*args, **kwargs):
-    raise AssertionError("something was unpickled")
-cloudpickle.load = cloudpickle.loads = refuse
-import mlflow
-mlflow.set_tracking_uri("{compiled.config.tracking.uri}")
-model = mlflow.pyfunc.load_model("runs:/{compiled.run_id}/program")
-print(json.dumps(model.predict([{compiled.after.rows[0].question.question!r}])))
-"""
-    result = subprocess.run([sys.executable, "-c", script], cwd=store, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr[-2000:]
-    [answer] = json.loads(result.stdout.splitlines()[-1])
+    answer = answer_in_fresh_process(compiled, compiled.after.rows[0].question.question, store)
     assert answer["answer"] == compiled.after.rows[0].answer
 
 

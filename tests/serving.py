@@ -1,0 +1,23 @@
+"""A served variant, asked in a process that refuses to unpickle anything."""
+
+import json
+import subprocess
+import sys
+
+
+def answer_in_fresh_process(variant, question, folder):
+    script = f"""
+import json
+import cloudpickle
+def refuse(*args, **kwargs):
+    raise AssertionError("something was unpickled")
+cloudpickle.load = cloudpickle.loads = refuse
+import mlflow
+mlflow.set_tracking_uri("{variant.config.tracking.uri}")
+model = mlflow.pyfunc.load_model("runs:/{variant.run_id}/program")
+print(json.dumps(model.predict([{question!r}])))
+"""
+    result = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr[-2000:]
+    [answer] = json.loads(result.stdout.splitlines()[-1])
+    return answer
