@@ -19,3 +19,9 @@ def published():
     if not SHARED_DATA.is_dir():
         pytest.skip(f"published samples are not at {SHARED_DATA}")
     return SHARED_DATA
+
+
+@pytest.fixture(autouse=True)
+def _no_inherited_tracking_uri():
+    """MLflow leaves the store it was last pointed at in the environment, where the next test's commands would find it."""
+    os.environ.pop("MLFLOW_TRACKING_URI", None)
