@@ -16,6 +16,7 @@ import dspy
 from hoptimizer.config import Config
 from hoptimizer.eval.dataset import DataSet, load
 from hoptimizer.models import build_adapter, build_lm, check_lm
+from hoptimizer.models.errors import UserError
 from hoptimizer.models.home import home
 from hoptimizer.models.step_model import StepModel
 from hoptimizer.optimizers import Optimizer, build_optimizer
@@ -44,8 +45,17 @@ class Workbench:
 
     @cached_property
     def retriever(self) -> Retriever:
-        """The retriever over the data set's corpus; its index is built where there is none."""
+        """The retriever over the data set's corpus; its index is built where there is none.
+
+        Raises:
+            UserError: there is no corpus, or the retriever can't be had.
+        """
         settings = self.config.retriever
+        if not self.data.corpus:
+            raise UserError(
+                f"data set {self.data.name!r} has no corpus to search; add corpus.jsonl to {self.data.folder}, set "
+                "data.corpus, or take a program that does not search: direct or cot"
+            )
         return _retriever(
             _Index(
                 key=f"{settings.model_dump_json(exclude={'k'})} {self.data.corpus.digest}",

@@ -1,7 +1,8 @@
 """The folder a data set lives in: reading, writing, checking and starting one.
 
 ``corpus.jsonl`` holds ``id, title, text``; ``train.jsonl``, ``dev.jsonl`` and ``test.jsonl`` hold questions
-(:class:`hoptimizer.eval.question.Question`). Each file may be CSV or parquet instead, with the same columns.
+(:class:`hoptimizer.eval.question.Question`). Each file may be CSV or parquet instead, with the same columns. Without a
+corpus the questions can be answered by programs that don't search.
 """
 
 import json
@@ -79,11 +80,7 @@ def read_folder(
         report(f"{folder}: {what}; give a data set's folder, or start one with: hop data new {folder}")
         return Corpus([], name), {}
     corpus_path = corpus or _find(folder, "corpus", report)
-    if corpus_path is None:
-        report(f"{folder}: no corpus.jsonl; add one with the fields id, title and text, or set data.corpus")
-        passages: dict[str, Passage] = {}
-    else:
-        passages = read_corpus(corpus_path, report)
+    passages = read_corpus(corpus_path, report) if corpus_path else {}
     # Without a corpus every supporting passage would be reported as unknown.
     known = passages.keys() if passages else None
     splits: dict[str, list[Question]] = {}
@@ -91,6 +88,11 @@ def read_folder(
     for split in SPLITS:
         if path := _find(folder, split, report):
             splits[split] = _read_questions(path, known, ids, report)
+    if corpus_path is None and any(question.passages for questions in splits.values() for question in questions):
+        report(
+            f"{folder}: questions name supporting passages, but there is no corpus.jsonl; add one with the fields id, "
+            "title and text, or set data.corpus"
+        )
     if not splits:
         report(f"{folder}: no train.jsonl, dev.jsonl or test.jsonl (nor .csv, .parquet); add at least one")
     return Corpus(list(passages.values()), name), splits
@@ -214,7 +216,8 @@ def write_folder(out: Path, corpus: Iterable[Passage], splits: Mapping[str, Iter
         UserError: ``out`` exists and isn't empty, or can't be written.
     """
     free_folder(out)
-    files = {"corpus": [{"id": p.id, "title": p.title, "text": p.text} for p in corpus]}
+    passages = [{"id": p.id, "title": p.title, "text": p.text} for p in corpus]
+    files = {"corpus": passages} if passages else {}
     files |= {name: [q.model_dump(exclude_defaults=True) for q in questions] for name, questions in splits.items()}
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -110,6 +110,8 @@ def import_published(
 ) -> Imported:
     """Make a data set's folder from files in a published format. The corpus is the questions' pooled contexts.
 
+    Formats without contexts make a folder without a corpus, for programs that don't search.
+
     Args:
         name: of the format, a key of :data:`hoptimizer.eval.importers_formats.FORMATS`.
         paths: one file, to be divided at random, or one file a split (keys ``train``, ``dev``, ``test``).
@@ -167,7 +169,7 @@ class _Reader:
     def read(self, path: Path) -> list[Question]:
         questions = []
         for number, row in enumerate(read_rows(path), 1):
-            id = row.fields.get("_id") or row.fields.get("id")
+            id = row.fields.get("_id") or row.fields.get("id") or row.fields.get("qid")
             place = f"{path}, item {number}" + (f" ({id})" if id else "")
             item = require(self._item, Row(place, row.fields))
             question = item.convert(self._pool.add, self._chains.get(str(id)))

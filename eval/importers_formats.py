@@ -1,9 +1,11 @@
-"""Published formats of multi-hop data sets: one model a format, which turns an item into a question.
+"""Published formats of question answering data sets: one model a format, which turns an item into a question.
 
-HotpotQA (Yang et al., 2018; distractor setting), 2WikiMultihopQA (Ho et al., 2020) and MuSiQue-Ans (Trivedi et
-al., 2022). Fields that nothing here needs are ignored.
+HotpotQA (Yang et al., 2018; distractor setting), 2WikiMultihopQA (Ho et al., 2020), MuSiQue-Ans (Trivedi et al.,
+2022), StrategyQA (Geva et al., 2021), and lines of question and answers as NQ-open (Lee et al., 2019) has them and
+TriviaQA (Joshi et al., 2017) is passed around in. Fields that nothing here needs are ignored.
 """
 
+import hashlib
 import re
 from abc import abstractmethod
 from collections.abc import Callable
@@ -162,8 +164,45 @@ def _fill_in(question: str, answers: list[str]) -> str:
     return re.sub(r"#(\d+)", answer, question).replace(" ?", "?")
 
 
+class StrategyItem(Published):
+    """An item of StrategyQA: a yes/no question, and the facts that answer it together.
+
+    Its decomposition has no answers to the steps, so there are no hops.
+    """
+
+    id: Text = Field(alias="qid")
+    question: Text
+    answer: bool
+    term: str = ""
+    facts: list[Text] = []
+
+    def convert(self, pool: Pool, decomposition: Decomposition | None) -> Question:
+        """The item as a question; its facts are passages, titled after what the question is about."""
+        return Question(
+            id=self.id,
+            question=self.question,
+            answers=["yes", "true"] if self.answer else ["no", "false"],
+            passages=list(dict.fromkeys(id for fact in self.facts if (id := pool(self.term, fact)))),
+        )
+
+
+class OpenItem(Published):
+    """A question with its answers, without paragraphs."""
+
+    question: Text
+    answer: Annotated[list[Text], Field(min_length=1)]
+
+    def convert(self, pool: Pool, decomposition: Decomposition | None) -> Question:
+        """The item as a question; its id is made of its words."""
+        id = hashlib.sha256("\n".join([self.question, *self.answer]).encode()).hexdigest()[:16]
+        return Question(id=id, question=self.question, answers=list(dict.fromkeys(self.answer)))
+
+
 FORMATS: dict[str, type[Published]] = {
     "hotpotqa": HotpotItem,
     "2wikimultihopqa": WikiItem,
     "musique": MusiqueItem,
+    "strategyqa": StrategyItem,
+    "nq": OpenItem,
+    "triviaqa": OpenItem,
 }

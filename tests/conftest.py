@@ -23,5 +23,5 @@ def published():
 
 @pytest.fixture(autouse=True)
 def _no_inherited_tracking_uri():
-    """MLflow leaves the store it was last pointed at in the environment, where the next test's commands would find it."""
+    """MLflow leaves the store it was last pointed at in the environment, where later tests' commands would find it."""
     os.environ.pop("MLFLOW_TRACKING_URI", None)

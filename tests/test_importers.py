@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from hoptimizer.config import make_config
 from hoptimizer.eval import Question, check, load
 from hoptimizer.eval.importers import divide, import_published, parse_sizes, passage_id
 from hoptimizer.models.errors import UserError
+from hoptimizer.workbench import Workbench
 
 SAMPLES = Path(__file__).parents[2] / "shared" / "data"
 needs_samples = pytest.mark.skipif(not SAMPLES.is_dir(), reason="the published samples (../shared/data) are absent")
@@ -116,6 +118,30 @@ def test_unanswerable_musique_items_are_left_out_and_counted(tmp_path: Path):
     assert made.decomposed == 1
 
 
+def test_strategyqa_has_yes_or_no_and_its_facts_for_passages(tmp_path: Path):
+    item = {
+        "qid": "s1",
+        "term": "Albany",
+        "question": "Is Albany in Georgia smaller than the one in New York?",
+        "answer": True,
+        "facts": ["Albany, Georgia has 75,000 people.", "Albany, New York has 100,000 people."],
+        "decomposition": ["How many live in Albany, Georgia?"],
+    }
+    question, out = one(tmp_path, "strategyqa", item)
+    assert question.answers[0] == "yes"
+    assert [load(str(out)).corpus[id].text for id in question.passages] == item["facts"]
+
+
+def test_questions_with_answers_alone_have_no_corpus(tmp_path: Path):
+    line = {"question": "Who painted the Mona Lisa?", "answer": ["Leonardo da Vinci", "Leonardo", "Leonardo"]}
+    question, out = one(tmp_path, "triviaqa", line)
+    assert question.answers == ["Leonardo da Vinci", "Leonardo"]
+    assert not (out / "corpus.jsonl").exists()
+    config = make_config({"data": str(out), "program": "rag"})
+    assert_one_line(lambda: Workbench(config).program(), ["no corpus", "data.corpus", "direct or cot"])
+    assert Workbench(make_config({"data": str(out), "program": "direct"})).program()
+
+
 def test_contexts_are_pooled_and_one_title_may_have_two_texts(tmp_path: Path):
     other = {
         **HOTPOT,
@@ -207,6 +233,12 @@ BAD_ITEMS: dict[str, tuple[str, object, list[str]]] = {
         ["'question_decomposition[0].answer' is missing"],
     ),
     "another format": ("musique", [HOTPOT], ["item 1 (h1)", "'id' is missing"]),
+    "an answer that is no list": ("nq", [{"question": "Who?", "answer": "Me"}], ["item 1", "'answer' must be a list"]),
+    "an answer that is not yes or no": (
+        "strategyqa",
+        [{"qid": "s1", "question": "Is it?", "answer": "perhaps"}],
+        ["item 1 (s1)", "'answer'"],
+    ),
     "not objects": ("hotpotqa", ["h1"], ["item 1", "expected an object"]),
     "nothing": ("hotpotqa", [], ["no questions"]),
     "unanswerable only": ("musique", [{**MUSIQUE, "answerable": False}], ["no questions with an answer"]),
@@ -274,6 +306,9 @@ def test_bad_files_and_options_are_named(tmp_path: Path):
             {"compositional", "comparison", "bridge_comparison", "inference"},
         ),
         ("musique", "musique/train_100.jsonl", 100, {"2hop", "3hop1", "3hop2", "4hop1", "4hop3"}),
+        ("strategyqa", "strategyqa/train_114.json", 114, set()),
+        ("nq", "nq/open_100.jsonl", 100, set()),
+        ("triviaqa", "triviaqa/open_100.jsonl", 100, set()),
     ],
 )
 def test_the_published_samples_import_whole(tmp_path: Path, name: str, file: str, count: int, types: set[str]):
@@ -283,11 +318,13 @@ def test_the_published_samples_import_whole(tmp_path: Path, name: str, file: str
     assert found.problems == []
     assert sum(split.questions for split in found.splits.values()) == count
     assert {type for split in found.splits.values() for type in split.types} == types
-    assert all(split.with_passages == split.questions for split in found.splits.values())
     data = load(str(out))
+    if not data.corpus:
+        return
+    assert all(split.with_passages == split.questions for split in found.splits.values())
     supported = [q for questions in data.splits.values() for q in questions if q.answers[0] not in ("yes", "no")]
     held = [any(q.answers[0] in data.corpus[id].text + data.corpus[id].title for id in q.passages) for q in supported]
-    assert sum(held) / len(held) > 0.9
+    assert sum(held) >= 0.9 * len(held)
 
 
 @needs_samples
