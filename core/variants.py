@@ -5,21 +5,19 @@ import io
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hoptimizer.config import Config
 from hoptimizer.eval.question import Question
 from hoptimizer.eval.runner import Evaluation, Progress, evaluate
 from hoptimizer.models.errors import UserError
 from hoptimizer.models.home import home
+from hoptimizer.models.small_model import SmallModel
 from hoptimizer.optimizers import Job
 from hoptimizer.programs import Program
 from hoptimizer.report import Report, silent
 from hoptimizer.tracking import STEPS, Tracker
 from hoptimizer.workbench import Workbench, computed_calls
-
-if TYPE_CHECKING:
-    from hoptimizer.models.step_models import SmallModel
 
 _STEP_SCORES = ("f1", "precision", "recall", "balanced_accuracy", "n")
 
@@ -59,6 +57,7 @@ def compile_variant(
     config: Config,
     *,
     split: str = "dev",
+    run_id: str | None = None,
     name: str | None = None,
     fingerprint: str | None = None,
     report: Report = silent,
@@ -71,26 +70,30 @@ def compile_variant(
     Args:
         config: what to compile, for which data, with which optimizer.
         split: what the program is scored on before and after.
+        run_id: the compiled variant to start from, so that one optimizer goes on where another ended; by default the
+            program is uncompiled.
         name: of the run; the program's and the optimizer's by default.
-        fingerprint: identifies the work to be continued; config and split by default.
+        fingerprint: identifies the work to be continued; config, split and start by default.
         report: told about progress.
 
     Raises:
-        UserError: a part of the config can't be had: the data, the language model, the tracking store.
+        UserError: a part of the config can't be had: the data, the language model, the tracking store; or the run to
+            start from holds another program.
     """
     bench = Workbench(config, report)
     trainset = bench.data.split("train")
     devset = bench.data.split("dev")
     scored = bench.data.split(split)
     name = name or f"{config.program.name} {config.optimizer.name}"
-    fingerprint = fingerprint or f"{config.digest} {split}"
+    fingerprint = fingerprint or f"{config.digest} {split}{' from ' + run_id if run_id else ''}"
     tracker = Tracker(config.tracking.uri, config.experiment)
+    state = tracker.load_state(run_id) if run_id else {}
     with bench.active(), tracker.run("compile", name, fingerprint) as run:
         tracker.log_config(config, bench.data)
         tracker.log_questions(bench.data, "train", trainset)
         tracker.log_questions(bench.data, split, scored)
         calls = computed_calls()
-        program = bench.program()
+        program = _program(bench, tracker, run_id, state)
         optimizer = bench.optimizer()
         job = Job(
             program=program,
@@ -105,7 +108,7 @@ def compile_variant(
             report=report,
         )
         optimizer.check(job)
-        before = _evaluate(bench, program, scored, f"{config.program.name} uncompiled on {split}")
+        before = _evaluate(bench, program, scored, f"{config.program.name} {_state(run_id)} on {split}")
         tracker.log_evaluation(before, split, "before")
         report(f"compiling {config.program.name} by {config.optimizer.name}", 0, 0, "")
         with _quiet():
@@ -155,17 +158,27 @@ def evaluate_variant(
     bench = Workbench(config, report)
     questions = bench.data.split(split)
     tracker = Tracker(config.tracking.uri, config.experiment)
-    state = tracker.load_state(run_id) if run_id else None
-    scored = f"{config.program.name} {'of ' + run_id[:8] if run_id else 'uncompiled'}"
+    state = tracker.load_state(run_id) if run_id else {}
+    scored = f"{config.program.name} {_state(run_id)}"
     with bench.active(), tracker.run("eval", name or scored, fingerprint) as run:
         tracker.log_config(config, bench.data)
         tracker.log_questions(bench.data, split, questions)
-        if run_id:
-            tracker.tag("variant", run_id)
-        program = restore(bench, state, models_of(run_id)) if run_id and state else bench.program()
+        program = _program(bench, tracker, run_id, state)
         evaluation = _evaluate(bench, program, questions, f"{scored} on {split}")
         tracker.log_evaluation(evaluation, split, "after")
     return Variant(run.info.run_id, config, run_id is not None, split, evaluation)
+
+
+def _program(bench: Workbench, tracker: Tracker, run_id: str | None, state: dict[str, Any]) -> Program:
+    """The program of a config, uncompiled, or as another run has it; the active one is tagged with that."""
+    if run_id is None:
+        return bench.program()
+    tracker.tag("variant", run_id)
+    return restore(bench, state, models_of(run_id))
+
+
+def _state(run_id: str | None) -> str:
+    return f"of {run_id[:8]}" if run_id else "uncompiled"
 
 
 def models_of(run_id: str) -> str:
@@ -199,12 +212,8 @@ def restore(bench: Workbench, state: dict[str, Any], models: str) -> Program:
     return program
 
 
-def _small_models(program: Program) -> "dict[str, SmallModel]":
+def _small_models(program: Program) -> dict[str, SmallModel]:
     """The small models of a program that lie in folders."""
-    if not program.models:
-        return {}
-    from hoptimizer.models.step_models import SmallModel  # brings torch
-
     return {step: model for step, model in program.models.items() if isinstance(model, SmallModel)}
 
 

@@ -37,12 +37,13 @@ class Card(BaseModel):
         step: name of the step that the model fulfils.
         inputs: the input fields of the step's signature, in the order in which the model reads them.
         output: the signature's output field.
-        kind: ``classifier`` chooses one of ``labels``; ``generator`` writes a text or a list of texts.
-        labels: a classifier's, in the order of its logits. Of two, the second is the positive one.
+        kind: ``classifier`` chooses one of ``labels``; ``confidence`` does by how likely the language model's own
+            answer is, and has no weights; ``generator`` writes a text or a list of texts.
+        labels: of one that chooses; a classifier's in the order of its logits. Of two, the second is the positive one.
         listed: whether a generator's output is a list of texts.
-        base: the model that was fine-tuned, as the recipe named it.
+        base: the model that was fine-tuned, as the recipe named it; or the language model that answers.
         threshold: the least probability of the positive label at which it is chosen; ``None`` chooses the likeliest.
-        max_tokens: where the input is cut.
+        max_tokens: where the input of one that reads is cut.
         shared_tokens: whether a classifier is shown which tokens its two texts share.
         max_new_tokens: the most tokens that a generator writes.
         train: what it learned from.
@@ -58,12 +59,12 @@ class Card(BaseModel):
     step: str = Field(min_length=1)
     inputs: tuple[str, ...] = Field(min_length=1)
     output: str = Field(min_length=1)
-    kind: Literal["classifier", "generator"]
+    kind: Literal["classifier", "confidence", "generator"]
     labels: tuple[Label, ...] = ()
     listed: bool = False
     base: str
     threshold: float | None = Field(default=None, ge=0, le=1)
-    max_tokens: int = Field(ge=8)
+    max_tokens: int = Field(default=512, ge=8)
     shared_tokens: bool = False
     max_new_tokens: int | None = Field(default=None, ge=1)
     train: DataSummary
@@ -79,6 +80,8 @@ class Card(BaseModel):
             raise ValueError("a classifier has two labels or more")
         if self.kind == "generator" and self.max_new_tokens is None:
             raise ValueError("a generator has max_new_tokens")
+        if self.kind == "confidence" and self.threshold is None:
+            raise ValueError("confidence has a threshold")
         if self.threshold is not None and len(self.labels) != 2:
             raise ValueError("a threshold goes with two labels")
         return self

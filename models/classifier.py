@@ -12,10 +12,11 @@ from hoptimizer.models.batching import Batcher
 from hoptimizer.models.card import Card
 from hoptimizer.models.encoder import ROWS, Pair, PairTokenizer, by_length, load_encoder, probabilities
 from hoptimizer.models.loading import best_dtype
+from hoptimizer.models.small_model import SmallModel
 from hoptimizer.models.texts import pair
 
 
-class Classifier:
+class Classifier(SmallModel):
     """A small model that gives an output field one of its labels.
 
     Calls that are under way at the same time share forward passes, in the order of their length.
@@ -29,12 +30,11 @@ class Classifier:
         UserError: the model can't be loaded.
 
     Attributes:
-        folder, card: as given.
         passes: forward passes so far.
     """
 
     def __init__(self, folder: Path, card: Card, device: str | None = None) -> None:
-        self.folder, self.card = folder, card
+        super().__init__(folder, card)
         on = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         model, tokenizer = load_encoder(str(folder), len(card.labels), trained=True)
         self._model = model.to(on, best_dtype(on))
@@ -42,23 +42,11 @@ class Classifier:
         self.passes = 0
 
     async def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """Decide for one set of input fields.
-
-        Args:
-            inputs: the step's input fields; passages as texts.
-
-        Returns:
-            The output field with its label, and ``probability``: of two labels the positive one's, else the chosen's.
-        """
         return await asyncio.wrap_future(self._batcher.submit(pair(inputs, self.card.inputs)))
 
     def predict(self, inputs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Decide for many sets of input fields; in order."""
         return self._decide([pair(one, self.card.inputs) for one in inputs])
-
-    def __deepcopy__(self, memo: dict[int, object]) -> "Classifier":
-        # Copies of a program share their small models: optimizers copy programs by the dozen.
-        return self
 
     @cached_property
     def _batcher(self) -> Batcher[Pair, dict[str, Any]]:

@@ -75,7 +75,7 @@ class Engine:
         templated: whether messages go through the model's chat template; else they follow one another as they are.
     """
 
-    supported_params = frozenset({"response_format"})
+    supported_params = frozenset({"response_format", "logprobs"})
     supports_response_schema = True
 
     def __init__(self, model: str, templated: bool = True) -> None:
@@ -136,6 +136,7 @@ class Engine:
                     top_k=config.top_k,
                     seed=_seed(prompt, config.seed or 0) if temperature > 0 else 0,
                     stop=config.stop,
+                    logprobs=config.logprobs is not None,
                 )
             )
         except GrammarError as error:
@@ -245,5 +246,12 @@ def _response(request: lm15.Request, completion: Completion) -> lm15.Response:
             output_tokens=completion.tokens,
             cache_read_tokens=completion.reused_tokens,
         ),
+        logprobs=_logprobs(completion),
         provider_data={"cut": completion.cut},
     )
+
+
+def _logprobs(completion: Completion) -> tuple[lm15.TokenLogprob, ...] | None:
+    if completion.logprobs is None:
+        return None
+    return tuple(lm15.TokenLogprob(token=token, logprob=logprob) for token, logprob in completion.logprobs)

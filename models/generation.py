@@ -36,6 +36,7 @@ class _Row:
     tokens: list[int] = field(default_factory=list)  # the prompt and what is written
     computed: int = 0  # how many of them have their keys and values in the slot
     reused: int = 0
+    logprobs: list[float] = field(default_factory=list)  # of what is written
     random: torch.Generator | None = None
     writing: bool = False  # past its prompt
     finished: bool = False
@@ -278,12 +279,12 @@ class Generator:
         """Choose the next token of a sequence, and append it with what follows it without a choice."""
         token = self._choose(row, logits, likeliest)
         if row.constraint is not None:
-            self._append(row, row.constraint.take(token))
+            self._append(row, row.constraint.take(token), logits)
             return
         if token in self._ends and not row.job.ignore_end:
             row.finished = True
             return
-        self._append(row, [token])
+        self._append(row, [token], logits)
         text_ends = row.job.stop and any(s in self._decode(row.written[-32:]) for s in row.job.stop)
         if text_ends or len(row.written) >= row.job.max_tokens:
             row.finished = True
@@ -304,8 +305,12 @@ class Generator:
             scores = TopPLogitsWarper(row.job.top_p)(None, scores)
         return int(torch.multinomial(torch.softmax(scores[0], -1), 1, generator=row.random))
 
-    def _append(self, row: _Row, tokens: list[int]) -> None:
+    def _append(self, row: _Row, tokens: list[int], logits: Tensor | None = None) -> None:
+        """Append tokens, of which the first was chosen by ``logits`` if there are any, and the others were not."""
         row.tokens += tokens
+        if row.job.logprobs:
+            chosen = [] if logits is None else [float(logits.float().log_softmax(-1)[tokens[0]])]
+            row.logprobs += chosen + [0.0] * (len(tokens) - len(chosen))
         row.finished = row.constraint is not None and row.constraint.done
 
     def _decode(self, tokens: list[int]) -> str:
@@ -325,6 +330,10 @@ class Generator:
             prompt_tokens=len(row.job.tokens),
             reused_tokens=row.reused,
             tokens=len(row.written),
+            logprobs=self._told(row) if row.job.logprobs else None,
         )
         if row.future.set_running_or_notify_cancel():
             row.future.set_result(completion)
+
+    def _told(self, row: _Row) -> tuple[tuple[str, float], ...]:
+        return tuple(zip(self.tokenizer.batch_decode([[t] for t in row.written]), row.logprobs, strict=True))

@@ -25,6 +25,7 @@ from hoptimizer.models.generation import Generator
 from hoptimizer.models.job import Job
 from hoptimizer.models.loading import best_dtype
 from hoptimizer.models.quiet import quiet_loading
+from hoptimizer.models.small_model import SmallModel
 from hoptimizer.models.texts import parse, prompt
 
 # Texts that a sequence-to-sequence model writes at once.
@@ -55,7 +56,7 @@ def prompt_tokens(tokenizer: PreTrainedTokenizerBase, text: str, max_tokens: int
     return tokenizer(text)["input_ids"][-max_tokens:]
 
 
-class StepGenerator:
+class StepGenerator(SmallModel):
     """A small model that writes an output field; calls that are under way at the same time share batches.
 
     Args:
@@ -65,13 +66,10 @@ class StepGenerator:
 
     Raises:
         UserError: the model can't be loaded.
-
-    Attributes:
-        folder, card: as given.
     """
 
     def __init__(self, folder: Path, card: Card, device: str | None = None) -> None:
-        self.folder, self.card = folder, card
+        super().__init__(folder, card)
         with quiet_loading():
             try:
                 config = AutoConfig.from_pretrained(folder)
@@ -82,24 +80,12 @@ class StepGenerator:
         )
 
     async def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """Write for one set of input fields.
-
-        Args:
-            inputs: the step's input fields; passages as texts.
-
-        Returns:
-            The output field with its text or texts.
-        """
         return self._named(await asyncio.wrap_future(self._submit(inputs)))
 
     def predict(self, inputs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Write for many sets of input fields; in order."""
         futures = [self._submit(one) for one in inputs]
         return [self._named(future.result()) for future in futures]
-
-    def __deepcopy__(self, memo: dict[int, object]) -> "StepGenerator":
-        # Copies of a program share their small models: optimizers copy programs by the dozen.
-        return self
 
     def _submit(self, inputs: dict[str, Any]) -> "Future[str]":
         return self._writer.submit(prompt(inputs, self.card.inputs, self.card.output))

@@ -19,6 +19,7 @@ class Job:
         seed: of the sampling.
         stop: texts at which free text ends, which are left out.
         ignore_end: write ``max_tokens`` whatever the model says, for benchmarks.
+        logprobs: whether to tell how likely each token was.
     """
 
     tokens: list[int]
@@ -30,6 +31,7 @@ class Job:
     seed: int = 0
     stop: tuple[str, ...] = ()
     ignore_end: bool = False
+    logprobs: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class Completion:
         prompt_tokens: tokens of the prompt.
         reused_tokens: how many of them had been computed for an earlier prompt.
         tokens: tokens written.
+        logprobs: each token's text and the logarithm of its probability by the model alone, whatever the grammar
+            forbids; 0 where there was no choice. ``None`` where the job did not ask.
     """
 
     text: str
@@ -51,6 +55,7 @@ class Completion:
     prompt_tokens: int
     reused_tokens: int
     tokens: int
+    logprobs: tuple[tuple[str, float], ...] | None = None
 
 
 @dataclass

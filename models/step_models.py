@@ -5,14 +5,15 @@ from pathlib import Path
 
 from hoptimizer.models.card import read_card
 from hoptimizer.models.classifier import Classifier
+from hoptimizer.models.confidence import Confidence
 from hoptimizer.models.errors import UserError
 from hoptimizer.models.generator import StepGenerator
+from hoptimizer.models.small_model import SmallModel
 
 # What is read of a repository: nothing that could hold code.
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
 
 Fetch = Callable[[str], Path]
-SmallModel = Classifier | StepGenerator
 
 
 def load_step_model(source: str, step: str, fetch: Fetch | None = None, device: str | None = None) -> SmallModel:
@@ -31,6 +32,8 @@ def load_step_model(source: str, step: str, fetch: Fetch | None = None, device: 
     card = read_card(folder)
     if card.step != step:
         raise UserError(f"{source}: is a small model for the step {card.step!r}, not for {step!r}; name it there")
+    if card.kind == "confidence":
+        return Confidence(folder, card)
     if not any(folder.glob("*.safetensors")):
         raise UserError(f"{folder}: no safetensors in it; copy the whole folder that the training wrote")
     if card.kind == "classifier":

@@ -20,7 +20,9 @@ def annotate(
 
     DSPy's optimizers take a demonstration's fields from its example by name. An annotated question knows them all:
     its supporting passages, mixed with ``distractors`` (IRCoT, section 4.2: M of 1 to 3 among a demonstration's
-    paragraphs), its rationale as ``chain``, and one sentence of it as ``thought`` after the ``thoughts`` before it.
+    paragraphs), its rationale as ``chain``, and one sentence of it as ``thought`` after the ``thoughts`` before it;
+    one ``passage`` that is ``relevant`` or not, its hops as ``subquestions``, and these with their answers as
+    ``findings`` (RA-ISF). What a model knows is no annotation: :class:`~hoptimizer.optimizers.distill.Distill` asks it.
 
     Args:
         questions: from the train split.
@@ -28,13 +30,18 @@ def annotate(
         retriever: finds the distractors, so that they look like what a program meets; ``None`` for programs that
             do not retrieve, whose demonstrations have no context.
         distractors: passages that do not support the answer, a question.
-        seed: decides on order, and on which sentence of a rationale is the ``thought``.
+        seed: decides on order, on which sentence of a rationale is the ``thought``, and on which passage is judged.
     """
     found: list[list[Passage]] = [[] for _ in questions]
     if retriever is not None:
         found = retriever.search([question.question for question in questions], _DEPTH)
-    rng = random.Random(seed)
-    return [_example(q, corpus, results, distractors, rng) for q, results in zip(questions, found, strict=True)]
+    rng, judging = random.Random(seed), random.Random(seed)
+    examples = []
+    for question, results in zip(questions, found, strict=True):
+        example = _example(question, corpus, results, distractors, rng)
+        example = _judged(example, question, corpus, results, judging)
+        examples.append(_decomposed(example, question))
+    return examples
 
 
 def _example(
@@ -42,8 +49,7 @@ def _example(
 ) -> dspy.Example:
     example = question.to_dspy()
     gold = [corpus[id] for id in question.passages]
-    others = [passage for passage in found if passage.id not in question.passages]
-    shown = gold + others[:distractors]
+    shown = gold + _others(question, found)[:distractors]
     rng.shuffle(shown)
     if gold and found:
         example = example.copy(context=[str(passage) for passage in shown])
@@ -52,3 +58,28 @@ def _example(
         step = rng.randrange(len(sentences))
         example = example.copy(chain=question.rationale, thoughts=" ".join(sentences[:step]), thought=sentences[step])
     return example.with_inputs("question")
+
+
+def _judged(
+    example: dspy.Example, question: Question, corpus: Corpus, found: list[Passage], rng: random.Random
+) -> dspy.Example:
+    """The example with a passage to judge: as often one that supports the answer as the first found that does not."""
+    others = _others(question, found)
+    if not question.passages or not others:
+        return example
+    relevant = rng.random() < 0.5
+    passage = corpus[rng.choice(question.passages)] if relevant else others[0]
+    return example.copy(passage=str(passage), relevant="yes" if relevant else "no")
+
+
+def _decomposed(example: dspy.Example, question: Question) -> dspy.Example:
+    """The example with its sub-questions, where there are several."""
+    if len(question.hops) < 2:
+        return example
+    findings = [f"{hop.question} {hop.answer}" for hop in question.hops]
+    return example.copy(subquestions=[hop.question for hop in question.hops], findings=findings)
+
+
+def _others(question: Question, found: list[Passage]) -> list[Passage]:
+    """The passages found that do not support the answer."""
+    return [passage for passage in found if passage.id not in question.passages]

@@ -11,6 +11,8 @@ from hoptimizer.eval.rows import read_rows, require
 from hoptimizer.models.errors import UserError
 from hoptimizer.retrieval import Corpus
 
+# The formats whose questions come with distractors.
+_SETS = ("2wikimultihopqa", "hotpotqa", "musique")
 _DATA_FILES = ("*.json", "*.jsonl")
 
 
@@ -45,15 +47,15 @@ def read_sets(data: Path) -> list[RetrievalSet]:
     The rule: in the order of their id's SHA-256, the first 100 questions, or 40 percent where that is fewer, are dev.
 
     Args:
-        data: holds a folder for each format (``hotpotqa``, ``2wikimultihopqa``, ``musique``), and in it ``train*``
-            files, and perhaps ``*decompositions*`` (2WikiMultihopQA's) and ``corpus*`` with more passages.
+        data: holds a folder for a format (``hotpotqa``, ``2wikimultihopqa``, ``musique``) or several, and in it
+            ``train*`` files, and perhaps ``*decompositions*`` (2WikiMultihopQA's) and ``corpus*`` with more passages.
 
     Raises:
         UserError: no such folder is there, or a file is malformed.
     """
-    sets = [_read_set(data / name, name) for name in sorted(FORMATS) if (data / name).is_dir()]
+    sets = [_read_set(data / name, name) for name in _SETS if (data / name).is_dir()]
     if not sets:
-        raise UserError(f"{data}: no folder {' or '.join(sorted(FORMATS))} in it; give the folder that holds them")
+        raise UserError(f"{data}: no folder {' or '.join(_SETS)} in it; give the folder that holds them")
     return sets
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from dspy.utils.exceptions import DSPyError
 
 from hoptimizer.eval.runner import one_line
 from hoptimizer.models.errors import UserError
-from hoptimizer.optimizers.examples import Example, Output
+from hoptimizer.optimizers.examples import Example
 
 Progress = Callable[[int, int], None]
 
@@ -22,19 +22,20 @@ class Wanted:
 
     Attributes:
         inputs: the signature's input fields; passages as texts.
-        label: finds the output; ``None`` where none that is usable comes out.
+        label: makes the example, whose inputs are these and perhaps further ones; ``None`` where no output that is
+            usable comes out.
     """
 
     inputs: dict[str, str]
-    label: Callable[[], Awaitable[Output | None]]
+    label: Callable[[], Awaitable[Example | None]]
 
 
 def collect(wanted: Sequence[Wanted], file: Path, workers: int, progress: Progress) -> list[Example]:
     """Label what is wanted, each once, concurrently; every row is in the file as soon as it is labelled.
 
     Args:
-        wanted: in the order in which the examples are returned, whichever is labelled first; of several with the same
-            inputs the first.
+        wanted: all with the same input fields, in the order in which the examples are returned, whichever is labelled
+            first; of several with the same inputs the first.
         file: JSON lines, ``inputs`` and ``output`` each; rows that it holds already are not labelled again.
         workers: labels under way at once.
         progress: told how many are labelled, of how many.
@@ -45,7 +46,8 @@ def collect(wanted: Sequence[Wanted], file: Path, workers: int, progress: Progre
     unique: dict[str, Wanted] = {}
     for one in wanted:
         unique.setdefault(_key(one.inputs), one)
-    kept = {key: output for key, output in _kept(file).items() if key in unique}
+    names = wanted[0].inputs.keys() if wanted else ()
+    kept = {key: example for key, example in _kept(file, names).items() if key in unique}
     missing = {key: one for key, one in unique.items() if key not in kept}
     file.parent.mkdir(parents=True, exist_ok=True)
     slots = asyncio.Semaphore(workers)
@@ -57,7 +59,8 @@ def collect(wanted: Sequence[Wanted], file: Path, workers: int, progress: Progre
                     kept[key] = await one.label()
                 except DSPyError as error:
                     raise _reason(error, file) from error
-            row = {"inputs": one.inputs, "output": kept[key]}
+            example = kept[key]
+            row = {"inputs": example.inputs, "output": example.output} if example else {"inputs": one.inputs}
             rows.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
             rows.flush()
             progress(len(kept), len(unique))
@@ -71,18 +74,19 @@ def collect(wanted: Sequence[Wanted], file: Path, workers: int, progress: Progre
             asyncio.run(label_all())
         except ExceptionGroup as group:
             raise group.exceptions[0] from None
-    labelled = [(one.inputs, kept[key]) for key, one in unique.items()]
-    return [Example(dict(inputs), output) for inputs, output in labelled if output is not None]
+    return [example for key in unique if (example := kept[key]) is not None]
 
 
-def _kept(file: Path) -> dict[str, Output | None]:
-    """The rows of a file; what a killed process left of one is cut off."""
+def _kept(file: Path, names: Collection[str]) -> dict[str, Example | None]:
+    """The rows of a file by the inputs that were wanted; what a killed process left of one is cut off."""
     if not file.exists():
         return {}
     whole, end, _ = file.read_bytes().rpartition(b"\n")
     os.truncate(file, len(whole) + len(end))
     rows = [json.loads(line) for line in whole.splitlines()]
-    return {_key(row["inputs"]): row["output"] for row in rows}
+    return {
+        _key({name: row["inputs"][name] for name in names}): Example(**row) if "output" in row else None for row in rows
+    }
 
 
 def _key(inputs: dict[str, str]) -> str:

@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -11,10 +12,11 @@ from pydantic import Field
 
 from hoptimizer.eval.metrics import exact_match
 from hoptimizer.eval.question import Question
+from hoptimizer.models.confidence import ANSWER_PROBABILITY, Confidence
 from hoptimizer.models.errors import UserError, nearest
 from hoptimizer.models.step_model import StepModel
 from hoptimizer.optimizers.collecting import Wanted, collect
-from hoptimizer.optimizers.examples import Example, Output, Task, relevance_examples
+from hoptimizer.optimizers.examples import Example, Task, relevance_examples
 from hoptimizer.optimizers.job import Job, Optimizer
 from hoptimizer.programs import Program
 from hoptimizer.programs.trail import Trail, recording
@@ -22,6 +24,7 @@ from hoptimizer.retrieval import Passage
 
 Step = Literal["self_knowledge", "relevance", "decompose"]
 Labels = Literal["annotations", "teacher"]
+SelfKnowledgeModel = Literal["probability", "encoder"]
 Positive = Annotated[int, Field(ge=1)]
 
 # What a step's labels are annotated as, and which questions have it.
@@ -36,13 +39,17 @@ class Distill(Optimizer):
 
     ``self_knowledge`` learns from what the program's own language model answers right without searching (equation 5),
     ``relevance`` and ``decompose`` from the data set's annotations or from a teacher's answers. Epoch and threshold
-    are those that are best on dev. Everything is kept in the job's folder, where a compile that was killed goes on.
+    of what is fine-tuned are those that are best on dev. Everything is kept in the job's folder, where a compile that
+    was killed goes on.
 
     Args:
         steps: which steps small models take over.
         questions: train questions to learn from, drawn at random; all by default.
         labels: ``annotations``: a passage that supports the question is relevant, and its hops are its sub-questions;
             ``teacher``: what ``lm.teacher`` says.
+        self_knowledge: what judges it. ``probability``: how likely the language model's own answer is, with the
+            threshold that is best on train; for language models that tell it (local ones, and servers with
+            ``logprobs``). ``encoder``: a fine-tuned one, which reads the question alone.
         epochs: rounds over the examples at most; by default the recipe's.
     """
 
@@ -51,11 +58,13 @@ class Distill(Optimizer):
         steps: Annotated[tuple[Step, ...], Field(min_length=1)] = ("self_knowledge", "relevance"),
         questions: Positive | None = None,
         labels: Labels = "annotations",
+        self_knowledge: SelfKnowledgeModel = "probability",
         epochs: Positive | None = None,
     ) -> None:
         self.steps = tuple(dict.fromkeys(steps))
         self.questions = questions
         self.labels = labels
+        self.self_knowledge = self_knowledge
         self.epochs = epochs
 
     def check(self, job: Job) -> None:
@@ -77,7 +86,10 @@ class Distill(Optimizer):
         for step in self.steps:
             train = self.gather(job, step, "train", learn)
             dev = self.gather(job, step, "dev", job.devset)
-            compiled.models[step] = self._fine_tune(job, step, train, dev)
+            if step == "self_knowledge" and self.self_knowledge == "probability":
+                compiled.models[step] = self._calibrate(job, train, dev)
+            else:
+                compiled.models[step] = self._fine_tune(job, step, train, dev)
         return compiled
 
     def gather(self, job: Job, step: Step, split: str, questions: Sequence[Question]) -> list[Example]:
@@ -92,7 +104,7 @@ class Distill(Optimizer):
         Raises:
             UserError: a language model fails.
         """
-        task = _task(job, step)
+        task = self._task(job, step)
         wanted = list(self._wanted(job, task, split, questions))
         stage = f"{task.step}: examples from {split}"
         file = job.folder / f"{task.step}-{split}.jsonl"
@@ -102,15 +114,34 @@ class Distill(Optimizer):
         job.report(f"{stage}, {len(examples)} in all{balance}", len(examples), len(examples), "")
         return examples
 
+    def _task(self, job: Job, step: Step) -> Task:
+        task = Task.of(step, getattr(job.program, step).signature)
+        if step == "self_knowledge" and self.self_knowledge == "probability":
+            return replace(task, inputs=(*task.inputs, ANSWER_PROBABILITY))
+        return task
+
     def _wanted(self, job: Job, task: Task, split: str, questions: Sequence[Question]) -> Iterator[Wanted]:
         if task.step == "self_knowledge":
-            yield from _known(job.program, task, questions)
+            yield from _known(job.program, task, questions, measured=self.self_knowledge == "probability")
         elif self.labels == "teacher":
             yield from _taught(_teacher(job, task.step), task, questions)
         elif task.step == "relevance":
             yield from _supported(job, task, questions, every=split == "train")
         else:
             yield from _split_up(questions)
+
+    def _calibrate(self, job: Job, train: Sequence[Example], dev: Sequence[Example]) -> StepModel:
+        from hoptimizer.optimizers.confidence import calibrate_confidence
+
+        if not any(example.inputs[ANSWER_PROBABILITY] for example in train):
+            raise UserError(
+                "optimizer.self_knowledge=probability: the language model does not tell how likely its answers are; "
+                "take optimizer.self_knowledge=encoder, or one that gives logprobs"
+            )
+        folder = job.folder / "self_knowledge"
+        lm = job.program.lms.get("recall") or dspy.settings.lm
+        card = calibrate_confidence(self._task(job, "self_knowledge"), train, dev, lm.model, folder)
+        return Confidence(folder, card)
 
     def _fine_tune(self, job: Job, step: Step, train: Sequence[Example], dev: Sequence[Example]) -> StepModel:
         # Imported here: they bring peft and scikit-learn, and a config that names an optimizer needs neither.
@@ -122,7 +153,7 @@ class Distill(Optimizer):
         def report(progress: Progress) -> None:
             job.report(f"{step}: training", progress.step, progress.steps, f"loss {progress.loss:.3f}")
 
-        task = _task(job, step)
+        task = self._task(job, step)
         chosen: dict[str, Any] = {"seed": job.seed} | ({"epochs": self.epochs} if self.epochs else {})
         folder = job.folder / step
         if task.labels:
@@ -134,22 +165,19 @@ class Distill(Optimizer):
         return load_step_model(str(folder), step)
 
 
-def _task(job: Job, step: Step) -> Task:
-    return Task.of(step, getattr(job.program, step).signature)
-
-
-def _known(program: Program, task: Task, questions: Sequence[Question]) -> Iterator[Wanted]:
+def _known(program: Program, task: Task, questions: Sequence[Question], *, measured: bool) -> Iterator[Wanted]:
     """Whether the program's own language model answers right without searching: exactly, as equation 5 has it."""
     asked = [(question.question, question.answers) for question in questions]
     # Sub-questions are asked this as well, and a model knows more of them.
     asked += [(hop.question, [hop.answer]) for question in questions for hop in question.hops]
     for text, answers in asked:
-        yield Wanted({"question": text}, partial(_knows, program, task, text, answers))
+        yield Wanted({"question": text}, partial(_knows, program, task, text, answers, measured))
 
 
-async def _knows(program: Program, task: Task, question: str, answers: Sequence[str]) -> Output:
-    given = (await _ask(program, "recall", question=question)).answer
-    return task.labels[int(exact_match(given, answers))]
+async def _knows(program: Program, task: Task, question: str, answers: Sequence[str], measured: bool) -> Example:
+    given = await _ask(program, "recall", measured=measured, question=question)
+    inputs = {"question": question} | ({ANSWER_PROBABILITY: given.probability} if measured else {})
+    return Example(inputs, task.labels[int(exact_match(given.answer, answers))])
 
 
 def _supported(job: Job, task: Task, questions: Sequence[Question], *, every: bool) -> Iterator[Wanted]:
@@ -167,13 +195,12 @@ def _supported(job: Job, task: Task, questions: Sequence[Question], *, every: bo
     no, yes = task.labels
     if every:
         contexts: list[list[str]] = [[] for _ in annotated]
-        for example in relevance_examples(annotated, found, contexts, job.corpus, labels=(no, yes)):
-            yield Wanted({key: str(value) for key, value in example.inputs.items()}, partial(_same, example.output))
+        yield from map(_labelled, relevance_examples(annotated, found, contexts, job.corpus, labels=(no, yes)))
         return
     for question, passages in zip(annotated, found, strict=True):
         for passage in passages:
             label = task.labels[passage.id in question.passages]
-            yield Wanted({"question": question.question, "passage": str(passage)}, partial(_same, label))
+            yield _labelled(Example({"question": question.question, "passage": str(passage)}, label))
 
 
 def _split_up(questions: Sequence[Question]) -> Iterator[Wanted]:
@@ -181,11 +208,14 @@ def _split_up(questions: Sequence[Question]) -> Iterator[Wanted]:
     for question in questions:
         if len(question.hops) > 1:
             hops = [hop.question for hop in question.hops]
-            yield Wanted({"question": question.question}, partial(_same, hops))
+            yield _labelled(Example({"question": question.question}, hops))
 
 
-async def _same(output: Output) -> Output:
-    return output
+def _labelled(example: Example) -> Wanted:
+    async def label() -> Example:
+        return example
+
+    return Wanted(example.inputs, label)
 
 
 def _taught(teacher: Program, task: Task, questions: Sequence[Question]) -> Iterator[Wanted]:
@@ -200,8 +230,9 @@ def _taught(teacher: Program, task: Task, questions: Sequence[Question]) -> Iter
             yield Wanted({"question": question.question, "passage": str(passage)}, say)
 
 
-async def _say(teacher: Program, task: Task, **inputs: str | Passage) -> Output | None:
-    return (await _ask(teacher, task.step, **inputs))[task.output] or None
+async def _say(teacher: Program, task: Task, **inputs: str | Passage) -> Example | None:
+    said = (await _ask(teacher, task.step, **inputs))[task.output]
+    return Example({name: str(value) for name, value in inputs.items()}, said) if said else None
 
 
 async def _ask(program: Program, step: str, **inputs: Any) -> dspy.Prediction:  # noqa: ANN401 - as Program.step

@@ -5,7 +5,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import dspy
 
@@ -22,11 +22,11 @@ class Example:
     """One decision of a step.
 
     Attributes:
-        inputs: the signature's input fields; passages as texts.
+        inputs: the signature's input fields, passages as texts; and what else a small model is told.
         output: what the output field should be.
     """
 
-    inputs: dict[str, str | list[str]]
+    inputs: dict[str, Any]
     output: Output
 
 
@@ -79,6 +79,28 @@ def describe(task: Task, examples: Sequence[Example]) -> DataSummary:
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
     counts = Counter(str(example.output) for example in examples) if task.labels else Counter()
     return DataSummary(n=len(examples), classes=dict(sorted(counts.items())), digest=digest)
+
+
+def check_labels(task: Task, examples: Sequence[Example], name: str) -> None:
+    """Make sure that a step which chooses can be learned.
+
+    Args:
+        task: with labels.
+        examples: what to learn from or to be scored on.
+        name: what the error calls them.
+
+    Raises:
+        UserError: a label is missing, or strange.
+    """
+    given = Counter(example.output for example in examples if not isinstance(example.output, list))
+    for label in task.labels:
+        if not given[label]:
+            raise UserError(
+                f"step {task.step!r}: none of the {len(examples)} {name} examples has the label {label!r}; "
+                "take more questions, another source of labels, or leave the step out"
+            )
+    if others := sorted(str(label) for label in given if label not in task.labels):
+        raise UserError(f"step {task.step!r}: {name} examples have the label {others[0]!r}; known: {task.labels}")
 
 
 def relevance_examples(

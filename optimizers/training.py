@@ -1,6 +1,5 @@
 """Fine-tuning a small model that fulfils a step (RA-ISF, section 3.2; cross-entropy, equation 1)."""
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from hoptimizer.models.generator import StepGenerator, load_writer, prompt_token
 from hoptimizer.models.store import resolve
 from hoptimizer.models.texts import pair, prompt, written
 from hoptimizer.optimizers.calibration import Aim, best_threshold, classification_scores
-from hoptimizer.optimizers.examples import Example, Task
+from hoptimizer.optimizers.examples import Example, Task, check_labels
 from hoptimizer.optimizers.recipe import Draft, Recipe, device_and_dtype, freeze_embeddings, recipe_batches
 from hoptimizer.optimizers.training_loop import Masters, Report, Training
 
@@ -89,7 +88,7 @@ def train_classifier(
     """
     places: dict[object, int] = {label: place for place, label in enumerate(task.labels)}
     for name, some in (("train", examples), ("dev", dev)):
-        _check_labels(task, some, name)
+        check_labels(task, some, name)
     draft = Draft(task, recipe, examples, dev, folder)
     if finished := draft.finished():
         return finished
@@ -279,18 +278,6 @@ def _writing_scores(task: Task, dev: Sequence[Example], results: Sequence[dict[s
 
 def _joined(output: object) -> str:
     return "\n".join(output) if isinstance(output, list) else str(output)
-
-
-def _check_labels(task: Task, examples: Sequence[Example], name: str) -> None:
-    given = Counter(example.output for example in examples if not isinstance(example.output, list))
-    for label in task.labels:
-        if not given[label]:
-            raise UserError(
-                f"step {task.step!r}: none of the {len(examples)} {name} examples has the label {label!r}; "
-                "take more questions, another source of labels, or leave the step out"
-            )
-    if others := sorted(str(label) for label in given if label not in task.labels):
-        raise UserError(f"step {task.step!r}: {name} examples have the label {others[0]!r}; known: {task.labels}")
 
 
 def _class_weights(gold: Sequence[int], labels: int) -> Tensor:

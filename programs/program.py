@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import math
 import time
 from abc import abstractmethod
 from concurrent.futures import ThreadPoolExecutor
@@ -72,15 +73,19 @@ class Program(dspy.Module):
         with ThreadPoolExecutor(1) as pool:
             return pool.submit(contextvars.copy_context().run, asyncio.run, self.aforward(question)).result()
 
-    async def step(self, name: str, **inputs: Any) -> dspy.Prediction:  # noqa: ANN401 - typed by its signature
+    async def step(self, name: str, *, measured: bool = False, **inputs: Any) -> dspy.Prediction:  # noqa: ANN401 - typed by its signature
         """Take one step: ask the small model that took it over, where there is one, else the predictor.
 
         Args:
             name: the attribute that holds the step's predictor.
-            inputs: the fields of its signature; passages are shown to the model as text.
+            measured: whether the language model is to tell how likely its output is.
+            inputs: the fields of its signature; passages are shown to the model as text. A small model may take
+                further ones.
 
         Returns:
-            the prediction; every field is ``None`` where the model's output could not be parsed.
+            the prediction; every field is ``None`` where the model's output could not be parsed. ``probability`` is
+            how sure a small model is, or where it was measured, how likely the language model's output was by its own
+            judgement; ``None`` where it doesn't tell.
         """
         predictor: dspy.Predict = getattr(self, name)
         shown = {key: _shown(value) for key, value in inputs.items()}
@@ -92,9 +97,12 @@ class Program(dspy.Module):
             outputs, calls = prediction.toDict(), 0
         else:
             cuttable = [key for key, value in inputs.items() if shown[key] is not value]
+            options = {"config": {"logprobs": True}} if measured else {}
             with dspy.context(trace=trace):
-                prediction, calls, failure = await _fit(predictor, self._lm(name, predictor), shown, cuttable)
+                prediction, calls, failure = await _fit(predictor, self._lm(name, predictor), shown, cuttable, options)
             outputs = {field: prediction.get(field) for field in predictor.signature.output_fields}
+            if measured:
+                prediction.probability = outputs["probability"] = _likelihood(prediction)
         seconds = time.perf_counter() - start
         kind: Literal["model", "lm"] = "model" if model else "lm"
         current().add(StepRecord(name, kind, asked, outputs, seconds=seconds, calls=calls, failure=failure), trace)
@@ -171,15 +179,28 @@ async def _ask(
     return dspy.Prediction(**values, **probability), None
 
 
+def _likelihood(prediction: dspy.Prediction) -> float | None:
+    """The probability of all that was written, by the model that wrote it; its tokens' are taken off the prediction,
+    which demonstrations are made from."""
+    tokens = (prediction.get("logprobs") or {}).get("content")
+    if "logprobs" in prediction:
+        del prediction["logprobs"]
+    return math.exp(sum(token["logprob"] for token in tokens)) if tokens else None
+
+
 async def _fit(
-    predictor: dspy.Predict, lm: dspy.LM | None, inputs: dict[str, Any], cuttable: list[str]
+    predictor: dspy.Predict,
+    lm: dspy.LM | None,
+    inputs: dict[str, Any],
+    cuttable: list[str],
+    options: dict[str, Any],
 ) -> tuple[dspy.Prediction, int, str | None]:
     """Call the predictor; where its prompt outgrows the model's context, drop demonstrations from the front, then
     halve the longest passage, and call again (IRCoT, appendix on prompts). The question is never cut."""
     demos = list(predictor.demos)
     for calls in range(1, 1_000):
         try:
-            return await predictor.acall(lm=lm, demos=demos, **inputs), calls, None
+            return await predictor.acall(lm=lm, demos=demos, **options, **inputs), calls, None
         except AdapterParseError as error:
             blank = dict.fromkeys(predictor.signature.output_fields)
             return dspy.Prediction(**blank), calls, str(error.message or "unparsable output")

@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import dspy
 from pydantic import Field
 
+from hoptimizer.models.confidence import ANSWER_PROBABILITY, Confidence
 from hoptimizer.programs.program import Program
 from hoptimizer.programs.reader import make_reader, read
 from hoptimizer.programs.record import Module, StepRecord
@@ -156,13 +157,27 @@ class RAISF(Program):
         """Whether the model says that it knows the answer; what can't be understood is no."""
         if self.self_knowledge is None:
             return False
+        asked = {"question": question}
+        if self.confident:
+            self.afford("recall", place)
+            asked[ANSWER_PROBABILITY] = (await self.recalled(question, place)).probability
         self.afford("self_knowledge", place)
-        return (await self.ask("self_knowledge", place, question=question)).knows == "yes"
+        return (await self.ask("self_knowledge", place, **asked)).knows == "yes"
 
     async def remember(self, question: str, place: Place) -> str:
         """The answer of the model alone (equation 2)."""
-        self.afford("recall", place)
-        return _stated((await self.ask("recall", place, question=question)).answer)
+        if not self.confident:
+            self.afford("recall", place)
+        return _stated((await self.recalled(question, place)).answer)
+
+    @property
+    def confident(self) -> bool:
+        """Whether self-knowledge is judged by how likely the model's own answer is, which comes first then."""
+        return isinstance(self.models.get("self_knowledge"), Confidence)
+
+    async def recalled(self, question: str, place: Place) -> dspy.Prediction:
+        """What the model alone says, asked once."""
+        return await self.ask("recall", place, measured=self.confident, question=question)
 
     async def relevant(self, question: str, place: Place) -> list[Passage]:
         """The passages found that are judged relevant, each on its own; what can't be understood is not."""
@@ -201,14 +216,14 @@ class RAISF(Program):
         findings = [f"{asked} {answer}" for asked, answer in zip(subquestions, answers, strict=True)]
         return _stated((await self.ask("combine", place, question=question, findings=findings)).answer)
 
-    async def ask(self, name: str, place: Place, **inputs: Any) -> dspy.Prediction:  # noqa: ANN401 - as Program.step
+    async def ask(self, name: str, place: Place, *, measured: bool = False, **inputs: Any) -> dspy.Prediction:  # noqa: ANN401 - as Program.step
         """Take a step, unless it was asked the same before anywhere in the tree.
 
         Steps are what is shared, rather than whole sub-questions: a sub-question's answer depends on how deep it
         stands and below what, and two sub-questions that are part of each other would wait for each other.
         """
         key = (name, *(tuple(value) if isinstance(value, list) else value for value in inputs.values()))
-        return await place.once(key, lambda: self.step(name, **inputs))
+        return await place.once(key, lambda: self.step(name, measured=measured, **inputs))
 
     def below(self, question: str, place: Place, count: int) -> list[Place]:
         """The places of a question's sub-questions."""

@@ -1,6 +1,7 @@
 """A scripted retriever and a scripted language model, for tests of control flow alone."""
 
 import asyncio
+import math
 import re
 
 from dspy.utils import DummyLM
@@ -32,15 +33,16 @@ class ScriptedLM(DummyLM):
     Args:
         script: ``(output field, {input field: text}) -> value``; a tuple is written as it is, without its field.
         delay: ``(output field, inputs) -> seconds`` that a call takes.
+        likelihood: ``(output field, inputs) -> probability`` of what is written, told where a call asks for it.
 
     Attributes:
         asked: output field and inputs of every call, in the order in which they came.
         most: the most calls that were under way at once.
     """
 
-    def __init__(self, script, delay=lambda field, inputs: 0.0):
+    def __init__(self, script, delay=lambda field, inputs: 0.0, likelihood=None):
         super().__init__([])
-        self.script, self.delay = script, delay
+        self.script, self.delay, self.likelihood = script, delay, likelihood
         self.asked: list[tuple[str, dict[str, str]]] = []
         self.running = self.most = 0
 
@@ -55,7 +57,11 @@ class ScriptedLM(DummyLM):
         finally:
             self.running -= 1
         value = self.script(field, inputs)
-        return [value[0] if isinstance(value, tuple) else self._format_answer_fields({field: value})]
+        text = value[0] if isinstance(value, tuple) else self._format_answer_fields({field: value})
+        if self.likelihood is None or not kwargs.get("logprobs"):
+            return [text]
+        logprobs = {"content": [{"token": text, "logprob": math.log(self.likelihood(field, inputs))}]}
+        return [{"text": text, "logprobs": logprobs}]
 
 
 def passage(id: str, text: str = "") -> Passage:

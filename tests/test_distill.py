@@ -12,13 +12,14 @@ from dspy.utils.exceptions import LMServerError
 from scripted import ScriptedLM, ScriptedRetriever, passage
 from serving import answer_in_fresh_process
 
-from hoptimizer import compile_variant, evaluate_variant, load_config
+from hoptimizer import Tracker, compile_variant, evaluate_variant, load_config
 from hoptimizer.eval.question import Hop, Question
 from hoptimizer.models.errors import UserError
 from hoptimizer.models.home import home
 from hoptimizer.optimizers import Job
 from hoptimizer.optimizers.collecting import Wanted, collect
 from hoptimizer.optimizers.distill import Distill
+from hoptimizer.optimizers.examples import Example
 from hoptimizer.programs import RAG, RAISF
 from hoptimizer.retrieval import Corpus
 
@@ -78,9 +79,8 @@ def rows(folder, name):
 
 def test_self_knowledge_is_what_the_model_answers_right_by_itself(tmp_path):
     lm, told = ScriptedLM(script), []
-    program = compiled(
-        job(tmp_path, lm, report=lambda stage, *rest: told.append(stage)), steps=["self_knowledge"], epochs=1
-    )
+    some = job(tmp_path, lm, report=lambda stage, *rest: told.append(stage))
+    program = compiled(some, steps=["self_knowledge"], self_knowledge="encoder", epochs=1)
     expected = {("Question 0?",): "yes", ("Question 1?",): "no", ("Question 2?",): "yes", ("Question 3?",): "no"}
     hops = {(f"Hop {n}.{i}?",): "no" for n in range(4) for i in (1, 2)}
     assert rows(tmp_path, "self_knowledge-train") == expected | hops
@@ -90,6 +90,34 @@ def test_self_knowledge_is_what_the_model_answers_right_by_itself(tmp_path):
     with dspy.context(adapter=dspy.ChatAdapter()):
         record = program(question="Question 9?").steps[0]
     assert (record.step, record.kind, record.calls) == ("self_knowledge", "model", 0)
+
+
+def test_self_knowledge_by_the_probability_of_the_answer_asks_for_it_once(tmp_path):
+    def likelihood(field, inputs):
+        return 0.5 if script(field, inputs) != "?" else 0.3
+
+    program = compiled(job(tmp_path, ScriptedLM(script, likelihood=likelihood)), steps=["self_knowledge"])
+    card = program.models["self_knowledge"].card
+    assert card.threshold == pytest.approx(0.4)
+    assert card.train.classes == {"no": 10, "yes": 2}
+    assert card.scores == {"f1": 1.0, "precision": 1.0, "recall": 1.0, "balanced_accuracy": 1.0, "n": 12.0}
+    asked = [question for question, _ in rows(tmp_path, "self_knowledge-train")]
+    assert asked[:4] == [asked_of(number) for number in range(4)]
+    known, unknown = (run(program, question, likelihood) for question in ("Question 6?", "Question 7?"))
+    assert known == [("recall", "lm", 1), ("self_knowledge", "model", 0), ("settle", "outcome", 0)]
+    assert unknown[:3] == [("recall", "lm", 1), ("self_knowledge", "model", 0), ("retrieve", "retrieval", 0)]
+
+
+def run(program, question, likelihood):
+    program.lms = dict.fromkeys(program.step_names, ScriptedLM(script, likelihood=likelihood))
+    with dspy.context(adapter=dspy.ChatAdapter()):
+        return [(record.step, record.kind, record.calls) for record in program(question=question).steps]
+
+
+def test_a_model_that_does_not_tell_probabilities_is_one_line(tmp_path):
+    with pytest.raises(UserError, match=r"does not tell how likely its answers are; take .*=encoder") as error:
+        compiled(job(tmp_path, ScriptedLM(script)), steps=["self_knowledge"])
+    assert "\n" not in str(error.value)
 
 
 def test_relevance_is_support_and_dev_holds_what_is_found(tmp_path):
@@ -153,7 +181,7 @@ def test_what_was_labelled_is_not_labelled_again_after_a_kill(tmp_path):
         async def label(number):
             await asyncio.sleep((5 - number % 5) / 1000)
             labelled.append(number)
-            return None if number == 2 else str(number)
+            return None if number == 2 else Example({"question": str(number), "length": 1}, str(number))
 
         return [Wanted({"question": str(n)}, lambda n=n: label(n)) for n in [*range(count), 0]]
 
@@ -261,6 +289,19 @@ def test_the_run_holds_the_small_models_and_their_scores(variant):
     assert mlflow.get_run(variant.run_id).data.metrics["steps/relevance/f1"] == scores["f1"]
     assert variant.before.metrics["model_calls"] == 0 < variant.after.metrics["model_calls"]
     assert variant.after.metrics["lm_calls"] < variant.before.metrics["lm_calls"]
+
+
+def test_a_compile_goes_on_from_a_variant(variant, store):
+    few_shot = ["optimizer=labeled_few_shot", "optimizer.layouts=[plain]", "optimizer.k=2"]
+    both = compile_variant(config(store, *few_shot), run_id=variant.run_id)
+    assert judged(both) == judged(variant)
+    assert both.steps == variant.steps
+    assert [row.answer for row in both.before.rows] == [row.answer for row in variant.after.rows]
+    state = Tracker(both.config.tracking.uri, "atlas").load_state(both.run_id)
+    assert len(state["reader"]["demos"]) == 2
+    assert state["program"] == {"layout": "plain", "models": ["relevance"]}
+    again = evaluate_variant(both.config, run_id=both.run_id)
+    assert [row.answer for row in again.after.rows] == [row.answer for row in both.after.rows]
 
 
 def test_scoring_the_run_uses_its_small_models(variant):

@@ -67,11 +67,25 @@ def test_writes_what_transformers_writes(model):
     ours = Generator(folder, device="cpu", dtype=torch.float32)
     reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     prompts = [*_prompts(model, 2), *_prompts(model, 1, facts="")]
-    expected = []
     for prompt in prompts:
-        out = reference.generate(torch.tensor([prompt]), max_new_tokens=12, do_sample=False)
-        expected.append(model.tokenizer.decode(out[0, len(prompt) :], skip_special_tokens=True))
-    assert _texts(ours, prompts, 12) == expected
+        options = {"max_new_tokens": 12, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
+        out = reference.generate(torch.tensor([prompt]), **options)
+        tokens = out.sequences[0, len(prompt) :]
+        written = ours.submit(Job(prompt, 12, logprobs=True)).result()
+        assert written.text == model.tokenizer.decode(tokens, skip_special_tokens=True)
+        expected = torch.cat(out.logits).log_softmax(-1)[range(len(tokens)), tokens].tolist()
+        assert [logprob for _, logprob in written.logprobs] == pytest.approx(expected[: written.tokens], abs=1e-3)
+        assert "".join(token for token, _ in written.logprobs) == written.text
+
+
+def test_dspy_is_told_how_likely_an_answer_is_and_what_the_schema_writes_is_certain(lm):
+    prediction = dspy.Predict("question -> answer")(question="Who wrote Hamlet?", config={"logprobs": True})
+    tokens = prediction.logprobs["content"]
+    assert json.loads("".join(token["token"] for token in tokens)) == {"answer": prediction.answer}
+    free = [token["token"] for token in tokens if token["logprob"] < 0]
+    assert prediction.answer in "".join(free)
+    assert "".join(token["token"] for token in tokens if token["logprob"] == 0).startswith('{\n  "answer"')
+    assert "logprobs" not in dspy.Predict("question -> answer")(question="Who wrote Hamlet?")
 
 
 @pytest.mark.skipif(not torch.cpu._is_avx512_bf16_supported(), reason="measured on CPUs with bf16 products")

@@ -68,7 +68,10 @@ def test_training_examples_carry_every_step_field_of_an_annotated_question():
         question="Where was the director of Kane born?",
         answers=["Kenosha"],
         passages=["kane", "welles"],
-        hops=[Hop(question="Who directed Kane?", answer="Welles", passage="kane")],
+        hops=[
+            Hop(question="Who directed Kane?", answer="Welles", passage="kane"),
+            Hop(question="Where was Welles born?", answer="Kenosha", passage="welles"),
+        ],
         rationale="Welles directed Kane. Welles was born in Kenosha. So the answer is: Kenosha.",
     )
     retriever = ScriptedRetriever({question.question: [passage("kane"), passage("other"), passage("spare")]})
@@ -78,6 +81,11 @@ def test_training_examples_carry_every_step_field_of_an_annotated_question():
     assert example.chain == question.rationale
     assert f"{example.thoughts} {example.thought}".strip() in question.rationale
     assert example.answer == "Kenosha"
+    assert (example.passage in [str(passage("kane")), str(passage("welles"))]) == (example.relevant == "yes")
+    assert example.subquestions == ["Who directed Kane?", "Where was Welles born?"]
+    assert example.findings == ["Who directed Kane? Welles", "Where was Welles born? Kenosha"]
+    judged = {annotate([question], corpus, retriever, distractors=1, seed=seed)[0].relevant for seed in range(9)}
+    assert judged == {"yes", "no"}
     assert annotate([question], corpus, retriever, distractors=1, seed=0) == [example]
 
 

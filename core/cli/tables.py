@@ -39,11 +39,11 @@ def scores(variant: Variant) -> Table:
 
 
 def before_and_after(variant: Variant) -> Table:
-    """Scores of a compiled variant and of its uncompiled self."""
+    """Scores of a compiled variant and of what it was compiled from."""
     if variant.before is None:
         return scores(variant)
     table = _table(f"run {variant.run_id} on {variant.split}, n = {len(variant.after.rows)}", "", *PERCENT, *_COUNTS)
-    table.add_row(f"{variant.config.program.name}, uncompiled", *_metrics(variant.before.metrics))
+    table.add_row(f"{variant.config.program.name}, before compiling", *_metrics(variant.before.metrics))
     table.add_row(f"{variant.config.program.name}, compiled", *_metrics(variant.after.metrics), style="bold")
     table.caption = _failures(variant.after.metrics)
     return table

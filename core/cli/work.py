@@ -8,23 +8,28 @@ from hoptimizer.cli.console import show, working
 from hoptimizer.cli.options import Json, Run, Split, Words, config_of_run, read_words
 
 
-def compile_command(words: Words = None, split: Split = "dev", as_json: Json = False) -> None:
+def compile_command(words: Words = None, run: Run = None, split: Split = "dev", as_json: Json = False) -> None:
     """Compile a program for a data set and keep the variant as an MLflow run.
 
     The program is scored before and after. Give the same command again to continue one that was interrupted.
+
+    With --run, the compile starts from that variant, with its config; settings given here change it, above all the
+    optimizer.
 
     Examples:
 
         hop compile data=atlas program=ircot
 
         hop compile my.yaml lm.default=openai/gpt-4o-mini optimizer.max_bootstrapped_demos=2
+
+        hop compile --run 1f2e3d optimizer=distill
     """
     from hoptimizer.cli import tables
     from hoptimizer.variants import compile_variant
 
-    config = read_words(words)
     with working() as report:
-        variant = compile_variant(config, split=split, report=report)
+        config = config_of_run(run, words) if run else read_words(words)
+        variant = compile_variant(config, split=split, run_id=run, report=report)
     show(variant.as_dict(), as_json, tables.before_and_after(variant))
 
 
