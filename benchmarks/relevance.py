@@ -3,11 +3,14 @@
     python benchmarks/relevance.py --data DIR [--retriever bm25] [--questions N] [--epochs N] [--hops] [--json]
 
 DIR holds 2wikimultihopqa's published files (see hoptimizer.optimizers.colbert_data). The encoder learns from the train
-questions; an eighth of them decides on epoch and threshold; the dev questions, unseen by all this, are scored.
+questions; an eighth of them decides on epoch and threshold; the dev questions, unseen by all this, are scored. Beside
+it, what the embedded language model says of the same passages when it is asked.
 """
 
 import argparse
+import asyncio
 import json
+import random
 import sys
 import tempfile
 import time
@@ -15,23 +18,32 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import dspy
 import torch
 from rich.console import Console
 from rich.progress import Progress as Bar
 
+from hoptimizer.eval.question import Question
+from hoptimizer.models import LMSettings, build_adapter, build_lm
 from hoptimizer.models.classifier import Classifier
 from hoptimizer.models.errors import UserError
+from hoptimizer.optimizers.annotate import annotate
 from hoptimizer.optimizers.calibration import classification_scores
 from hoptimizer.optimizers.colbert_data import Asked, RetrievalSet, read_sets
 from hoptimizer.optimizers.examples import Example, Task, relevance_examples
+from hoptimizer.optimizers.layout import LAYOUTS
 from hoptimizer.optimizers.training import ClassifierRecipe, train_classifier
 from hoptimizer.optimizers.training_loop import Progress
+from hoptimizer.programs import RAISF, Program
+from hoptimizer.programs.trail import Trail, recording
 from hoptimizer.retrieval import Passage, Retriever, RetrieverSettings, build_retriever
 
 K = 5
 # The title and the first sentence tell what a passage is about; more takes longer and teaches less.
 MAX_TOKENS = 64
 DATA = "2wikimultihopqa"
+LM = "local/smollm2-135m-instruct"
+SEED = 7
 TASK = Task(step="relevant", inputs=("question", "passage"), output="relevant", labels=(False, True))
 
 
@@ -74,6 +86,36 @@ def measure(
     }
 
 
+def prompted(one: RetrievalSet, retriever: Retriever) -> dict[str, dict[str, float]]:
+    """What the embedded language model says of what is retrieved for the dev questions, by how it is asked."""
+    asked = [(a.question, found) for a, found in zip(one.dev, search(retriever, one.dev), strict=True)]
+    gold = [int(passage.id in question.passages) for question, found in asked for passage in found]
+    trainset = annotate([a.question for a in one.train], one.corpus, retriever, distractors=0, seed=SEED)
+    random.Random(SEED).shuffle(trainset)
+    scores = {}
+    with dspy.context(lm=build_lm(LMSettings(model=LM, max_tokens=16)), adapter=build_adapter()):
+        for layout in LAYOUTS:
+            for demos in (0, 4):
+                program = RAISF(retriever, k=K)
+                program.layout = layout
+                if demos:
+                    program = dspy.LabeledFewShot(k=demos).compile(program, trainset=trainset)
+                said = asyncio.run(judge(program, asked))
+                scores[f"{layout}, {demos} demonstrations"] = classification_scores(gold, said, 2)
+    return scores
+
+
+async def judge(program: Program, asked: Sequence[tuple[Question, list[Passage]]]) -> list[int]:
+    """Whether the program's relevance step takes each passage for relevant."""
+    with recording(Trail()):
+        steps = [
+            program.step("relevance", question=question.question, passage=passage)
+            for question, found in asked
+            for passage in found
+        ]
+        return [int(judged.relevant == "yes") for judged in await asyncio.gather(*steps)]
+
+
 def search(retriever: Retriever, asked: Sequence[Asked]) -> list[list[Passage]]:
     """What is retrieved for each question."""
     return retriever.search([a.question.question for a in asked], K)
@@ -107,6 +149,7 @@ def main() -> None:
         retriever = build_retriever(RetrieverSettings(name=arguments.retriever), one.corpus)
         with tempfile.TemporaryDirectory() as temporary:
             figures = measure(one, retriever, arguments.questions, recipe, Path(temporary), arguments.hops)
+        figures["prompted"] = prompted(one, retriever)
     except UserError as error:
         sys.exit(str(error))
     if arguments.json:

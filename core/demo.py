@@ -6,27 +6,28 @@ from typing import Any
 
 from hoptimizer.config import Config, load_config
 from hoptimizer.eval import statistics
-from hoptimizer.eval.runner import Evaluation
 from hoptimizer.report import Report, silent
 from hoptimizer.variants import Variant, compile_variant, evaluate_variant
 
 SPLIT = "test"
 
-UNCOMPILED = ("direct",)
-COMPILED = ("rag", "ircot")
-
-# Sized so that the whole demo takes minutes on two cores; the README shows a compile at full size.
+# Sized so that the whole demo takes minutes on two cores.
 COMMON = ("data.name=atlas", "data.dev=20", "lm.default.max_tokens=48")
 SETTINGS = {
     "direct": (),
-    "rag": ("retriever.k=2", "optimizer=bootstrap_few_shot"),
-    "ircot": (
-        "retriever.k=2",
-        "program.max_steps=4",
-        "program.max_passages=4",
-        "program.reader=direct",
-        "optimizer=labeled_few_shot",
-    ),
+    "rag": ("retriever.k=2",),
+    "ircot": ("retriever.k=2", "program.max_steps=4", "program.max_passages=4", "program.reader=direct"),
+    "ra_isf": ("retriever.k=2", "program.max_depth=1", "program.max_subquestions=2"),
+}
+# The optimizers of a program, each going on where the one before it ended.
+STAGES: dict[str, list[Sequence[str]]] = {
+    "direct": [],
+    "rag": [("optimizer=bootstrap_few_shot",)],
+    "ircot": [("optimizer=labeled_few_shot",)],
+    "ra_isf": [
+        ("optimizer=labeled_few_shot",),
+        ("optimizer=distill", "optimizer.questions=60", "optimizer.epochs=2"),
+    ],
 }
 
 
@@ -36,7 +37,7 @@ def demo_config(program: str, overrides: Sequence[str] = ()) -> Config:
 
 
 def run_demo(overrides: Sequence[str] = (), report: Report = silent) -> dict[str, Any]:
-    """Score ``direct``, and ``rag`` and ``ircot`` before and after compiling them, on the test split of atlas.
+    """Score ``direct``, and ``rag``, ``ircot`` and ``ra_isf`` before and after compiling them, on atlas' test split.
 
     Args:
         overrides: ``key=value`` arguments for every config, e.g. where runs are tracked.
@@ -47,18 +48,30 @@ def run_demo(overrides: Sequence[str] = (), report: Report = silent) -> dict[str
         with uncompiled, ``parse_failures`` and ``seconds``.
     """
     start = time.perf_counter()
-    variants = [evaluate_variant(demo_config(name, overrides), split=SPLIT, report=report) for name in UNCOMPILED]
-    for name in COMPILED:
-        config = demo_config(name, overrides)
-        variants.append(evaluate_variant(config, split=SPLIT, report=report))
-        variants.append(compile_variant(config, split=SPLIT, report=report))
+    variants, comparisons = [], []
+    for name, stages in STAGES.items():
+        before = evaluate_variant(demo_config(name, overrides), split=SPLIT, report=report)
+        variants.append(before)
+        if stages:
+            after = _compile(name, overrides, report)
+            variants.append(after)
+            comparisons.append(_compared(before, after))
     failures = sum(variant.after.metrics["parse_failures"] for variant in variants)
     return {
         "variants": [_row(variant) for variant in variants],
-        "comparisons": [_compared(variant, variant.before) for variant in variants if variant.before],
+        "comparisons": comparisons,
         "parse_failures": int(failures),
         "seconds": time.perf_counter() - start,
     }
+
+
+def _compile(name: str, overrides: Sequence[str], report: Report) -> Variant:
+    """Compile a program in all its stages; the last is scored on the split that is shown, those before it on dev."""
+    *earlier, last = STAGES[name]
+    run_id = None
+    for stage in earlier:
+        run_id = compile_variant(demo_config(name, [*stage, *overrides]), run_id=run_id, report=report).run_id
+    return compile_variant(demo_config(name, [*last, *overrides]), split=SPLIT, run_id=run_id, report=report)
 
 
 def _row(variant: Variant) -> dict[str, Any]:
@@ -71,11 +84,11 @@ def _row(variant: Variant) -> dict[str, Any]:
     }
 
 
-def _compared(variant: Variant, before: Evaluation) -> dict[str, Any]:
-    metric = variant.config.metric
-    paired = statistics.compare(before.scores(metric), variant.after.scores(metric), seed=variant.config.seed)
+def _compared(before: Variant, after: Variant) -> dict[str, Any]:
+    metric = after.config.metric
+    paired = statistics.compare(before.after.scores(metric), after.after.scores(metric), seed=after.config.seed)
     return {
-        "program": variant.config.program.name,
+        "program": after.config.program.name,
         "metric": metric,
         "before": paired.before.mean,
         "after": paired.after.mean,

@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,12 +18,15 @@ from hoptimizer.config import Config, explain, load_config, read_mapping
 from hoptimizer.eval.dataset import load
 from hoptimizer.eval.metrics import METRICS
 from hoptimizer.models.errors import UserError, nearest
+from hoptimizer.programs.record import COUNTS
 
 NAME = "name"  # the axis along which named cells differ
 
 # What a study has one of, and where the file says it.
 _ONE = {"tracking": "under base", "metric": "under base", "seed": "as seeds, a list beside base"}
 _HIDDEN = "***"
+_FIGURES = tuple(dict.fromkeys([*METRICS, *COLUMNS, *COUNTS, "seconds_per_question"]))
+_STEP_SCORE = re.compile(r"steps/\w+/\w+")
 
 
 def _listed(value: object) -> object:
@@ -84,6 +88,7 @@ class StudyFile(BaseModel):
         rows: the axes (``name`` and the grid's keys) that the table's rows stand for; those not in ``columns`` by
             default.
         columns: the axes that the table's columns stand for.
+        figures: the metrics and counts that the table shows; by default those that every comparison shows.
         plot: a curve to draw.
     """
 
@@ -97,6 +102,7 @@ class StudyFile(BaseModel):
     compile: bool = False
     rows: Keys = []
     columns: Keys = []
+    figures: Keys = []
     plot: Plot | None = None
 
     @property
@@ -141,9 +147,12 @@ class StudyFile(BaseModel):
             for value in self.grid[self.plot.x]:
                 if isinstance(value, bool) or not isinstance(value, int | float):
                     raise UserError(f"plot.x: {self.plot.x} takes the value {label(value)!r}; expected numbers alone")
-            known = dict.fromkeys([*METRICS, *COLUMNS])
-            if self.plot.y is not None and self.plot.y not in known:
-                raise UserError(f"plot.y: there is no metric {self.plot.y!r}; {nearest(self.plot.y, known)}")
+        named = [("figures", name) for name in self.figures]
+        named += [("plot.y", self.plot.y)] if self.plot and self.plot.y else []
+        for where, name in named:
+            if name not in _FIGURES and not _STEP_SCORE.fullmatch(name):
+                near = nearest(name, _FIGURES)
+                raise UserError(f"{where}: there is no metric or count {name!r}, nor is it steps/STEP/SCORE; {near}")
 
 
 @dataclass(frozen=True)
@@ -182,11 +191,13 @@ class Study:
         name: the file's name without its ending.
         file: how its results are shown.
         cells: what it runs, in order.
+        run_id: the compiled variant that every cell starts from, or ``None``.
     """
 
     name: str
     file: StudyFile
     cells: list[Cell]
+    run_id: str | None = None
 
     @property
     def config(self) -> Config:
@@ -201,15 +212,19 @@ class Study:
     @cached_property
     def digest(self) -> str:
         """Hash of what is run; how it is shown may change in the file, and nothing is run again."""
-        return _hash(self.file.split, *(cell.digest for cell in self.cells))
+        return _hash(self.file.split, *(cell.digest for cell in self.cells), *([self.run_id] if self.run_id else []))
 
 
-def load_study(path: Path, overrides: Sequence[str] = ()) -> Study:
+def load_study(
+    path: Path, overrides: Sequence[str] = (), *, run_id: str | None = None, config: Mapping[str, Any] | None = None
+) -> Study:
     """Read a study file, and validate the config and the data of every cell in it.
 
     Args:
         path: the YAML file.
         overrides: ``key=value`` arguments that change ``base``.
+        run_id: a compiled variant that every cell starts from.
+        config: that variant's, as plain data; ``base`` changes it.
 
     Raises:
         UserError: the file or the config of a cell is malformed, or its data can't be had; the message names the file,
@@ -222,6 +237,9 @@ def load_study(path: Path, overrides: Sequence[str] = ()) -> Study:
         raise UserError(f"{path}: {explain(error, StudyFile)}") from None
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
+    if config:
+        base = OmegaConf.to_container(OmegaConf.merge(config, file.base))
+        file = file.model_copy(update={"base": base})
     sizes: dict[str, tuple[str, int]] = {}
     seeds: Sequence[int | None] = file.seeds or [None]
     cells = []
@@ -244,7 +262,7 @@ def load_study(path: Path, overrides: Sequence[str] = ()) -> Study:
                     n=n,
                 )
             )
-    return Study(path.stem, file, cells)
+    return Study(path.stem, file, cells, run_id)
 
 
 def _places(file: StudyFile) -> list[tuple[dict[str, Any], dict[str, Any], bool]]:

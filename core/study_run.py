@@ -123,7 +123,9 @@ def _run_cell(study: Study, cell: Cell, tracker: Tracker, report: Report) -> Out
 
         run = compile_variant if cell.compiled else evaluate_variant
         try:
-            run_id = run(cell.config, split=split, name=name, fingerprint=fingerprint, report=inner).run_id
+            run_id = run(
+                cell.config, split=split, run_id=study.run_id, name=name, fingerprint=fingerprint, report=inner
+            ).run_id
         except UserError as error:
             failure, details = _one_line(error), ""
         except Exception as error:  # noqa: BLE001 - whatever a cell dies of, the others have their turn

@@ -78,7 +78,7 @@ def aggregate(study: Study, outcomes: Sequence[tuple[Cell, dict[str, float]]]) -
         study: what was run.
         outcomes: each cell with its scores, of which a failed one has none.
     """
-    wanted = list(dict.fromkeys([study.config.metric, *COLUMNS, *_plotted(study)]))
+    wanted = list(dict.fromkeys([study.config.metric, *COLUMNS, *study.file.figures, *_plotted(study)]))
     groups: dict[str, list[tuple[Cell, dict[str, float]]]] = {}
     for cell, metrics in outcomes:
         groups.setdefault(cell.name, []).append((cell, metrics))
@@ -118,7 +118,7 @@ def _crossed(study: Study, lines: Sequence[Line]) -> Sheet:
 
 def _complete(study: Study, lines: Sequence[Line]) -> Sheet:
     axes = [*study.file.rows, *study.file.columns]
-    names = [name for name in COLUMNS if any(name in line.estimates for line in lines)]
+    names = [name for name in study.file.figures or COLUMNS if any(name in line.estimates for line in lines)]
     counts = {"n": [str(line.n) for line in lines]} if len({line.n for line in lines}) > 1 else {}
     if any(line.failed for line in lines):
         counts["finished"] = [f"{line.seeds} of {line.seeds + line.failed}" for line in lines]

@@ -293,10 +293,11 @@ class Tracker:
         return Predictions(split, run.data.tags.get(_PREFIX + "data_digest", ""), table)
 
     def metrics(self, run_id: str, split: str) -> dict[str, float]:
-        """A run's scores on a split, after compiling where it compiled."""
+        """A run's scores on a split, after compiling where it compiled, and those of its small models' steps."""
         logged = self.get(run_id).data.metrics
         names = {name: name.removeprefix(f"{split}/") for name in logged if name.startswith(f"{split}/")}
-        return {name: logged[key] for key, name in names.items() if "/" not in name}
+        steps = {name: score for name, score in logged.items() if name.startswith("steps/")}
+        return {name: logged[key] for key, name in names.items() if "/" not in name} | steps
 
     def runs(self) -> list[Run]:
         """Finished runs of the experiment that compiled or scored a program, oldest first."""

@@ -200,14 +200,15 @@ def restore(bench: Workbench, state: dict[str, Any], models: str) -> Program:
     program = bench.program()
     steps = [name for name, _ in program.named_predictors()]
     kept = sorted(set(state) - {"program"})
-    if sorted(steps) != kept:
+    if strange := sorted(set(steps) - set(kept)):
         raise UserError(
-            f"the run's program has the steps {', '.join(kept)}, not {', '.join(steps)}: leave program.name and "
+            f"the run's program has the steps {', '.join(kept)}, not {', '.join(strange)}: leave program.name and "
             "program.reader as the run has them"
         )
-    program.load_state(state)
+    # Steps that settings switched off, as an ablation does, are left out.
+    program.load_state({name: state[name] for name in [*steps, "program"]})
     for step in state["program"].get("models", []):
-        if step not in program.models:
+        if step in steps and step not in program.models:
             program.models[step] = bench.step_model(f"{models}/{step}", step)
     return program
 

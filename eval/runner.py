@@ -13,7 +13,7 @@ from hoptimizer.eval.dataset import Question
 from hoptimizer.eval.metrics import score_prediction
 from hoptimizer.models.errors import UserError
 from hoptimizer.programs.program import Program
-from hoptimizer.programs.record import counts
+from hoptimizer.programs.record import counts, solved
 
 Progress = Callable[[int, int, dict[str, float]], None]
 """Called after each question with how many are done, of how many, and the mean scores so far."""
@@ -133,7 +133,8 @@ async def _ask(program: Program, question: Question) -> Row:
             raise error.__cause__ from None
         failure = one_line(error)
         prediction = dspy.Prediction(answer="", passages=[], steps=[])
-    scores = score_prediction(question, prediction) | counts(prediction.steps)
+    scores, counted = score_prediction(question, prediction), counts(prediction.steps)
+    scores |= counted | solved(counted, scores["em"])
     scores["seconds"] = time.perf_counter() - start
     passages = [passage.id for passage in prediction.passages]
     steps = [record.as_dict() for record in prediction.steps]

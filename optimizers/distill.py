@@ -50,7 +50,10 @@ class Distill(Optimizer):
         self_knowledge: what judges it. ``probability``: how likely the language model's own answer is, with the
             threshold that is best on train; for language models that tell it (local ones, and servers with
             ``logprobs``). ``encoder``: a fine-tuned one, which reads the question alone.
-        epochs: rounds over the examples at most; by default the recipe's.
+        base: what is fine-tuned: a name of the weights store, a folder or a hub id; by default a small encoder for
+            steps that choose and a small language model for steps that write.
+        epochs: rounds over the examples at most; by default the recipe's, as for the rest.
+        learning_rate: at its peak.
     """
 
     def __init__(
@@ -59,13 +62,16 @@ class Distill(Optimizer):
         questions: Positive | None = None,
         labels: Labels = "annotations",
         self_knowledge: SelfKnowledgeModel = "probability",
+        base: Annotated[str, Field(min_length=1)] | None = None,
         epochs: Positive | None = None,
+        learning_rate: Annotated[float, Field(gt=0)] | None = None,
     ) -> None:
         self.steps = tuple(dict.fromkeys(steps))
         self.questions = questions
         self.labels = labels
         self.self_knowledge = self_knowledge
-        self.epochs = epochs
+        chosen = {"base": base, "epochs": epochs, "learning_rate": learning_rate}
+        self.recipe = {key: value for key, value in chosen.items() if value is not None}
 
     def check(self, job: Job) -> None:
         if self.questions is not None and self.questions > len(job.trainset):
@@ -154,7 +160,7 @@ class Distill(Optimizer):
             job.report(f"{step}: training", progress.step, progress.steps, f"loss {progress.loss:.3f}")
 
         task = self._task(job, step)
-        chosen: dict[str, Any] = {"seed": job.seed} | ({"epochs": self.epochs} if self.epochs else {})
+        chosen: dict[str, Any] = {"seed": job.seed, **self.recipe}
         folder = job.folder / step
         if task.labels:
             # What a small model knows is rare: the best F1 would have it say that it knows everything.

@@ -1,6 +1,6 @@
 """What a program did for one question, step by step."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
@@ -8,6 +8,13 @@ Module = Literal["self_knowledge", "relevance", "decomposition", "unknown"]
 """What settles a question of RA-ISF; ``unknown`` is what none of its modules could."""
 
 MODULES: tuple[Module, ...] = get_args(Module)
+
+COUNTS = (
+    *("lm_calls", "model_calls", "retrievals", "iterations", "parse_failures", "subquestions"),
+    *(f"by_{module}" for module in MODULES),
+    *(f"solved_by_{module}" for module in MODULES),
+)
+"""Names of what :func:`counts` and :func:`solved` give."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,3 +74,13 @@ def counts(records: Iterable[StepRecord]) -> dict[str, float]:
         settled = {row.outputs["by"] for row in outcomes if row.depth == 0}
         result |= {f"by_{module}": float(module in settled) for module in MODULES}
     return result
+
+
+def solved(counted: Mapping[str, float], em: float) -> dict[str, float]:
+    """1 for what settled a question and was right, else 0 (RA-ISF, table 7: the correct problems of each module).
+
+    Args:
+        counted: of :func:`counts`.
+        em: whether the question's answer is right.
+    """
+    return {f"solved_{name}": value * em for name, value in counted.items() if name.startswith("by_")}

@@ -310,6 +310,11 @@ def test_scoring_the_run_uses_its_small_models(variant):
     assert [row.answer for row in again.after.rows] == [row.answer for row in variant.after.rows]
 
 
+def test_an_ablation_of_the_run_leaves_out_the_steps_that_are_switched_off(variant, store):
+    without = evaluate_variant(config(store, "program.relevance=false"), run_id=variant.run_id)
+    assert without.after.metrics["model_calls"] == without.after.metrics["retrievals"] == 0
+
+
 def test_a_config_names_the_small_model_of_a_run(variant, store):
     source = f"program.steps.relevance=runs:/{variant.run_id}/variant/steps/relevance"
     named = evaluate_variant(config(store, source))

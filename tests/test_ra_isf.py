@@ -457,3 +457,5 @@ def test_it_runs_on_the_embedded_model_without_a_parse_failure(adapter):
     assert all(row.scores["lm_calls"] >= 2 and row.answer for row in evaluation.rows)
     settled = ("by_self_knowledge", "by_relevance", "by_decomposition", "by_unknown")
     assert sum(evaluation.metrics[name] for name in settled) == 1
+    right = sum(evaluation.metrics[f"solved_{name}"] for name in settled)
+    assert right == pytest.approx(evaluation.metrics["em"])

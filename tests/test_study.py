@@ -11,7 +11,7 @@ import mlflow
 import pytest
 import yaml
 
-from hoptimizer import UserError, load_study, run_study, study_run
+from hoptimizer import UserError, compile_variant, load_config, load_study, run_study, study_run
 from hoptimizer.cli import main
 from hoptimizer.eval.folder import new
 from hoptimizer.study_table import sheets
@@ -140,6 +140,7 @@ def test_arguments_change_the_base_and_the_file_decides_what_is_run(write):
         ({"grid": {"retriever.k": [1], "program": ["rag"]}, "rows": "program"}, ["rows: retriever.k", "columns"]),
         ({"grid": {"program": ["rag"]}, "plot": {"x": "program"}}, ["plot.x", "'rag'", "numbers"]),
         ({"grid": {"retriever.k": [1]}, "plot": {"x": "retriever.k", "y": "f2"}}, ["plot.y", "'f2'"]),
+        ({"grid": {"retriever.k": [1]}, "figures": "lm_call"}, ["figures", "'lm_call'", "did you mean 'lm_calls'?"]),
         ({"grid": {"retriever.k": [1]}, "seeds": [1, "two"]}, ["seeds.1", "integer"]),
     ],
     ids=lambda value: json.dumps(value)[:50],
@@ -244,6 +245,28 @@ def test_the_table_has_means_and_deviations_over_seeds(write):
     assert {run.data.tags["hop.kind"] for run in runs} == {"compile", "eval"}
     logged = {item.path for item in client(study).list_artifacts(result.run_id)}
     assert logged == {"study.json", "study.csv", "study.md", "scores.png", "curve.png"}
+
+
+def test_every_cell_starts_from_a_variant_and_the_table_shows_the_figures_asked_for(write, tmp_path, store):
+    words = ["data=atlas", "data.train=2", "data.dev=2", "program=rag", "retriever=bm25", "lm.default.max_tokens=8"]
+    words += ["optimizer=labeled_few_shot", "optimizer.layouts=[plain]", f"tracking.uri={store}"]
+    config = load_config(None, [*words, f"tracking.experiment={tmp_path.name}"])
+    variant = compile_variant(config)
+    path = write(
+        base={"program": "rag", "data": {"dev": 1}},
+        grid={"retriever.k": [1, 2]},
+        figures=["recall", "subquestions", "lm_calls"],
+        plot={"x": "retriever.k", "y": "iterations"},
+    )
+    study = load_study(path, run_id=variant.run_id, config=config.public())
+    assert [cell.config.optimizer.name for cell in study.cells] == ["labeled_few_shot"] * 2
+    assert (study.cells[0].config.data.train, study.cells[0].n) == (2, 1)
+    assert study.digest != load_study(path, config=config.public()).digest
+    result = run_study(study)
+    runs = children(study, result.run_id)
+    assert {run.data.tags["hop.variant"] for run in runs} == {variant.run_id}
+    assert sheets(study, result.lines)[0].header == ["k", "recall", "LM calls"]
+    assert all(line.estimates["iterations"].mean == 1 for line in result.lines)
 
 
 def test_the_command_prints_one_object_and_exits_1_where_a_cell_failed(write, tmp_path, monkeypatch, capsys):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hoptimizer.cli.options import Json
+from hoptimizer.cli.options import Json, Run, config_of_run
 
 
 def study_command(
@@ -15,6 +15,7 @@ def study_command(
         list[str] | None,
         typer.Argument(metavar="[KEY=VALUE]...", help="Settings that win over the file's base.", show_default=False),
     ] = None,
+    run: Run = None,
     as_json: Json = False,
 ) -> None:
     """Run a grid of variants, one MLflow run each, and show them as a paper's table.
@@ -37,11 +38,16 @@ def study_command(
     [bold]rows, columns[/bold]: which keys of the grid (and name, for the cells) the
     table has as rows and as columns
 
+    [bold]figures[/bold]: which metrics and counts the table shows
+
     [bold]plot[/bold]: {x: KEY, y: METRIC}, a curve over a numeric key of the grid
 
     All configs and data are checked before anything is run. The table shows the
     mean over seeds ± standard deviation; it is kept with its plots in the study's
     run, in which the runs of the cells are nested.
+
+    With --run, every cell starts from that compiled variant and its config, which
+    base changes: what does the variant owe to a setting?
 
     Give the same command again to continue a study that was interrupted: finished
     cells are not run again, failed ones are. A failed cell does not stop the rest;
@@ -52,6 +58,8 @@ def study_command(
         hop study configs/study-ircot.yaml
 
         hop study my-study.yaml data.dev=50 lm=openai/gpt-4o-mini --json
+
+        hop study configs/study-ra_isf-ablations.yaml --run 1f2e3d
     """
     from hoptimizer.cli import tables
     from hoptimizer.cli.console import show, working
@@ -64,7 +72,8 @@ def study_command(
         if "=" not in word:
             raise UserError(f"{word}: one study file is enough; everything else is key=value")
     with working() as report:
-        study = load_study(file, words or ())
+        config = config_of_run(run, words).model_dump(mode="json") if run else None
+        study = load_study(file, words or (), run_id=run, config=config)
         result = run_study(study, report)
     shown = [tables.sheet(sheet) for sheet in sheets(study, result.lines)]
     show(result.as_dict(), as_json, *shown, tables.open_mlflow(study.config.tracking))

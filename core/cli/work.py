@@ -126,10 +126,10 @@ def ask_command(
 
 
 def demo_command(words: Words = None, as_json: Json = False) -> None:
-    """Compile two multi-hop programs for the bundled data set, and compare them. Takes minutes.
+    """Compile three multi-hop programs for the bundled data set, and compare them. Takes minutes.
 
-    Pulls the embedded models, indexes atlas, scores direct, rag and ircot, compiles rag and ircot, and scores them
-    again, each in an MLflow run.
+    Pulls the embedded models, indexes atlas, scores direct, rag, ircot and ra_isf, compiles the last three, and scores
+    them again, each in an MLflow run. Compiling ra_isf also fine-tunes a small model for one of its steps.
 
     Example:
 

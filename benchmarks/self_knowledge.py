@@ -1,0 +1,249 @@
+"""Ways to tell whether the embedded language model knows an answer, against what it answers right (RA-ISF, equation 5).
+
+    python benchmarks/self_knowledge.py --data DIR [--json]
+
+The model answers from memory, with four demonstrations in the plain layout; exactly right is known. Each way learns
+from atlas' train questions and their hops and is tuned on its dev questions and hops. It is scored on atlas' test
+questions, their hops, and the questions of DIR/triviaqa/*.jsonl, of which it has seen none. Intervals: 2,000 bootstrap
+resamples.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import dspy
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import balanced_accuracy_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from hoptimizer import UserError, Workbench, load_config
+from hoptimizer.eval.importers_formats import OpenItem
+from hoptimizer.eval.metrics import exact_match
+from hoptimizer.eval.question import Question
+from hoptimizer.eval.rows import read_rows, require
+from hoptimizer.models.classifier import Classifier
+from hoptimizer.models.confidence import ANSWER_PROBABILITY
+from hoptimizer.models.plain import PlainAdapter
+from hoptimizer.models.quiet import quiet_loading
+from hoptimizer.models.store import resolve
+from hoptimizer.optimizers.annotate import annotate
+from hoptimizer.optimizers.calibration import best_threshold
+from hoptimizer.optimizers.confidence import calibrate_confidence
+from hoptimizer.optimizers.examples import Example, Task
+from hoptimizer.optimizers.training import ClassifierRecipe, train_classifier
+from hoptimizer.programs import Program
+from hoptimizer.programs.trail import Trail, recording
+
+DEMOS = 4
+SEED = 7
+RESAMPLES = 2_000
+LAYERS = (10, 15, 20, 25, 30)
+STRENGTHS = (1e-3, 1e-2, 1e-1)
+LABELS = ("no", "yes")
+SIDE_BY_SIDE = ("atlas and TriviaQA", ("atlas", "TriviaQA"))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Questions that the model was asked from memory.
+
+    Attributes:
+        questions: as asked.
+        known: whether each was answered right.
+        probabilities: of the answers, by the model itself.
+        says: whether it says, when it is asked, that it knows.
+    """
+
+    questions: list[str]
+    known: np.ndarray
+    probabilities: list[float]
+    says: np.ndarray
+
+    def __add__(self, other: "Asked") -> "Asked":
+        return Asked(
+            self.questions + other.questions,
+            np.concatenate([self.known, other.known]),
+            self.probabilities + other.probabilities,
+            np.concatenate([self.says, other.says]),
+        )
+
+    def examples(self) -> list[Example]:
+        """What judges learn from."""
+        rows = zip(self.questions, self.probabilities, self.known, strict=True)
+        return [Example({"question": q, ANSWER_PROBABILITY: p}, LABELS[int(known)]) for q, p, known in rows]
+
+
+Judge = Callable[[Asked], np.ndarray]
+
+
+async def ask(program: Program, asked: Sequence[tuple[str, Sequence[str]]]) -> Asked:
+    """Ask questions with their right answers from memory, and whether the model knows them."""
+
+    async def one(question: str) -> tuple[dspy.Prediction, dspy.Prediction]:
+        with recording(Trail()):
+            return await asyncio.gather(
+                program.step("recall", measured=True, question=question),
+                program.step("self_knowledge", question=question),
+            )
+
+    pairs = await asyncio.gather(*(one(question) for question, _ in asked))
+    known = [
+        exact_match(recalled.answer or "", answers) for (_, answers), (recalled, _) in zip(asked, pairs, strict=True)
+    ]
+    return Asked(
+        [question for question, _ in asked],
+        np.array(known, dtype=bool),
+        [recalled.probability or 0.0 for recalled, _ in pairs],
+        np.array([judged.knows == "yes" for _, judged in pairs]),
+    )
+
+
+def by_probability(train: Asked, dev: Asked) -> Judge:
+    """A threshold on the probability of the answer."""
+    task = Task("self_knowledge", ("question", ANSWER_PROBABILITY), "knows", LABELS)
+    with tempfile.TemporaryDirectory() as folder:
+        card = calibrate_confidence(task, train.examples(), dev.examples(), "", Path(folder))
+    threshold = card.threshold or 0.0
+    return lambda asked: np.array(asked.probabilities) >= threshold
+
+
+def by_encoder(train: Asked, dev: Asked) -> Judge:
+    """A fine-tuned MiniLM, which reads the question alone."""
+    task = Task("self_knowledge", ("question",), "knows", LABELS)
+    folder = Path(tempfile.mkdtemp())
+    card = train_classifier(
+        task, train.examples(), dev.examples(), ClassifierRecipe(calibrate="balanced_accuracy", seed=SEED), folder
+    )
+    classifier = Classifier(folder, card)
+    return lambda asked: np.array(
+        [result["knows"] == "yes" for result in classifier.predict([{"question": q} for q in asked.questions])]
+    )
+
+
+def by_hidden_state(program: Program, model: str, train: Asked, dev: Asked) -> Judge:
+    """Logistic regression on the model's hidden state where the answer is about to begin; layer and strength by dev."""
+    folder = resolve(model.removeprefix("local/"))
+    with quiet_loading():
+        lm = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    adapter, recall = PlainAdapter(), program.recall
+
+    @torch.inference_mode()
+    def states(asked: Asked) -> np.ndarray:
+        rows = []
+        for question in asked.questions:
+            messages = adapter.format(recall.signature, recall.demos, {"question": question})
+            prompt = "\n\n".join(message["content"] for message in messages) + '\n\n{\n  "answer": "'
+            out = lm(**tokenizer(prompt, return_tensors="pt"), output_hidden_states=True, logits_to_keep=1)
+            rows.append(np.stack([out.hidden_states[layer][0, -1].float().numpy() for layer in LAYERS]))
+        return np.stack(rows)
+
+    seen, held_out = states(train), states(dev)
+    tried = []
+    for place in range(len(LAYERS)):
+        for strength in STRENGTHS:
+            fitted = make_pipeline(
+                StandardScaler(), LogisticRegression(C=strength, class_weight="balanced", max_iter=2_000)
+            ).fit(seen[:, place], train.known)
+            sure = fitted.predict_proba(held_out[:, place])[:, 1]
+            threshold = best_threshold([int(known) for known in dev.known], sure.tolist(), "balanced_accuracy")
+            tried.append((balanced_accuracy_score(dev.known, sure >= threshold), place, threshold, fitted))
+    _, place, threshold, fitted = max(tried, key=lambda one: one[0])
+    return lambda asked: fitted.predict_proba(states(asked)[:, place])[:, 1] >= threshold
+
+
+def balanced(known: np.ndarray, judged: np.ndarray) -> dict[str, float | list[float]]:
+    """Balanced accuracy with its 95% interval; known and unknown questions are resampled apart."""
+    rng = np.random.default_rng(SEED)
+    right = [np.flatnonzero(known == label) for label in (True, False)]
+    scores = []
+    for _ in range(RESAMPLES):
+        scores.append(np.mean([np.mean(judged[rng.choice(some, len(some))] == known[some[0]]) for some in right]))
+    low, high = np.percentile(scores, [2.5, 97.5])
+    return {"balanced_accuracy": float(balanced_accuracy_score(known, judged)), "interval": [float(low), float(high)]}
+
+
+def measure(data: Path) -> list[dict[str, object]]:
+    """Every way on every set."""
+    files = sorted(data.glob("triviaqa/*.jsonl"))
+    if not files:
+        raise UserError(f"{data}: no triviaqa/*.jsonl in it; give the folder that holds the published files")
+    trivia = [require(OpenItem, row) for file in files for row in read_rows(file)]
+    bench = Workbench(load_config(None, ["data=atlas", "program=ra_isf", "retriever=bm25", "lm.default.max_tokens=24"]))
+    with bench.active():
+        program = bench.program()
+        program.layout = "plain"
+        examples = annotate(bench.data.split("train"), bench.data.corpus, None, distractors=0, seed=SEED)
+        random.Random(SEED).shuffle(examples)
+        program = dspy.LabeledFewShot(k=DEMOS).compile(program, trainset=examples)
+
+        def questions(split: str) -> Asked:
+            return asyncio.run(ask(program, [(q.question, q.answers) for q in bench.data.split(split)]))
+
+        def hops(split: str) -> Asked:
+            return asyncio.run(ask(program, _hops(bench.data.split(split))))
+
+        train, dev = questions("train") + hops("train"), questions("dev") + hops("dev")
+        sets = {
+            "atlas": questions("test"),
+            "hops of atlas": hops("test"),
+            "TriviaQA": asyncio.run(ask(program, [(item.question, item.answer) for item in trivia])),
+        }
+    name, (first, second) = SIDE_BY_SIDE
+    sets[name] = sets[first] + sets[second]
+    majority = 2 * train.known.sum() >= len(train.known)
+    ways: dict[str, Judge] = {
+        "majority": lambda asked: np.full(len(asked.known), majority),
+        "prompted": lambda asked: asked.says,
+        "encoder": by_encoder(train, dev),
+        "hidden state": by_hidden_state(program, bench.config.lm["default"].model, train, dev),
+        "probability of the answer": by_probability(train, dev),
+    }
+    return [
+        {"set": name, "n": len(asked.known), "known": int(asked.known.sum()), "way": way}
+        | balanced(asked.known, judge(asked))
+        for name, asked in sets.items()
+        for way, judge in ways.items()
+    ]
+
+
+def _hops(questions: Sequence[Question]) -> list[tuple[str, Sequence[str]]]:
+    return list({hop.question: (hop.question, [hop.answer]) for q in questions for hop in q.hops}.values())
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder that holds the folder triviaqa")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args()
+    try:
+        rows = measure(options.data)
+    except UserError as error:
+        sys.exit(str(error))
+    if options.json:
+        sys.stdout.write(json.dumps({"self_knowledge": rows}) + "\n")
+        return
+    table = Table("questions", "n", "known", "way", "balanced accuracy", "95%", box=None, header_style="bold")
+    for row in rows:
+        low, high = row["interval"]
+        figures = (f"{row['balanced_accuracy']:.2f}", f"{low:.2f} to {high:.2f}")
+        table.add_row(row["set"], str(row["n"]), str(row["known"]), row["way"], *figures)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
