@@ -16,8 +16,11 @@ COMMON = ("data.name=atlas", "data.dev=20", "lm.default.max_tokens=48")
 SETTINGS = {
     "direct": (),
     "rag": ("retriever.k=2",),
-    "ircot": ("retriever.k=2", "program.max_steps=4", "program.max_passages=4", "program.reader=direct"),
-    "ra_isf": ("retriever.k=2", "program.max_depth=1", "program.max_subquestions=2"),
+    "ircot": (
+        *("data.dev=10", "retriever.k=2", "program.max_steps=4"),
+        *("program.max_passages=4", "program.reader=direct"),
+    ),
+    "ra_isf": ("data.dev=12", "retriever.k=2", "program.max_depth=1", "program.max_subquestions=2"),
 }
 # The optimizers of a program, each going on where the one before it ended.
 STAGES: dict[str, list[Sequence[str]]] = {
@@ -26,7 +29,7 @@ STAGES: dict[str, list[Sequence[str]]] = {
     "ircot": [("optimizer=labeled_few_shot",)],
     "ra_isf": [
         ("optimizer=labeled_few_shot",),
-        ("optimizer=distill", "optimizer.questions=60", "optimizer.epochs=2"),
+        ("optimizer=distill", "optimizer.questions=50", "optimizer.epochs=2"),
     ],
 }
 

@@ -26,12 +26,13 @@ class ServedProgram(mlflow.pyfunc.PythonModel):
             state = json.loads((folder / "program.json").read_text(encoding="utf-8"))
             self.program = restore(self.bench, state, str(folder / "steps"))
 
-    def predict(
+    # MLflow makes a schema of the type of what comes out, warns where it is open, and steps differ by program.
+    def predict(  # type: ignore[no-untyped-def] # noqa: ANN201
         self,
         context: PythonModelContext,
         model_input: list[str],
         params: dict[str, Any] | None = None,
-    ) -> list[dict[str, Any]]:
+    ):
         """Answer questions.
 
         Args:

@@ -72,6 +72,8 @@ class Tracker:
         self.uri = uri
         # Traces of single calls are not what variants are compared by, and cost 10 ms each.
         os.environ.setdefault("MLFLOW_ENABLE_ASYNC_TRACE_LOGGING", "false")
+        # Its bars would run through ours.
+        os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
         mlflow.set_tracking_uri(uri)
         try:
             self.experiment = mlflow.set_experiment(experiment)
@@ -224,15 +226,12 @@ class Tracker:
                 shutil.copytree(source, folder / "steps" / step)
             (folder / "config.yaml").write_text(_yaml(public), encoding="utf-8")
             (folder / "program.json").write_text(json.dumps(program.dump_state()), encoding="utf-8")
-            with warnings.catch_warnings():
-                # MLflow wants a closed type for what comes out; steps differ by program.
-                warnings.filterwarnings("ignore", message=".*Any type hint")
-                mlflow.pyfunc.log_model(
-                    name="program",
-                    python_model=str(Path(__file__).with_name("served.py")),
-                    artifacts={"variant": name},
-                    pip_requirements=[f"hoptimizer=={version('hoptimizer')}"],
-                )
+            mlflow.pyfunc.log_model(
+                name="program",
+                python_model=str(Path(__file__).with_name("served.py")),
+                artifacts={"variant": name},
+                pip_requirements=[f"hoptimizer=={version('hoptimizer')}"],
+            )
 
     def log_files(self, files: Iterable[Path], folder: str) -> None:
         """Log files into a folder of the active run."""
