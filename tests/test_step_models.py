@@ -7,13 +7,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from small_models import CITIES, examples, train
-from transformers import T5Config, T5ForConditionalGeneration
+from small_models import CITIES, examples, tiny_t5, train
 
 from hoptimizer.models.card import Card, DataSummary, write_card
 from hoptimizer.models.errors import UserError
 from hoptimizer.models.step_models import load_step_model
-from hoptimizer.models.store import resolve
 
 
 @pytest.fixture(scope="module")
@@ -120,13 +118,8 @@ def test_a_hub_out_of_reach_is_one_clear_line(monkeypatch, tmp_path):
 
 
 def test_sequence_to_sequence_models_write_in_batches(tmp_path):
-    # Untrained and tiny: no such model is in the store. What it writes is noise; that it is served is what counts.
-    config = T5Config(
-        vocab_size=30522, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, decoder_start_token_id=0
-    )
-    T5ForConditionalGeneration(config).save_pretrained(tmp_path)
-    for file in ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json"):
-        shutil.copy(Path(resolve("minilm")) / file, tmp_path)
+    # What it writes is noise; that it is served is what counts.
+    tiny_t5(tmp_path)
     data = DataSummary(n=1, digest="-")
     card = Card(
         step="decompose",

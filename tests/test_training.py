@@ -8,7 +8,7 @@ from typing import Literal
 
 import dspy
 import pytest
-from small_models import CITIES, RECIPE, TASK, examples, train
+from small_models import CITIES, RECIPE, TASK, examples, tiny_t5, train
 
 from hoptimizer.eval.question import Hop, Question
 from hoptimizer.models.card import read_card
@@ -98,6 +98,23 @@ def test_causal_model_learns_to_write_a_list(tmp_path):
     assert card.scores["f1"] > 0.8
     model = load_step_model(str(tmp_path), "decompose")
     assert all(isinstance(item, str) for item in model.predict([{"question": "Bonn or Bern?"}])[0]["subquestions"])
+
+
+def test_sequence_to_sequence_model_learns_to_write(tmp_path):
+    task = Task(step="kind", inputs=("question",), output="kind")
+    some = [
+        Example({"question": f"{word} of {city}?"}, kind)
+        for city in CITIES
+        for word, kind in (("Mayor", "a person"), ("River", "a stream of water"))
+    ]
+    recipe = GeneratorRecipe(
+        base=str(tiny_t5(tmp_path / "base")), epochs=30, batch=4, learning_rate=1e-2, max_new_tokens=8, lora=None
+    )
+    card = train_generator(task, some[:18], some[18:], recipe, tmp_path / "kind")
+    assert card.scores["exact"] == 1
+    model = load_step_model(str(tmp_path / "kind"), "kind")
+    asked = [{"question": "River of Bonn?"}, {"question": "Mayor of Bern?"}]
+    assert [written["kind"] for written in model.predict(asked)] == ["a stream of water", "a person"]
 
 
 def test_a_task_is_read_from_a_signature():
