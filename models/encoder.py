@@ -79,10 +79,12 @@ class PairTokenizer:
         self._tokenizer = tokenizer
         self._shared = shared and tokenizer.is_fast and "token_type_ids" in tokenizer.model_input_names
         self._max = min(max_tokens, tokenizer.model_max_length)
+        # A causal model's tokenizer would run the two texts together.
+        self._between = "" if tokenizer.sep_token else "\n"
 
     def __call__(self, pairs: Sequence[Pair]) -> list[dict[str, list[int]]]:
         """The model's inputs for each pair, without padding."""
-        firsts = [first for first, _ in pairs]
+        firsts = [first + self._between for first, _ in pairs]
         seconds = [second for _, second in pairs if second is not None]
         encoded = self._tokenizer(firsts, seconds or None, truncation="longest_first", max_length=self._max)
         rows = [{key: encoded[key][i] for key in encoded} for i in range(len(pairs))]

@@ -10,8 +10,10 @@ import pytest
 from small_models import CITIES, examples, tiny_t5, train
 
 from hoptimizer.models.card import Card, DataSummary, write_card
+from hoptimizer.models.encoder import PairTokenizer, load_encoder
 from hoptimizer.models.errors import UserError
 from hoptimizer.models.step_models import load_step_model
+from hoptimizer.models.store import resolve
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +46,12 @@ def test_what_else_is_in_a_batch_does_not_change_a_result(folder):
         example.inputs | {"passage": example.inputs["passage"] * (1 + i % 3)} for i, example in enumerate(examples())
     ]
     assert model.predict(inputs) == [model.predict([one])[0] for one in inputs]
+
+
+def test_a_causal_model_tells_two_texts_apart():
+    _, tokenizer = load_encoder(resolve("smollm2-135m-instruct"), 2, trained=False)
+    [row] = PairTokenizer(tokenizer, 64, shared=True)([("Who is Kane?", "Kane is a film.")])
+    assert tokenizer.decode(row["input_ids"]) == "Who is Kane?\nKane is a film."
 
 
 def test_copies_share_the_weights(folder):
