@@ -3,7 +3,7 @@
 import contextlib
 import io
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -117,13 +117,7 @@ def compile_variant(
         tracker.log_evaluation(after, split, "after")
         small = _small_models(compiled)
         folders = {step: model.folder for step, model in small.items()}
-        steps = {
-            step: {name: model.card.scores[name] for name in _STEP_SCORES if name in model.card.scores}
-            for step, model in small.items()
-        }
-        for step, scores in steps.items():
-            for score, value in scores.items():
-                tracker.log_metric(f"steps/{step}/{score}", value)
+        steps = _log_steps(tracker, small)
         tracker.log_files(job.folder.glob("*.jsonl"), "examples")
         tracker.log_program(compiled, folders)
         # A compile that is continued computes only what its first part did not.
@@ -216,6 +210,18 @@ def restore(bench: Workbench, state: dict[str, Any], models: str) -> Program:
 def _small_models(program: Program) -> dict[str, SmallModel]:
     """The small models of a program that lie in folders."""
     return {step: model for step, model in program.models.items() if isinstance(model, SmallModel)}
+
+
+def _log_steps(tracker: Tracker, small: Mapping[str, SmallModel]) -> dict[str, dict[str, float]]:
+    """Log how well small models do on dev, and give it by the step."""
+    steps = {
+        step: {name: model.card.scores[name] for name in _STEP_SCORES if name in model.card.scores}
+        for step, model in small.items()
+    }
+    for step, scores in steps.items():
+        for name, score in scores.items():
+            tracker.log_metric(f"steps/{step}/{name}", score)
+    return steps
 
 
 def _evaluate(bench: Workbench, program: Program, questions: Sequence[Question], stage: str) -> Evaluation:
