@@ -20,10 +20,13 @@ FIELD_RESERVE = 32
 # A shortest answer longer than this is a schema that no budget serves.
 LONGEST_CLOSING = 4096
 
+# What a list may ask for beside the kind of its items; such lists are written on one line.
+_BOUNDS = {"minItems", "maxItems", "prefixItems", "uniqueItems", "contains"}
 _STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 # What brings a value to its end, outside of a string, in the order of trying. With a leading space where the layout
-# has one, because "colon, space" leaves the space to the next token.
-_CLOSERS = ["]", "}", ",", "\n", "[]", " []", '"', ' "', "null", " null", "0", " 0", "false", " false"]
+# has one, because "colon, space" leaves the space to the next token; a line's end before a comma, because a list ends
+# with the one and goes on with the other.
+_CLOSERS = ["]", "}", "\n", ",", "[]", " []", '"', ' "', "null", " null", "0", " 0", "false", " false"]
 _CLOSERS += ["{", " {", "[", " [", " "]
 
 
@@ -89,9 +92,25 @@ def _grammar(schema: dict[str, Any]) -> Grammar:
     for number, (name, value) in enumerate(properties.items()):
         opening = ("{" if number == 0 else ",") + f"\n  {json.dumps(name, ensure_ascii=False)}: "
         parts += [json.dumps(opening), f"field{number}"]
-        rules.append(f"field{number}: %json {json.dumps({**value, **shared, 'x-guidance': _STYLE})}")
+        rules += _value(f"field{number}", value, shared)
     start = "start: " + " ".join([*parts, json.dumps("\n}")])
     return Grammar(LLMatcher.grammar_from_lark("\n".join([start, *rules])), len(properties))
+
+
+def _value(name: str, schema: dict[str, Any], shared: dict[str, Any]) -> list[str]:
+    """The rules of a field's value: a list has one item on each line."""
+    items = schema.get("items")
+    if schema.get("type") != "array" or not isinstance(items, dict) or _BOUNDS.intersection(schema):
+        return [f"{name}: {_json(schema, shared)}"]
+    first, between, last = (json.dumps(text) for text in ("[\n    ", ",\n    ", "\n  ]"))
+    return [
+        f'{name}: "[]" | {first} {name}item ({between} {name}item)* {last}',
+        f"{name}item: {_json(items, shared)}",
+    ]
+
+
+def _json(schema: dict[str, Any], shared: dict[str, Any]) -> str:
+    return f"%json {json.dumps({**schema, **shared, 'x-guidance': _STYLE})}"
 
 
 @dataclass

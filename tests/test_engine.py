@@ -203,6 +203,11 @@ SCHEMAS = [
     {"type": "array", "items": {"type": "integer"}, "minItems": 2},
     {
         "type": "object",
+        "properties": {"names": {"type": "array", "items": {"type": "string"}}, "last": {"type": "string"}},
+        "required": ["names", "last"],
+    },
+    {
+        "type": "object",
         "properties": {"day": {"type": "string", "pattern": "^\\d{4}-\\d{2}$"}, "n": {"enum": [1, 22, None]}},
         "required": ["day", "n"],
     },
@@ -225,6 +230,20 @@ def test_whatever_a_model_would_choose_the_json_is_whole_and_within_its_budget(m
             tokens += constraint.take(token)
         json.loads(model.tokenizer.decode(tokens))
         assert len(tokens) <= max(budget, shortest)
+
+
+def test_lists_are_written_as_dspy_shows_them(model):
+    schema = {"type": "object", "properties": {"names": {"type": "array", "items": {"type": "string"}}}}
+    compiler, shown = model.compiler, json.dumps({"names": ["Ada", "Bob"]}, indent=2)
+    constraint = Constraint(compiler, compiler.compile(schema | {"required": ["names"]}), 100)
+    tokens = compiler.tokenizer.tokenize_str(shown)
+    written = list(constraint.opening)
+    assert tokens[: len(written)] == written
+    while not constraint.done:
+        token = tokens[len(written)]
+        assert constraint.allows(token)
+        written += constraint.take(token)
+    assert model.tokenizer.decode(written) == shown
 
 
 def test_where_nothing_is_left_to_choose_nothing_is_computed(lm, model):
