@@ -12,15 +12,12 @@ from hoptimizer.variants import Variant, compile_variant, evaluate_variant
 SPLIT = "test"
 
 # Sized so that the whole demo takes minutes on two cores.
-COMMON = ("data.name=atlas", "data.dev=20", "lm.default.max_tokens=48")
+COMMON = ("data.name=atlas", "data.dev=20", "lm.default.max_tokens=40")
 SETTINGS = {
     "direct": (),
     "rag": ("retriever.k=2",),
-    "ircot": (
-        *("data.dev=10", "retriever.k=2", "program.max_steps=4"),
-        *("program.max_passages=4", "program.reader=direct"),
-    ),
-    "ra_isf": ("data.dev=12", "retriever.k=2", "program.max_depth=1", "program.max_subquestions=2"),
+    "ircot": ("retriever.k=2", "program.max_steps=4", "program.max_passages=4", "program.reader=direct"),
+    "ra_isf": ("retriever.k=2", "program.max_depth=1", "program.max_subquestions=2"),
 }
 # The optimizers of a program, each going on where the one before it ended. rag's chooses the layout of prompts too; the
 # others take that one, for the sake of the minutes.
@@ -29,8 +26,8 @@ STAGES: dict[str, list[Sequence[str]]] = {
     "rag": [("optimizer=bootstrap_few_shot",)],
     "ircot": [("optimizer=labeled_few_shot", "optimizer.layouts=[plain]")],
     "ra_isf": [
-        ("optimizer=labeled_few_shot", "optimizer.layouts=[plain]"),
-        ("optimizer=distill", "optimizer.questions=50", "optimizer.epochs=2"),
+        ("optimizer=labeled_few_shot", "optimizer.layouts=[plain]", "data.dev=2"),
+        ("optimizer=distill", "optimizer.questions=50", "optimizer.epochs=2", "data.dev=12"),
     ],
 }
 
