@@ -216,7 +216,7 @@ class Study:
 
 
 def load_study(
-    path: Path, overrides: Sequence[str] = (), *, run_id: str | None = None, config: Mapping[str, Any] | None = None
+    path: Path, overrides: Sequence[str] = (), *, run_id: str | None = None, variant: Mapping[str, Any] | None = None
 ) -> Study:
     """Read a study file, and validate the config and the data of every cell in it.
 
@@ -224,7 +224,7 @@ def load_study(
         path: the YAML file.
         overrides: ``key=value`` arguments that change ``base``.
         run_id: a compiled variant that every cell starts from.
-        config: that variant's, as plain data; ``base`` changes it.
+        variant: its config as plain data, which ``base`` changes.
 
     Raises:
         UserError: the file or the config of a cell is malformed, or its data can't be had; the message names the file,
@@ -237,8 +237,8 @@ def load_study(
         raise UserError(f"{path}: {explain(error, StudyFile)}") from None
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-    if config:
-        base = OmegaConf.to_container(OmegaConf.merge(config, file.base))
+    if variant:
+        base = OmegaConf.to_container(OmegaConf.merge(variant, file.base))
         file = file.model_copy(update={"base": base})
     sizes: dict[str, tuple[str, int]] = {}
     seeds: Sequence[int | None] = file.seeds or [None]

@@ -87,7 +87,7 @@ def _grammar(schema: dict[str, Any]) -> Grammar:
     properties = schema.get("properties", {})
     if schema.get("type") != "object" or not properties or set(schema.get("required", ())) != set(properties):
         return Grammar(LLMatcher.grammar_from_json_schema(json.dumps({**schema, "x-guidance": _STYLE})), 1)
-    shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+    shared: dict[str, Any] = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
     parts, rules = [], []
     for number, (name, value) in enumerate(properties.items()):
         opening = ("{" if number == 0 else ",") + f"\n  {json.dumps(name, ensure_ascii=False)}: "

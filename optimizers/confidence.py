@@ -50,7 +50,8 @@ def calibrate_confidence(
 
 
 def _gold(task: Task, examples: Sequence[Example]) -> list[int]:
-    return [list(task.labels).index(example.output) for example in examples]
+    places: dict[object, int] = {label: place for place, label in enumerate(task.labels)}
+    return [places[example.output] for example in examples]
 
 
 def _probabilities(examples: Sequence[Example]) -> list[float]:

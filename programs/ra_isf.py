@@ -157,7 +157,7 @@ class RAISF(Program):
         """Whether the model says that it knows the answer; what can't be understood is no."""
         if self.self_knowledge is None:
             return False
-        asked = {"question": question}
+        asked: dict[str, Any] = {"question": question}
         if self.confident:
             self.afford("recall", place)
             asked[ANSWER_PROBABILITY] = (await self.recalled(question, place)).probability

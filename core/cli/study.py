@@ -72,8 +72,8 @@ def study_command(
         if "=" not in word:
             raise UserError(f"{word}: one study file is enough; everything else is key=value")
     with working() as report:
-        config = config_of_run(run, words).model_dump(mode="json") if run else None
-        study = load_study(file, words or (), run_id=run, config=config)
+        variant = config_of_run(run, words).public() if run else None
+        study = load_study(file, words or (), run_id=run, variant=variant)
         result = run_study(study, report)
     shown = [tables.sheet(sheet) for sheet in sheets(study, result.lines)]
     show(result.as_dict(), as_json, *shown, tables.open_mlflow(study.config.tracking))
