@@ -114,7 +114,7 @@ def sheet(shown: Sheet) -> Table:
     """A study's table."""
     table = Table(title=shown.title, title_justify="left", header_style="bold", box=None, pad_edge=False)
     for number, name in enumerate(shown.header):
-        table.add_column(name, justify="left" if number < shown.labels else "right")
+        table.add_column(name, justify="left" if number < shown.labels else "right", overflow="fold")
     for row in shown.rows:
         table.add_row(*row)
     return table
