@@ -12,7 +12,7 @@ from hoptimizer.variants import Variant, compile_variant, evaluate_variant
 SPLIT = "test"
 
 # Sized so that the whole demo takes minutes on two cores.
-COMMON = ("data.name=atlas", "data.dev=20", "lm.default.max_tokens=40")
+COMMON = ("data.name=atlas", "data.dev=12", "lm.default.max_tokens=32")
 SETTINGS = {
     "direct": (),
     "rag": ("retriever.k=2",),
@@ -27,7 +27,7 @@ STAGES: dict[str, list[Sequence[str]]] = {
     "ircot": [("optimizer=labeled_few_shot", "optimizer.layouts=[plain]")],
     "ra_isf": [
         ("optimizer=labeled_few_shot", "optimizer.layouts=[plain]", "data.dev=2"),
-        ("optimizer=distill", "optimizer.questions=50", "optimizer.epochs=2", "data.dev=12"),
+        ("optimizer=distill", "optimizer.questions=40", "optimizer.epochs=2"),
     ],
 }
 

@@ -238,7 +238,8 @@ def load_study(
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     if variant:
-        base = OmegaConf.to_container(OmegaConf.merge(variant, file.base))
+        kept = {key: section for key, section in variant.items() if not _renames(file.base.get(key), section)}
+        base = OmegaConf.to_container(OmegaConf.merge(kept, file.base))
         file = file.model_copy(update={"base": base})
     sizes: dict[str, tuple[str, int]] = {}
     seeds: Sequence[int | None] = file.seeds or [None]
@@ -263,6 +264,13 @@ def load_study(
                 )
             )
     return Study(path.stem, file, cells, run_id)
+
+
+def _renames(section: object, other: object) -> bool:
+    """Whether a section names another thing than the same section of a variant, whose options do not go with it."""
+    if not isinstance(section, Mapping) or not isinstance(other, Mapping):
+        return False
+    return section.get(NAME, other.get(NAME)) != other.get(NAME)
 
 
 def _places(file: StudyFile) -> list[tuple[dict[str, Any], dict[str, Any], bool]]:

@@ -262,6 +262,12 @@ def test_every_cell_starts_from_a_variant_and_the_table_shows_the_figures_asked_
     assert [cell.config.optimizer.name for cell in study.cells] == ["labeled_few_shot"] * 2
     assert (study.cells[0].config.data.train, study.cells[0].n) == (2, 1)
     assert study.digest != load_study(path, variant=config.public()).digest
+    other = load_study(
+        write(base={"optimizer": {"name": "distill"}}, grid={"retriever.k": [1]}),
+        run_id=variant.run_id,
+        variant=config.public(),
+    )
+    assert other.config.optimizer.name == "distill", "without the options of the variant's optimizer"
     result = run_study(study)
     runs = children(study, result.run_id)
     assert {run.data.tags["hop.variant"] for run in runs} == {variant.run_id}
