@@ -21,6 +21,16 @@ def published():
     return SHARED_DATA
 
 
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """A folder to work in, where a module's runs are kept."""
+    folder = tmp_path_factory.mktemp("store")
+    before = Path.cwd()
+    os.chdir(folder)
+    yield folder
+    os.chdir(before)
+
+
 @pytest.fixture(autouse=True)
 def _no_inherited_tracking_uri():
     """MLflow leaves the store it was last pointed at in the environment, where later tests' commands would find it."""

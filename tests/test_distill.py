@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 from pathlib import Path
 
 import dspy
@@ -230,15 +229,6 @@ def test_an_unknown_step_is_one_line():
     with pytest.raises(UserError, match=r"optimizer\.steps\.0: .*'relevance'.* got 'relevence'") as error:
         load_config(None, [*WORDS, "optimizer.steps=[relevence]"])
     assert "\n" not in str(error.value)
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("store")
-    before = Path.cwd()
-    os.chdir(folder)
-    yield folder
-    os.chdir(before)
 
 
 def config(store, *words):

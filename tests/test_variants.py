@@ -1,6 +1,5 @@
 """Compiling, scoring, comparing and loading variants on the embedded language model and a real MLflow store."""
 
-import os
 from pathlib import Path
 
 import mlflow
@@ -14,15 +13,6 @@ from hoptimizer.models import build_lm
 from hoptimizer.programs import Direct
 
 SECRET = "sk-do-not-tell-anybody"
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("store")
-    before = Path.cwd()
-    os.chdir(folder)
-    yield folder
-    os.chdir(before)
 
 
 def uri():
