@@ -106,6 +106,7 @@ def compile_variant(
             workers=config.workers,
             folder=home() / "work" / run.info.run_id,
             report=report,
+            log=tracker.log_training,
         )
         optimizer.check(job)
         before = _evaluate(bench, program, scored, f"{config.program.name} {_state(run_id)} on {split}")

@@ -9,9 +9,11 @@ import hashlib
 import re
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Annotated, Self
+from typing import Annotated, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from rapidfuzz import fuzz, process
+from rapidfuzz.utils import default_process
 
 from hoptimizer.eval.question import Hop, Question, Text
 
@@ -42,6 +44,14 @@ class Published(BaseModel):
     @abstractmethod
     def convert(self, pool: Pool, decomposition: Decomposition | None) -> Question | None:
         """The item as a question, its paragraphs handed to ``pool``; ``None`` where it has no answer to find."""
+
+
+class Fact(NamedTuple):
+    """A triple of 2WikiMultihopQA's evidences."""
+
+    subject: Text
+    relation: Text
+    object: Text
 
 
 class HotpotItem(Published):
@@ -77,30 +87,51 @@ class HotpotItem(Published):
                 ids.setdefault(title, id)
         facts = dict.fromkeys(title.strip() for title, _ in self.supporting_facts)  # in order, each once
         gold = {title: ids[title] for title in facts if title in ids}
-        pairs = decomposition.qa_pairs if decomposition else []
         return Question(
             id=self.id,
             question=self.question,
             answers=[self.answer],
             passages=list(gold.values()),
-            hops=[Hop(question=p.question, answer=p.answer, passage=_named_in(p.question, gold)) for p in pairs],
+            hops=self.hops(gold, decomposition.qa_pairs if decomposition else []),
             rationale=decomposition.explanation if decomposition else None,
             type=self.type,
         )
 
+    def hops(self, gold: dict[str, str], pairs: list[QaPair]) -> list[Hop]:
+        """The chain, where it is known.
+
+        Args:
+            gold: ids of the supporting paragraphs by their titles.
+            pairs: of the decomposition.
+        """
+        return []
+
 
 class WikiItem(HotpotItem):
-    """An item of 2WikiMultihopQA: HotpotQA's format, with sentences that were stripped."""
+    """An item of 2WikiMultihopQA: HotpotQA's format, with sentences that were stripped, and a triple for each hop."""
+
+    evidences: list[Fact] = []
 
     def join(self, sentences: list[str]) -> str:
         """A paragraph's sentences as one text."""
         return " ".join(sentences)
 
+    def hops(self, gold: dict[str, str], pairs: list[QaPair]) -> list[Hop]:
+        """A hop for each triple: its answer is the object, its passage the one that is titled after the subject."""
+        asked = [pair.question for pair in pairs]
+        if len(asked) != len(self.evidences):
+            asked = [f"What is the {fact.relation} of {fact.subject}?" for fact in self.evidences]
+        return [
+            Hop(question=question, answer=fact.object, passage=_titled(fact.subject, gold))
+            for question, fact in zip(asked, self.evidences, strict=True)
+        ]
 
-def _named_in(question: str, gold: dict[str, str]) -> str | None:
-    # A single-hop question asks about the entity that its supporting paragraph is titled after.
-    named = [id for title, id in gold.items() if re.sub(r" \(.*\)$", "", title).lower() in question.lower()]
-    return named[0] if len(named) == 1 else None
+
+def _titled(subject: str, gold: dict[str, str]) -> str | None:
+    """The passage whose title is most like a subject; titles tell namesakes apart in brackets."""
+    titles = {title: re.sub(r" \(.*\)$", "", title) for title in gold}
+    best = process.extractOne(subject, titles, scorer=fuzz.token_set_ratio, processor=default_process)
+    return gold[best[2]] if best else None
 
 
 class MusiqueParagraph(BaseModel):

@@ -1,6 +1,7 @@
 """Encoders with a classification head: loading them, and running texts through them in batches of like length."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 import torch
@@ -16,6 +17,7 @@ from transformers import (
 
 from hoptimizer.models.errors import UserError
 from hoptimizer.models.quiet import quiet_loading
+from hoptimizer.models.words import Span
 
 # Texts in one forward pass.
 ROWS = 64
@@ -62,6 +64,20 @@ def cant_load(name: str, kind: str, error: Exception) -> UserError:
     )
 
 
+@dataclass(frozen=True)
+class Aligned:
+    """A tokenized pair of texts.
+
+    Attributes:
+        row: the model's inputs, without padding.
+        places: of each token which text it is of, 0 or 1, and where it stands there in characters; ``None`` of the
+            tokenizer's own tokens.
+    """
+
+    row: dict[str, list[int]]
+    places: list[tuple[int, Span] | None]
+
+
 class PairTokenizer:
     """Texts and pairs of texts as token ids, cut where they are too long.
 
@@ -84,14 +100,33 @@ class PairTokenizer:
 
     def __call__(self, pairs: Sequence[Pair]) -> list[dict[str, list[int]]]:
         """The model's inputs for each pair, without padding."""
+        return [row for row, _ in self._encode(pairs)]
+
+    def aligned(self, pairs: Sequence[Pair]) -> list[Aligned]:
+        """The model's inputs for each pair, and where in the texts each token stands; for fast tokenizers."""
+        return [
+            Aligned(row, [None if side is None else (side, span) for side, span in zip(sides, spans, strict=True)])
+            for row, (sides, spans) in self._encode(pairs, offsets=True)
+        ]
+
+    def _encode(
+        self, pairs: Sequence[Pair], offsets: bool = False
+    ) -> list[tuple[dict[str, list[int]], tuple[list[int | None], list[Span]]]]:
+        """The inputs for each pair; and of each token, which text it is of and, with ``offsets``, where it stands."""
+        if not pairs:
+            return []
         firsts = [first + self._between for first, _ in pairs]
         seconds = [second for _, second in pairs if second is not None]
-        encoded = self._tokenizer(firsts, seconds or None, truncation="longest_first", max_length=self._max)
+        encoded = self._tokenizer(
+            firsts, seconds or None, truncation="longest_first", max_length=self._max, return_offsets_mapping=offsets
+        )
+        spans = encoded.pop("offset_mapping") if offsets else [[]] * len(pairs)
         rows = [{key: encoded[key][i] for key in encoded} for i in range(len(pairs))]
+        sides = [encoded.sequence_ids(i) if self._tokenizer.is_fast else [] for i in range(len(pairs))]
         if self._shared:
-            for i, row in enumerate(rows):
-                row["token_type_ids"] = _shared_tokens(row["input_ids"], encoded.sequence_ids(i))
-        return rows
+            for row, side in zip(rows, sides, strict=True):
+                row["token_type_ids"] = _shared_tokens(row["input_ids"], side)
+        return list(zip(rows, zip(sides, spans, strict=True), strict=True))
 
     def pad(self, rows: Sequence[dict[str, list[int]]], device: torch.device) -> dict[str, Tensor]:
         """The inputs of a batch, [rows, tokens] each, padded to a multiple of :data:`WIDTH`."""

@@ -8,10 +8,13 @@ from hoptimizer.models.classifier import Classifier
 from hoptimizer.models.confidence import Confidence
 from hoptimizer.models.errors import UserError
 from hoptimizer.models.generator import StepGenerator
+from hoptimizer.models.labeler import Labeler, QueryFilter
 from hoptimizer.models.small_model import SmallModel
 
 # What is read of a repository: nothing that could hold code.
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
+
+_KINDS = {"classifier": Classifier, "generator": StepGenerator, "labeler": Labeler, "filter": QueryFilter}
 
 Fetch = Callable[[str], Path]
 
@@ -36,9 +39,7 @@ def load_step_model(source: str, step: str, fetch: Fetch | None = None, device: 
         return Confidence(folder, card)
     if not any(folder.glob("*.safetensors")):
         raise UserError(f"{folder}: no safetensors in it; copy the whole folder that the training wrote")
-    if card.kind == "classifier":
-        return Classifier(folder, card, device)
-    return StepGenerator(folder, card, device)
+    return _KINDS[card.kind](folder, card, device)
 
 
 def _folder(source: str, fetch: Fetch | None) -> Path:

@@ -158,6 +158,7 @@ class Distill(Optimizer):
 
         def report(progress: Progress) -> None:
             job.report(f"{step}: training", progress.step, progress.steps, f"loss {progress.loss:.3f}")
+            job.log(f"training/{step}", {"loss": progress.loss} | (progress.scores or {}), progress.step)
 
         task = self._task(job, step)
         chosen: dict[str, Any] = {"seed": job.seed, **self.recipe}

@@ -12,6 +12,7 @@ import dspy
 from hoptimizer.eval.question import Question
 from hoptimizer.models.card import DataSummary, Label
 from hoptimizer.models.errors import UserError
+from hoptimizer.models.words import Span
 from hoptimizer.retrieval import Corpus, Passage
 
 Output = Label | list[str]
@@ -24,10 +25,12 @@ class Example:
     Attributes:
         inputs: the signature's input fields, passages as texts; and what else a small model is told.
         output: what the output field should be.
+        copied: of a step that copies words: which of its first input (0) and of the others (1), and where they stand.
     """
 
     inputs: dict[str, Any]
     output: Output
+    copied: tuple[tuple[int, Span], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,8 @@ class Task:
 
 def describe(task: Task, examples: Sequence[Example]) -> DataSummary:
     """Size, balance and digest of examples, for the card."""
-    lines = (json.dumps([example.inputs, example.output], ensure_ascii=False) for example in examples)
+    parts = ([one.inputs, one.output] + ([one.copied] if one.copied else []) for one in examples)
+    lines = (json.dumps(part, ensure_ascii=False) for part in parts)
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
     counts = Counter(str(example.output) for example in examples) if task.labels else Counter()
     return DataSummary(n=len(examples), classes=dict(sorted(counts.items())), digest=digest)

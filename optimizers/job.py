@@ -1,7 +1,7 @@
 """What an optimizer is given."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,10 @@ from hoptimizer.eval.dataset import Question
 from hoptimizer.eval.metrics import objective
 from hoptimizer.programs import Program
 from hoptimizer.retrieval import Corpus
+
+
+def _unlogged(name: str, figures: Mapping[str, float], update: int) -> None:
+    """A log that goes nowhere."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,7 @@ class Job:
         workers: questions under way at once.
         folder: for work that a compile which was killed takes up again; made by who needs it.
         report: told about long work: the stage, how much of it is done, of how much, and a remark.
+        log: told figures of a training as it goes: what is trained, the figures by name, and the number of the update.
     """
 
     program: Program
@@ -40,6 +45,7 @@ class Job:
     workers: int
     folder: Path
     report: Callable[[str, int, int, str], None]
+    log: Callable[[str, Mapping[str, float], int], None] = _unlogged
 
     @property
     def objective(self) -> Callable[..., float]:

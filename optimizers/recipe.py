@@ -14,6 +14,7 @@ from hoptimizer.models.card import CARD, Card, read_card, write_card
 from hoptimizer.models.errors import UserError
 from hoptimizer.models.loading import best_dtype
 from hoptimizer.models.quiet import quiet_loading
+from hoptimizer.models.tagger import TokenTagger
 from hoptimizer.optimizers.examples import Example, Task, describe
 from hoptimizer.optimizers.training_loop import Plan, remove_checkpoints, shuffled_batches, training_key
 
@@ -28,6 +29,7 @@ class Recipe(BaseModel):
         learning_rate: at its peak; it rises over the first tenth of the updates and falls to nothing.
         weight_decay: of AdamW.
         max_tokens: where inputs are cut.
+        patience: rounds without a better one after which the training ends early; ``None`` for none.
         checkpoint_steps: updates between two checkpoints.
         seed: decides on every random choice.
     """
@@ -40,12 +42,13 @@ class Recipe(BaseModel):
     learning_rate: float = Field(gt=0)
     weight_decay: float = Field(default=0.01, ge=0)
     max_tokens: int = Field(ge=8)
+    patience: int | None = Field(default=None, ge=1)
     checkpoint_steps: int = Field(default=100, ge=1)
     seed: int = 7
 
     def plan(self, key: str) -> Plan:
         """What the training loop follows."""
-        return Plan(self.epochs, self.learning_rate, self.weight_decay, self.checkpoint_steps, key)
+        return Plan(self.epochs, self.learning_rate, self.weight_decay, self.patience, self.checkpoint_steps, key)
 
 
 class Draft:
@@ -97,7 +100,7 @@ class Draft:
             **own,
         )
 
-    def save(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    def save(self, model: PreTrainedModel | TokenTagger, tokenizer: PreTrainedTokenizerBase) -> None:
         """Put the model into the folder; without its card it is not taken for one yet."""
         staging = self._folder / ".model.part"
         shutil.rmtree(staging, ignore_errors=True)

@@ -7,12 +7,14 @@ from hoptimizer.models.options import Options, options_model
 from hoptimizer.optimizers.distill import Distill
 from hoptimizer.optimizers.few_shot import BootstrapFewShot, BootstrapRandomSearch, LabeledFewShot
 from hoptimizer.optimizers.job import Optimizer
+from hoptimizer.optimizers.train_tagger import TrainTagger
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {
     "labeled_few_shot": LabeledFewShot,
     "bootstrap_few_shot": BootstrapFewShot,
     "bootstrap_random_search": BootstrapRandomSearch,
     "distill": Distill,
+    "train_tagger": TrainTagger,
 }
 
 

@@ -50,6 +50,7 @@ class Plan:
         epochs: rounds over the examples.
         learning_rate: at its peak; it rises over the first tenth of the steps and falls to nothing.
         weight_decay: of AdamW, on matrices.
+        patience: epochs without a better one after which it ends; ``None`` for none.
         checkpoint_steps: updates between two checkpoints.
         key: what is trained on what, as a digest; a checkpoint of another key is refused.
     """
@@ -57,6 +58,7 @@ class Plan:
     epochs: int
     learning_rate: float
     weight_decay: float
+    patience: int | None
     checkpoint_steps: int
     key: str
 
@@ -151,6 +153,8 @@ class Training(Generic[Batch]):
         steps = each * self.plan.epochs
         for step in range(done, steps):
             epoch, place = divmod(step, each)
+            if place == 0 and self._waited(best, epoch):
+                break
             if place == 0 or step == done:
                 batches = self.batches(epoch)
             loss = self.loss(batches[place])
@@ -169,6 +173,10 @@ class Training(Generic[Batch]):
             raise ValueError("nothing was trained: there are no batches")
         self.masters.load(kept)
         return best
+
+    def _waited(self, best: Best | None, epochs: int) -> bool:
+        """Whether there was no better epoch for long enough."""
+        return best is not None and self.plan.patience is not None and epochs - best.epoch >= self.plan.patience
 
     def _save(self, step: int, best: Best | None, kept: Weights) -> None:
         draft = self.folder / _DRAFT

@@ -1,6 +1,7 @@
 """Question answering programs: the published methods and the baselines they are compared with."""
 
 from hoptimizer.programs.direct import CoT, Direct
+from hoptimizer.programs.efficient_rag import EfficientRAG
 from hoptimizer.programs.ircot import IRCoT
 from hoptimizer.programs.program import Program
 from hoptimizer.programs.ra_isf import RAISF
@@ -14,6 +15,7 @@ __all__ = [
     "RAISF",
     "CoT",
     "Direct",
+    "EfficientRAG",
     "IRCoT",
     "Program",
     "StepRecord",

@@ -65,7 +65,11 @@ def counts(records: Iterable[StepRecord]) -> dict[str, float]:
         "lm_calls": float(sum(row.calls for row in steps)),
         "model_calls": float(sum(row.kind == "model" for row in steps)),
         "retrievals": float(sum(row.kind == "retrieval" for row in steps)),
-        "iterations": float(sum(row.kind == "retrieval" and row.depth == 0 for row in steps)),
+        "iterations": float(
+            sum(row.kind == "retrieval" and row.depth == 0 for row in steps)
+            # A program that goes on with several queries at once has each round one level deeper.
+            + max((row.depth for row in steps if row.kind == "retrieval"), default=0)
+        ),
         "parse_failures": float(sum(row.failure is not None for row in steps)),
     }
     if outcomes:

@@ -11,13 +11,21 @@ from hoptimizer.models.errors import UserError, nearest
 from hoptimizer.models.options import Options, options_model
 from hoptimizer.models.step_model import StepModel
 from hoptimizer.programs.direct import CoT, Direct
+from hoptimizer.programs.efficient_rag import EfficientRAG
 from hoptimizer.programs.ircot import IRCoT
 from hoptimizer.programs.program import Program
 from hoptimizer.programs.ra_isf import RAISF
 from hoptimizer.programs.rag import RAG
 from hoptimizer.retrieval import Retriever
 
-PROGRAMS: dict[str, type[Program]] = {"direct": Direct, "cot": CoT, "rag": RAG, "ircot": IRCoT, "ra_isf": RAISF}
+PROGRAMS: dict[str, type[Program]] = {
+    "direct": Direct,
+    "cot": CoT,
+    "rag": RAG,
+    "ircot": IRCoT,
+    "ra_isf": RAISF,
+    "efficient_rag": EfficientRAG,
+}
 
 # Given by the ``retriever`` section.
 _FROM_RETRIEVER = ("retriever", "k")

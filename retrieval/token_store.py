@@ -9,6 +9,7 @@ from hoptimizer.retrieval.encoder import ColBERTEncoder
 from hoptimizer.retrieval.retriever import Progress
 
 _VECTORS = "vectors.f16"
+_COARSE = "vectors.bf16"
 _PLACES = "places.npy"
 _LENGTHS = "lengths.npy"
 
@@ -23,25 +24,33 @@ class TokenStore:
         places: each stored passage's place in the corpus, int64 [passages].
         lengths: each stored passage's number of tokens, int64 [passages].
         vectors: all tokens of all passages, fp16 [tokens, dim], memory-mapped.
+        coarse: the same in bf16.
     """
 
     def __init__(self, folder: Path) -> None:
         self.places = torch.from_numpy(np.load(folder / _PLACES))
         self.lengths = torch.from_numpy(np.load(folder / _LENGTHS))
-        # Mapped copy-on-write, because torch takes no read-only memory without a warning; nothing writes to it.
-        flat = np.memmap(folder / _VECTORS, dtype=np.float16, mode="c")
-        self.vectors = torch.from_numpy(flat).view(int(self.lengths.sum()), -1)
+        tokens = int(self.lengths.sum())
+        self.vectors = _mapped(folder / _VECTORS, torch.float16).view(tokens, -1)
+        self.coarse = _mapped(folder / _COARSE, torch.bfloat16).view(tokens, -1)
 
     @staticmethod
     def write(folder: Path, encoder: ColBERTEncoder, texts: list[str], progress: Progress) -> None:
-        """Encode passages into three files of ``folder``."""
+        """Encode passages into four files of ``folder``."""
         places: list[int] = []
         lengths: list[int] = []
-        with (folder / _VECTORS).open("wb") as out:
+        with (folder / _VECTORS).open("wb") as out, (folder / _COARSE).open("wb") as coarse:
             for batch, vectors in encoder.passages(texts):
                 places.extend(batch)
                 lengths.extend(len(v) for v in vectors)
-                out.write(torch.cat(vectors).numpy().tobytes())
+                whole = torch.cat(vectors)
+                out.write(whole.numpy().tobytes())
+                coarse.write(whole.bfloat16().view(torch.int16).numpy().tobytes())
                 progress(len(places), len(texts))
         np.save(folder / _PLACES, np.array(places, dtype=np.int64))
         np.save(folder / _LENGTHS, np.array(lengths, dtype=np.int64))
+
+
+def _mapped(file: Path, dtype: torch.dtype) -> torch.Tensor:
+    # Mapped copy-on-write, because torch takes no read-only memory without a warning; nothing writes to it.
+    return torch.from_numpy(np.memmap(file, dtype=np.int16, mode="c")).view(dtype)

@@ -26,13 +26,13 @@ HOTPOT = {
     ],
     "supporting_facts": [["Ines Moreau (engineer)", 0], ["The Bridge", 1], ["The Bridge", 7]],
 }
-WIKI = {**HOTPOT, "_id": "w1", "evidences": [["The Bridge", "designer", "Ines Moreau"]]}
+FACTS = [["The Bridge", "designer", "Ines Moreau"], ["Inès Moreau", "place of birth", "Lyon"]]
+WIKI = {**HOTPOT, "_id": "w1", "evidences": FACTS}
 CHAIN = {
     "_id": "w1",
     "qa_pairs": [
         {"question": "Who designed the bridge?", "answer": "Ines Moreau designed it."},
         {"question": "Where was Ines Moreau born?", "answer": "In Lyon."},
-        {"question": "What else?", "answer": "Nothing."},
     ],
     "explanation": "Ines Moreau designed it, and she was born in Lyon.",
 }
@@ -84,16 +84,29 @@ def test_hotpotqa_keeps_answer_type_and_the_supporting_paragraphs_in_order(tmp_p
     assert len(corpus) == 3
 
 
-def test_2wiki_takes_hops_and_rationale_from_the_decompositions(tmp_path: Path):
-    plain, _ = one(tmp_path, "2wikimultihopqa", WIKI)
-    assert plain.hops == []
-    sidecar = write_lines(tmp_path / "chains.jsonl", [CHAIN, {**CHAIN, "_id": "of another question"}])
-    (tmp_path / "b").mkdir()
-    question, _ = one(tmp_path / "b", "2wikimultihopqa", WIKI, decompositions=[sidecar])
+def test_2wiki_takes_hops_from_its_triples(tmp_path: Path):
+    question, _ = one(tmp_path, "2wikimultihopqa", WIKI)
     moreau, bridge = question.passages
+    assert [(hop.question, hop.answer, hop.passage) for hop in question.hops] == [
+        ("What is the designer of The Bridge?", "Ines Moreau", bridge),
+        ("What is the place of birth of Inès Moreau?", "Lyon", moreau),
+    ]
+    assert question.rationale is None
+
+
+def test_2wiki_takes_questions_of_hops_and_rationale_from_the_decompositions(tmp_path: Path):
+    sidecar = write_lines(tmp_path / "chains.jsonl", [CHAIN, {**CHAIN, "_id": "of another question"}])
+    question, _ = one(tmp_path, "2wikimultihopqa", WIKI, decompositions=[sidecar])
     assert [hop.question for hop in question.hops] == [pair["question"] for pair in CHAIN["qa_pairs"]]
-    assert [hop.passage for hop in question.hops] == [bridge, moreau, None]
+    assert [hop.answer for hop in question.hops] == ["Ines Moreau", "Lyon"]
     assert question.rationale == CHAIN["explanation"]
+
+
+def test_2wiki_decompositions_that_do_not_fit_the_triples_leave_their_questions_alone(tmp_path: Path):
+    chain = {**CHAIN, "qa_pairs": [*CHAIN["qa_pairs"], {"question": "What else?", "answer": "Nothing."}]}
+    sidecar = write_lines(tmp_path / "chains.jsonl", [chain])
+    question, _ = one(tmp_path, "2wikimultihopqa", WIKI, decompositions=[sidecar])
+    assert [hop.question for hop in question.hops][0] == "What is the designer of The Bridge?"
 
 
 def test_musique_fills_in_references_and_takes_aliases(tmp_path: Path):

@@ -139,3 +139,40 @@ def new_command(
     new(out)
     line = f"{out}: a small example; put your own lines in and run `hop data check {out}`"
     show({"folder": str(out)}, as_json, line)
+
+
+@app.command("show-labels")
+def show_labels_command(
+    source: Annotated[str, typer.Argument(help="A data set, or a file of labels that a compile kept.")],
+    split: Annotated[str, typer.Option(help="The data set's questions: train, dev or test.")] = "train",
+    question: Annotated[str | None, typer.Option(metavar="ID", help="One question alone.")] = None,
+    n: Annotated[int, typer.Option("-n", min=1, help="How many questions.")] = 3,
+    as_json: Json = False,
+) -> None:
+    """Show what EfficientRAG's models learn from: the queries of each hop, and its passage with the words that count.
+
+    Of a data set these are the labels by its annotations; a file has those of a teacher, too.
+
+    Examples:
+
+        hop data show-labels atlas
+
+        hop data show-labels labels-train.jsonl --question 2hop__482757_12019
+    """
+    from hoptimizer.cli import tables
+    from hoptimizer.cli.console import show
+    from hoptimizer.eval.dataset import load
+    from hoptimizer.eval.settings import DataSettings
+    from hoptimizer.models.errors import UserError
+    from hoptimizer.optimizers.hop_labels import annotated, read_labels
+
+    if Path(source).is_file():
+        found = read_labels(Path(source))
+    else:
+        data = load(DataSettings(name=source))
+        found = [annotated(asked, data.corpus) for asked in data.split(split)]
+    shown = [one for one in found if question in (None, one.id)][:n]
+    if not shown:
+        raise UserError(f"{source}: no question {question!r} in it; leave --question out to see some")
+    result = {"labels": [one.model_dump() for one in shown]}
+    show(result, as_json, *(line for one in shown for line in tables.labels(one)))

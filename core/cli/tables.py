@@ -3,15 +3,19 @@
 from typing import Any
 
 from rich.console import RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from hoptimizer.comparison import COLUMNS, Comparison
 from hoptimizer.config import TrackingSettings
 from hoptimizer.format import PERCENT, figure, heading
+from hoptimizer.optimizers.hop_labels import Labels
 from hoptimizer.study_table import Sheet
 from hoptimizer.variants import Variant
 
+# How what becomes of a passage is shown.
+TAG_STYLES = {"continue": "green", "finish": "cyan", "terminate": "dim"}
 _COUNTS = ("passages", "lm_calls", "retrievals", "seconds_per_question")
 
 
@@ -81,9 +85,19 @@ def answer(question: str, result: dict[str, Any]) -> list[RenderableType]:
     for record in result["steps"]:
         asked = record["inputs"].get("query") or record["inputs"].get("thoughts") or record["inputs"].get("question")
         out = record["outputs"]
+        if record["step"] == "labeler":
+            asked = "  " + titles.get(record["inputs"]["passage"], record["inputs"]["passage"])
+            steps.add_row("", asked, record["failure"] or _labels(out))
+            continue
         came = ", ".join(titles.get(id, id) for id in out["passages"]) if "passages" in out else _joined(out)
         steps.add_row(record["step"], asked, record["failure"] or came)
     return [Text(question, style="bold"), steps, Text(f"\nAnswer: {result['answer']}", style="bold green")]
+
+
+def _labels(outputs: dict[str, Any]) -> Text:
+    """What a labeler said of a passage."""
+    words = "".join(f" · {phrase}" for phrase in outputs["useful"] or ())
+    return Text.assemble((str(outputs["tag"]), TAG_STYLES.get(str(outputs["tag"]), "")), (words, "bold"))
 
 
 def _joined(outputs: dict[str, Any]) -> str:
@@ -126,3 +140,18 @@ def open_mlflow(tracking: TrackingSettings) -> Text:
     if not tracking.uri.startswith(("sqlite", "file", "postgresql", "mysql", "mssql")):
         command = f"open {tracking.uri}"
     return Text(f"Runs, predictions and plots: {command}", style="cyan")
+
+
+def labels(shown: Labels) -> list[RenderableType]:
+    """A labelled question: each hop's query, and its passage with the words that count marked."""
+    lines: list[RenderableType] = [Text(shown.question, style="bold")]
+    if shown.failure:
+        lines.append(Text(f"  skipped: {shown.failure}", style="red"))
+    for number, hop in enumerate(shown.hops, 1):
+        after = "" if hop.after is None else f" after {hop.after + 1}"
+        lines.append(Text.assemble(f"  {number}{after}  ", (hop.tag, TAG_STYLES[hop.tag]), f"  {hop.query}"))
+        text = Text(hop.text)
+        for start, end in hop.spans:
+            text.stylize("black on yellow", start, end)
+        lines.append(Padding(text, (0, 0, 0, 5)))
+    return [*lines, Text()]

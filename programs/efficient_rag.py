@@ -1,0 +1,157 @@
+"""EfficientRAG: retrieval in several hops without a language model (Zhuang et al. 2024)."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, ClassVar, Literal
+
+import dspy
+from pydantic import Field
+
+from hoptimizer.models.words import find, folded, whole_names
+from hoptimizer.programs.program import Program
+from hoptimizer.programs.reader import ReaderKind, make_reader, read
+from hoptimizer.programs.trail import together
+from hoptimizer.retrieval import Passage, Retriever
+from hoptimizer.signatures import LabelPassage, NextQuery
+from hoptimizer.signatures.hopping import Tag
+
+Merge = Literal["span", "passage", "query"]
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """A passage that a query found, as it was labelled.
+
+    Attributes:
+        passage: see above.
+        tag: what becomes of it.
+        useful: words of it, in order.
+        probability: of its being kept; 0 where the labeler does not tell.
+    """
+
+    passage: Passage
+    tag: Tag
+    useful: list[str]
+    probability: float
+
+
+class EfficientRAG(Program):
+    """Label what is found, search on with the words that were labelled, read once in the end (section 3.1).
+
+    Its steps ``labeler`` and ``filter`` are for small models, which ``train_tagger`` makes, or for a language model of
+    their own. The default one is asked to read alone: without a labeler every passage that the question finds is read,
+    and without a filter the labelled words are the next query.
+
+    Args:
+        retriever: where passages come from.
+        k: passages that the question finds.
+        later_k: passages that a later query finds; ``None`` for as many. A query that names what it looks for finds
+            it first.
+        max_rounds: rounds of searching at most.
+        max_queries: queries of a round at most, the surest passages' first.
+        queries: what makes a query of the next round: each ``span`` of labelled words, those of a ``passage``
+            together, or those of all passages of a ``query`` together, as the paper has it.
+        whole_names: grow labelled words to the whole names that they are a part of.
+        filter: let the filter write the next query; off: the labelled words are it.
+        reader: reads the passages that were kept: ``direct``, ``cot``, or ``none`` to score the retrieval alone.
+    """
+
+    step_names: ClassVar[tuple[str, ...]] = ("labeler", "filter", "reader")
+
+    def __init__(
+        self,
+        retriever: Retriever,
+        k: int = 10,
+        later_k: Annotated[int, Field(ge=1)] | None = None,
+        max_rounds: Annotated[int, Field(ge=1)] = 4,
+        max_queries: Annotated[int, Field(ge=1)] = 4,
+        queries: Merge = "span",
+        whole_names: bool = True,
+        filter: bool = True,
+        reader: ReaderKind = "direct",
+    ) -> None:
+        super().__init__(retriever, k)
+        self.later_k = later_k
+        self.max_rounds = max_rounds
+        self.max_queries = max_queries
+        self.queries = queries
+        self.whole_names = whole_names
+        self.labeler = dspy.Predict(LabelPassage)
+        self.filter = dspy.Predict(NextQuery) if filter else None
+        self.reader = make_reader(reader, passages=True)
+
+    async def solve(self, question: str) -> tuple[str, list[Passage]]:
+        passages = await self.collect(question)
+        return await read(self, question, passages), passages
+
+    async def collect(self, question: str) -> list[Passage]:
+        """The pool: every passage that was kept, in the order in which they were found."""
+        if not self.taken("labeler"):
+            return await self.retrieve(question)
+        pool: dict[str, Passage] = {}
+        asked = {folded(question)}
+        queries = [question]
+        for number in range(self.max_rounds):
+            k = self.k if number == 0 else self.later_k or self.k
+            rounds = await together((partial(self.hop, query, k, pool, number) for query in queries), deeper=number)
+            for labelled in rounds:
+                pool |= {one.passage.id: one.passage for one in labelled if one.tag != "terminate"}
+            wanted = list(self.wanted(queries, rounds)) if number + 1 < self.max_rounds else []
+            written = await together((partial(self.next_query, *pair) for pair in wanted), deeper=number)
+            queries = list({folded(query): query for query in reversed(written) if folded(query) not in asked}.values())
+            queries = queries[::-1][: self.max_queries]
+            if not queries:
+                break
+            asked |= set(map(folded, queries))
+        return list(pool.values())
+
+    def taken(self, step: str) -> bool:
+        """Whether somebody takes a step: a small model, or a language model that was named for it."""
+        return step in self.models or step in self.lms
+
+    async def hop(self, query: str, k: int, pool: dict[str, Passage], number: int) -> list[Labelled]:
+        """Search once, and label what is not in the pool yet."""
+        found = await self.retrieve(query, k=k)
+        return await together(
+            partial(self.label, query, passage, rank, number)
+            for rank, passage in enumerate(found, 1)
+            if passage.id not in pool
+        )
+
+    async def label(self, query: str, passage: Passage, rank: int, number: int) -> Labelled:
+        """Whether a passage is kept, and which of its words say how to go on; what can't be understood is left out."""
+        # A small model has learned what a place in the search is worth; a language model is asked about the text.
+        place = {"rank": rank, "round": number} if "labeler" in self.models else {}
+        said = await self.step("labeler", query=query, passage=passage, **place)
+        probability = said.get("probability")
+        return Labelled(
+            passage, said.tag or "terminate", said.useful or [], 1.0 if probability is None else probability
+        )
+
+    def wanted(self, queries: Sequence[str], rounds: Sequence[Sequence[Labelled]]) -> Iterator[tuple[str, str]]:
+        """What was asked and what is known of it now, a pair for each query to come; the surest passages first."""
+        found = [(one, query) for query, labelled in zip(queries, rounds, strict=True) for one in labelled]
+        found.sort(key=lambda pair: -pair[0].probability)
+        known: dict[object, tuple[str, list[str]]] = {}
+        for place, (one, query) in enumerate(found):
+            for number, words in enumerate(self.known(one, query) if one.tag == "continue" else ()):
+                key = {"span": (place, number), "passage": place, "query": query}[self.queries]
+                known.setdefault(key, (query, []))[1].append(words)
+        for query, words in known.values():
+            yield query, " ".join(dict.fromkeys(words))
+
+    def known(self, one: Labelled, query: str) -> list[str]:
+        """The labelled words of a passage that its query does not name."""
+        spans = one.useful
+        if self.whole_names:
+            text = str(one.passage)
+            places = [place for span in spans for place in find(text, span)[:1]]
+            spans = [text[start:end] for start, end in whole_names(text, places)]
+        return [span for span in dict.fromkeys(spans) if folded(span) and not find(query, span)]
+
+    async def next_query(self, query: str, known: str) -> str:
+        """The query of the next round: the filter's, else what is known."""
+        if self.filter is None or not self.taken("filter"):
+            return known
+        return (await self.step("filter", query=query, known=known)).next_query or known
