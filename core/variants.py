@@ -19,7 +19,7 @@ from hoptimizer.report import Report, silent
 from hoptimizer.tracking import STEPS, Tracker
 from hoptimizer.workbench import Workbench, computed_calls
 
-_STEP_SCORES = ("f1", "precision", "recall", "balanced_accuracy", "n")
+_STEP_SCORES = ("f1", "precision", "recall", "balanced_accuracy", "token_f1", "tag_f1", "passages", "n")
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,9 @@ class Variant:
         after: its scores.
         before: the uncompiled program's scores on the same questions, where the variant was compiled.
         steps: how well its small models do on dev, by the step: ``f1``, ``precision``, ``recall``,
-            ``balanced_accuracy`` and ``n``; of those that write, ``f1`` and ``n``.
+            ``balanced_accuracy`` and ``n``; of those that write, ``f1`` and ``n``; of those that copy words,
+            ``token_f1`` and ``n``, and of a labeler ``tag_f1`` and the ``recall``, ``precision`` and ``passages`` of
+            its program.
     """
 
     run_id: str

@@ -2,12 +2,21 @@
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+# Runs what computes on all cores. Two such jobs at once take several times as long as one after the other; and torch
+# gives each thread that computes a team of its own, whose members wait busily for a while after their work.
+CORES = ThreadPoolExecutor(1, thread_name_prefix="cores")
+
+# How long the first of a batch lets others join that were asked for at the same moment.
+_MOMENT = 0.002
 
 
 class Batcher(Generic[Item, Result]):
@@ -19,11 +28,18 @@ class Batcher(Generic[Item, Result]):
         function: maps a non-empty list of items to as many results; an exception it raises reaches every caller
             of that batch.
         limit: the most items a batch may hold.
+        on: what runs the function, by default this batcher's own thread; batches gather while others are at work there.
     """
 
-    def __init__(self, function: Callable[[list[Item]], Sequence[Result]], limit: int) -> None:
+    def __init__(
+        self,
+        function: Callable[[list[Item]], Sequence[Result]],
+        limit: int,
+        on: Executor | None = None,
+    ) -> None:
         self._function = function
         self._limit = limit
+        self._on = on
         self._queue: queue.SimpleQueue[tuple[Item, Future[Result]]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._worker: threading.Thread | None = None
@@ -38,25 +54,33 @@ class Batcher(Generic[Item, Result]):
                 self._worker.start()
         return future
 
-    def _gather(self) -> list[tuple[Item, "Future[Result]"]]:
-        batch = [self._queue.get()]
+    def _gather(self, first: tuple[Item, "Future[Result]"]) -> list[tuple[Item, "Future[Result]"]]:
+        batch = [first]
         while len(batch) < self._limit:
             try:
                 batch.append(self._queue.get_nowait())
             except queue.Empty:
                 break
-        return batch
+        return [(item, future) for item, future in batch if future.set_running_or_notify_cancel()]
 
     def _run(self) -> None:
         while True:
-            batch = [(item, future) for item, future in self._gather() if future.set_running_or_notify_cancel()]
-            if not batch:
-                continue
-            try:
-                results = self._function([item for item, _ in batch])
-            except BaseException as error:  # noqa: BLE001 - handed to the callers, who raise it
-                for _, future in batch:
-                    future.set_exception(error)
-                continue
-            for (_, future), result in zip(batch, results, strict=True):
-                future.set_result(result)
+            first = self._queue.get()
+            time.sleep(_MOMENT)
+            if self._on is None:
+                self._answer(first)
+            else:
+                self._on.submit(self._answer, first).result()
+
+    def _answer(self, first: tuple[Item, "Future[Result]"]) -> None:
+        batch = self._gather(first)
+        if not batch:
+            return
+        try:
+            results = self._function([item for item, _ in batch])
+        except BaseException as error:  # noqa: BLE001 - handed to the callers, who raise it
+            for _, future in batch:
+                future.set_exception(error)
+            return
+        for (_, future), result in zip(batch, results, strict=True):
+            future.set_result(result)

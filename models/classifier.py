@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hoptimizer.models.batching import Batcher
+from hoptimizer.models.batching import CORES, Batcher
 from hoptimizer.models.card import Card
 from hoptimizer.models.encoder import ROWS, Pair, PairTokenizer, by_length, load_encoder, probabilities
 from hoptimizer.models.loading import best_dtype
@@ -50,7 +50,7 @@ class Classifier(SmallModel):
 
     @cached_property
     def _batcher(self) -> Batcher[Pair, dict[str, Any]]:
-        return Batcher(self._decide, limit=4 * ROWS)
+        return Batcher(self._decide, limit=4 * ROWS, on=CORES)
 
     def _decide(self, pairs: Sequence[Pair]) -> list[dict[str, Any]]:
         rows = self._tokenizer(pairs)

@@ -23,7 +23,7 @@ from hoptimizer.models.words import Span
 ROWS = 64
 # Texts go together where they fill up to the same multiple of so many tokens. How far a text is padded then depends
 # on itself alone, and with it, in bf16 on a CPU, every bit of its result, whatever else is being asked.
-WIDTH = 32
+WIDTH = 16
 
 Pair = tuple[str, str | None]
 

@@ -18,7 +18,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from hoptimizer.models.batching import Batcher
+from hoptimizer.models.batching import CORES, Batcher
 from hoptimizer.models.card import Card
 from hoptimizer.models.encoder import by_length, cant_load
 from hoptimizer.models.generation import Generator
@@ -127,7 +127,7 @@ class _Seq2Seq:
 
     @cached_property
     def _batcher(self) -> Batcher[str, str]:
-        return Batcher(self._write, limit=4 * ROWS)
+        return Batcher(self._write, limit=4 * ROWS, on=CORES)
 
     @torch.inference_mode()
     def _write(self, prompts: list[str]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from hoptimizer.models.batching import Batcher
+from hoptimizer.models.batching import CORES, Batcher
 from hoptimizer.models.card import Card, Label, Rank
 from hoptimizer.models.encoder import Aligned, Pair, PairTokenizer
 from hoptimizer.models.loading import best_dtype
@@ -44,7 +44,7 @@ class _TokenModel(SmallModel):
 
     @cached_property
     def _batcher(self) -> Batcher[Pair, tuple[Aligned, Tagged]]:
-        return Batcher(self._tag, limit=_LIMIT)
+        return Batcher(self._tag, limit=_LIMIT, on=CORES)
 
     def _tag(self, pairs: Sequence[Pair]) -> list[tuple[Aligned, Tagged]]:
         aligned = self._tokenizer.aligned(pairs)

@@ -9,7 +9,7 @@ from sklearn.linear_model import LogisticRegression
 
 from hoptimizer.eval.question import Question
 from hoptimizer.eval.runner import Evaluation, evaluate
-from hoptimizer.models.batching import Batcher
+from hoptimizer.models.batching import CORES, Batcher
 from hoptimizer.models.card import Rank, log_odds
 from hoptimizer.models.encoder import Aligned, Pair, PairTokenizer
 from hoptimizer.models.labeler import Reading
@@ -132,7 +132,7 @@ class _Labeler:
         self._inputs = task.inputs
         self._model, self._tokenizer = model, tokenizer
         self._known: dict[Pair, tuple[Aligned, Tagged]] = {}
-        self._batcher: Batcher[Pair, tuple[Aligned, Tagged]] = Batcher(self._tag, limit=_BATCH)
+        self._batcher: Batcher[Pair, tuple[Aligned, Tagged]] = Batcher(self._tag, limit=_BATCH, on=CORES)
 
     async def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
         key = pair(inputs, self._inputs)

@@ -27,6 +27,7 @@ class TaggerRecipe(Recipe):
     """How an encoder learns to copy words, and to choose a tag.
 
     Attributes:
+        start: digest of the card of the trained model that it starts from; ``None`` for the base itself.
         shared_tokens: whether the encoder is shown which tokens its two texts share, where its tokenizer has types.
         token_threshold: the least probability at which a word is copied.
     """
@@ -37,6 +38,7 @@ class TaggerRecipe(Recipe):
     learning_rate: float = Field(default=3e-4, gt=0)
     max_tokens: int = Field(default=128, ge=8)
     patience: int | None = Field(default=2, ge=1)
+    start: str | None = None
     shared_tokens: bool = True
     token_threshold: float = Field(default=0.5, ge=0, le=1)
 
@@ -53,6 +55,7 @@ def train_tagger(
     folder: Path,
     report: Report = lambda _: None,
     trial: Trial | None = None,
+    start: Path | None = None,
 ) -> Card:
     """Fine-tune a token tagger and leave it with its card in a folder.
 
@@ -66,8 +69,9 @@ def train_tagger(
         recipe: see there.
         folder: a folder of its own.
         report: is told after every update.
-        trial: decides on the epoch, by default the token F1 on dev; facts that it gives under ``card`` become fields of
-            the card.
+        trial: decides on the epoch, by default the mean of what is scored; facts that it gives under ``card`` become
+            fields of the card.
+        start: the folder of a trained tagger to go on from; by default the recipe's base.
 
     Raises:
         UserError: the examples lack a tag, the base can't be loaded, or the folder holds something else.
@@ -80,7 +84,8 @@ def train_tagger(
     device, dtype = device_and_dtype()
     with torch.random.fork_rng():
         torch.manual_seed(recipe.seed)  # decides on the heads
-        model, tokenizer = load_tagger(resolve(recipe.base), len(task.labels), trained=False, attention="eager")
+        source = str(start) if start else resolve(recipe.base)
+        model, tokenizer = load_tagger(source, len(task.labels), trained=False, attention="eager")
     tokenize = PairTokenizer(tokenizer, recipe.max_tokens, recipe.shared_tokens)
     model.to(device)
     freeze_embeddings(model.encoder)
@@ -103,7 +108,8 @@ def train_tagger(
     def evaluate() -> tuple[float, dict[str, Any]]:
         scores = judge.scores(model, tokenize, recipe.token_threshold) if dev else {}
         if trial is None:
-            return scores["token_f1"], scores
+            judged = [scores[name] for name in ("token_f1", "tag_f1") if name in scores]
+            return sum(judged) / len(judged), scores
         value, facts = trial(model, tokenize)
         return value, scores | facts
 

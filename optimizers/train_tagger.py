@@ -1,5 +1,6 @@
 """Fine-tuning EfficientRAG's two models for a data set (Zhuang et al., 2024, sections 3.2 and 3.3)."""
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -47,7 +48,7 @@ class TrainTagger(Optimizer):
         labels: Literal["annotations", "teacher"] = "annotations",
         base: Annotated[str, Field(min_length=1)] | None = None,
         negatives: Annotated[int, Field(ge=0)] = 6,
-        copies: Annotated[int, Field(ge=0)] = 1,
+        copies: Annotated[int, Field(ge=0)] = 0,
         finish: bool = True,
         ranked: bool = True,
         recall_weight: Annotated[float, Field(gt=0)] = 2.0,
@@ -136,10 +137,12 @@ class TrainTagger(Optimizer):
         from hoptimizer.optimizers.tagger_training import TaggerRecipe, train_tagger
 
         examples, judged = filter_examples(train), filter_examples(dev)
-        recipe = TaggerRecipe(base=self._base(job, "filter"), seed=job.seed, **self.recipe)
+        start = self._start(job, "filter")
+        recipe = TaggerRecipe(**_origin(start, self.base), seed=job.seed, **self.recipe)
         folder = job.folder / "filter"
         # Without dev examples there is nothing to choose an epoch by: the train examples do as well then.
-        train_tagger(FILTER_TASK, examples, judged or examples, recipe, folder, _reporting(job, "filter"))
+        report = _reporting(job, "filter")
+        train_tagger(FILTER_TASK, examples, judged or examples, recipe, folder, report, start=start and start.folder)
         return _load(folder, "filter")
 
     def _train_labeler(self, job: Job, program: Program, train: Sequence[Labels], dev: Sequence[Labels]) -> SmallModel:
@@ -155,16 +158,26 @@ class TrainTagger(Optimizer):
         examples = labeler_examples([*train, *more], retriever, self.negatives, self.finish)
         judged = labeler_examples(dev, retriever, self.negatives, self.finish)
         task = labeler_task(self.finish)
-        recipe = TaggerRecipe(base=self._base(job, "labeler"), seed=job.seed, **self.recipe)
+        start = self._start(job, "labeler")
+        recipe = TaggerRecipe(**_origin(start, self.base), seed=job.seed, **self.recipe)
         questions = [question for question in job.devset if question.passages]
         trial = RetrievalTrial(program, questions, task, recipe, self.recall_weight, self.ranked, job.workers)
         folder = job.folder / "labeler"
-        train_tagger(task, examples, judged, recipe, folder, _reporting(job, "labeler"), trial)
+        report = _reporting(job, "labeler")
+        train_tagger(task, examples, judged, recipe, folder, report, trial, start and start.folder)
         return _load(folder, "labeler")
 
-    def _base(self, job: Job, step: str) -> str:
+    def _start(self, job: Job, step: str) -> SmallModel | None:
+        """The program's own model of a step, where the training is to go on from it."""
         own = job.program.models.get(step)
-        return self.base or (str(own.folder) if isinstance(own, SmallModel) else "minilm")
+        return own if self.base is None and isinstance(own, SmallModel) else None
+
+
+def _origin(start: SmallModel | None, base: str | None) -> dict[str, str]:
+    """What a recipe says about where its training starts, whatever folder that lies in."""
+    if start is None:
+        return {"base": base or "minilm"}
+    return {"base": start.card.base, "start": hashlib.sha256(start.card.model_dump_json().encode()).hexdigest()}
 
 
 def _load(folder: Path, step: str) -> SmallModel:

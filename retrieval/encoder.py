@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 from transformers import PreTrainedModel
@@ -106,9 +107,22 @@ class ColBERTEncoder:
         Returns:
             For each query its vectors [tokens, dim]: fp32, of length 1, on the encoder's device.
         """
-        # One by one: in a batch the padding and the company would move the scores, and with them close rankings.
-        batches = (self.tokenize_queries([text]) for text in texts)
-        return [self.vectors(tokens)[0, tokens.kept[0]] for tokens in batches]
+        each = [self.tokenize_queries([text]) for text in texts]
+        found: dict[int, torch.Tensor] = {}
+        order = sorted(range(len(texts)), key=lambda i: each[i].ids.shape[1])
+        for _, alike in groupby(order, key=lambda i: each[i].ids.shape[1]):
+            places = list(alike)
+            # Padding would move the scores, and with them close rankings; so would company, but in bf16 on a CPU.
+            size = _BATCH if self.model.dtype == torch.bfloat16 and self.device.type == "cpu" else 1
+            for start in range(0, len(places), size):
+                batch = places[start : start + size]
+                ids, mask = (
+                    torch.cat(parts) for parts in zip(*((each[i].ids, each[i].mask) for i in batch), strict=True)
+                )
+                hidden = self.model(ids, attention_mask=mask)[0]
+                for row, place in enumerate(batch):
+                    found[place] = self._projected(hidden[row])[each[place].kept[0]]
+        return [found[place] for place in range(len(texts))]
 
     def tokenize_passages(self, texts: list[str]) -> Tokens:
         """Passages as the checkpoint reads them; punctuation is read and not kept."""
@@ -122,7 +136,10 @@ class ColBERTEncoder:
 
     def vectors(self, tokens: Tokens) -> torch.Tensor:
         """Vectors [texts, tokens, dim] of length 1, fp32; only those of kept tokens mean something."""
-        hidden = self.model(tokens.ids, attention_mask=tokens.mask)[0]  # [texts, tokens, hidden]
+        return self._projected(self.model(tokens.ids, attention_mask=tokens.mask)[0])
+
+    def _projected(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Token vectors of length 1 from hidden states [..., tokens, hidden]."""
         return torch.nn.functional.normalize(self.projection(hidden.float()), dim=-1)
 
 

@@ -10,8 +10,9 @@ from hoptimizer.retrieval.encoder import ColBERTEncoder
 from hoptimizer.retrieval.retriever import Progress
 from hoptimizer.retrieval.token_store import TokenStore
 
-# Token vectors compared at a time; bounds the memory of a search whatever the corpus' size.
-_CHUNK_TOKENS = 16384
+# Token vectors, and queries, compared at a time: what they give stays in a processor's cache.
+_CHUNK_TOKENS = 1024
+_QUERIES = 64
 _DECIMALS = 4
 # How far a product of two vectors of length 1 can be off in bf16: both and the result are rounded to 8 bits, which is
 # 3/512 at most, and fp16 leaves passages a hair longer than 1.
@@ -82,14 +83,16 @@ class ExactIndex:
             scores[query, self._places[rows]] = self._score(rows, vectors)
         return scores
 
-    def _estimate(self, coarse: torch.Tensor, queries: list[torch.Tensor]) -> list[torch.Tensor]:
+    def _estimate(self, coarse: torch.Tensor, queries: list[torch.Tensor]) -> Iterator[torch.Tensor]:
         """For each query the scores [passages] in bf16, passages as they are stored."""
-        vectors = torch.cat(queries).bfloat16()
-        best = torch.empty(len(self._places), len(vectors), dtype=torch.float32)
-        for rows, tokens, length in self._blocks():
-            similar = (coarse[tokens] @ vectors.T).view(-1, length, len(vectors))
-            best[rows] = similar.float().amax(dim=1)
-        return [part.sum(dim=1) for part in best.split([len(query) for query in queries], dim=1)]
+        for start in range(0, len(queries), _QUERIES):
+            group = queries[start : start + _QUERIES]
+            vectors = torch.cat(group).bfloat16().T  # [dim, query tokens]
+            best = torch.empty(len(self._places), vectors.shape[1], dtype=torch.float32)
+            for rows, tokens, length in self._blocks():
+                best[rows] = (coarse[tokens] @ vectors).float().view(-1, length, vectors.shape[1]).amax(dim=1)
+            for part in best.split([len(query) for query in group], dim=1):
+                yield part.sum(dim=1)
 
     def _score(self, rows: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
         """Scores of some stored passages for one query."""

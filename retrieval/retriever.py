@@ -4,8 +4,9 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cached_property
+from typing import ClassVar
 
-from hoptimizer.models.batching import Batcher
+from hoptimizer.models.batching import CORES, Batcher
 from hoptimizer.retrieval.passage import Passage
 
 MAX_BATCH = 64
@@ -18,6 +19,8 @@ class Retriever(ABC):
     """Finds passages of one corpus for queries in natural language."""
 
     name: str
+    computes: ClassVar[bool] = True
+    """Whether a search takes this machine's cores, rather than waiting for another one."""
 
     @abstractmethod
     def search(self, queries: list[str], k: int) -> list[list[Passage]]:
@@ -38,7 +41,7 @@ class Retriever(ABC):
 
     @cached_property
     def _batcher(self) -> Batcher[tuple[str, int], list[Passage]]:
-        return Batcher(self._search_batch, limit=MAX_BATCH)
+        return Batcher(self._search_batch, limit=MAX_BATCH, on=CORES if self.computes else None)
 
     def _search_batch(self, items: list[tuple[str, int]]) -> list[list[Passage]]:
         # Callers of one batch may want different k: search with the largest, cut for each.

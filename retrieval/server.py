@@ -26,6 +26,7 @@ class ColBERTServer(Retriever):
     """
 
     name = "colbert"
+    computes = False
 
     def __init__(self, url: str, corpus: Corpus) -> None:
         self._url = url

@@ -11,6 +11,8 @@ from transformers import T5Config, T5ForConditionalGeneration
 
 from hoptimizer.models.store import resolve
 from hoptimizer.optimizers.examples import Example, Task
+from hoptimizer.optimizers.tagger_data import labeler_task
+from hoptimizer.optimizers.tagger_training import TaggerRecipe, train_tagger
 from hoptimizer.optimizers.training import ClassifierRecipe, train_classifier
 from hoptimizer.optimizers.training_loop import Progress
 
@@ -56,11 +58,37 @@ def train(folder, recipe=RECIPE, report=lambda _: None):
     return train_classifier(TASK, examples(), examples(CITIES[8:]), recipe, folder, report)
 
 
+LABELER = labeler_task(finish=True)
+TAGGER = TaggerRecipe(epochs=8, batch=8, learning_rate=6e-4, max_tokens=48, checkpoint_steps=4, patience=None)
+
+
+def labelled(cities=CITIES[:8]):
+    """A passage is kept where it names the query's city, whose river counts; every other query goes on from it."""
+    examples = []
+    for number, city in enumerate(cities):
+        tag = ("continue", "finish")[number % 2]
+        query = f"Where does the river through {city} end?" if number % 2 == 0 else f"Which river is in {city}?"
+        for other in [city, *[c for c in cities if c != city][:3]]:
+            text = f"{other}: {other} lies on the {other[:3]}ava and is a city."
+            start = text.index(f"{other[:3]}ava")
+            inputs = {"query": query, "passage": text}
+            if other == city:
+                examples.append(Example(inputs, tag, ((1, (start, start + 6)),)))
+            else:
+                examples.append(Example(inputs, "terminate"))
+    return examples
+
+
+def train_toy_tagger(folder, recipe=TAGGER, report=lambda _: None):
+    """Train the toy labeler."""
+    return train_tagger(LABELER, labelled(), labelled(CITIES[8:]), recipe, folder, report)
+
+
 if __name__ == "__main__":
-    LAST = int(sys.argv[2])
+    LAST, TRAIN = int(sys.argv[2]), {"relevant": train, "labeler": train_toy_tagger}[sys.argv[3]]
 
     def kill(progress: Progress) -> None:
         if progress.step == LAST:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    train(Path(sys.argv[1]), report=kill)
+    TRAIN(Path(sys.argv[1]), report=kill)

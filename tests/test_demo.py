@@ -21,7 +21,7 @@ def test_the_demo_prints_one_json_object_with_its_variants(demo):
     result, _ = demo
     assert [(v["program"], v["compiled"]) for v in result["variants"]] == [
         ("direct", False), ("rag", False), ("rag", True), ("ircot", False), ("ircot", True),
-        ("ra_isf", False), ("ra_isf", True),
+        ("ra_isf", False), ("ra_isf", True), ("efficient_rag", False), ("efficient_rag", True),
     ]  # fmt: skip
     assert all(v["n"] == 60 for v in result["variants"])
 
@@ -37,7 +37,7 @@ def test_every_variant_of_the_demo_is_a_finished_run(demo):
 
 def test_compiling_at_least_doubles_f1_beyond_chance(demo):
     result, _ = demo
-    assert [c["program"] for c in result["comparisons"]] == ["rag", "ircot", "ra_isf"]
+    assert [c["program"] for c in result["comparisons"]] == ["rag", "ircot", "ra_isf", "efficient_rag"]
     for comparison in result["comparisons"]:
         assert comparison["metric"] == "f1"
         assert comparison["after"] >= 2 * comparison["before"]

@@ -106,7 +106,7 @@ def test_2wiki_decompositions_that_do_not_fit_the_triples_leave_their_questions_
     chain = {**CHAIN, "qa_pairs": [*CHAIN["qa_pairs"], {"question": "What else?", "answer": "Nothing."}]}
     sidecar = write_lines(tmp_path / "chains.jsonl", [chain])
     question, _ = one(tmp_path, "2wikimultihopqa", WIKI, decompositions=[sidecar])
-    assert [hop.question for hop in question.hops][0] == "What is the designer of The Bridge?"
+    assert question.hops[0].question == "What is the designer of The Bridge?"
 
 
 def test_musique_fills_in_references_and_takes_aliases(tmp_path: Path):

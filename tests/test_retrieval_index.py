@@ -6,6 +6,8 @@ import shutil
 import pytest
 import torch
 
+from hoptimizer.eval.dataset import load
+from hoptimizer.eval.settings import DataSettings
 from hoptimizer.models.errors import UserError
 from hoptimizer.retrieval import Corpus, Passage, RetrieverSettings, build_retriever, index_info
 from hoptimizer.retrieval.checkpoint import find_checkpoint, load_checkpoint
@@ -62,6 +64,18 @@ def test_a_query_scores_the_same_in_any_company(corpus):
     retriever = build_retriever(SETTINGS, corpus)
     queries = ["Which bird sleeps in the harbour?", "horse", "a query of rather more words than all of the others have"]
     assert retriever.search(queries, 5) == [retriever.search([query], 5)[0] for query in queries]
+
+
+@pytest.mark.skipif(not torch.cpu._is_avx512_bf16_supported(), reason="this processor does not multiply bf16")
+def test_estimating_first_loses_no_passage():
+    data = load(DataSettings(name="atlas"))
+    questions = [question.question for question in data.split("test")] + ["?", "Lyon"]
+    retriever = build_retriever(SETTINGS, data.corpus)
+    estimated = retriever.search(questions, 10)
+    retriever._index._coarse = None  # now every passage is scored in full
+    for ranking, full in zip(estimated, retriever.search(questions, 10), strict=True):
+        assert [p.id for p in ranking] == [p.id for p in full]
+        assert [p.score for p in ranking] == pytest.approx([p.score for p in full], abs=2e-4)
 
 
 def test_equal_passages_tie_in_the_order_of_the_corpus():

@@ -52,7 +52,7 @@ def test_same_seed_gives_identical_weights_and_another_seed_does_not(trained, tm
 
 def test_killed_training_goes_on_to_identical_weights(trained, tmp_path):
     folder, card = trained
-    program = [sys.executable, str(Path(__file__).with_name("small_models.py")), str(tmp_path), "10"]
+    program = [sys.executable, str(Path(__file__).with_name("small_models.py")), str(tmp_path), "10", "relevant"]
     assert subprocess.run(program, check=False).returncode == -signal.SIGKILL
     assert not (tmp_path / "card.json").exists()
     steps = []

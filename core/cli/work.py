@@ -126,10 +126,11 @@ def ask_command(
 
 
 def demo_command(words: Words = None, as_json: Json = False) -> None:
-    """Compile three multi-hop programs for the bundled data set, and compare them. Takes minutes.
+    """Compile four multi-hop programs for the bundled data set, and compare them. Takes minutes.
 
-    Pulls the embedded models, indexes atlas, scores direct, rag, ircot and ra_isf, compiles the last three, and scores
-    them again, each in an MLflow run. Compiling ra_isf also fine-tunes a small model for one of its steps.
+    Pulls the embedded models, indexes atlas, scores direct, rag, ircot, ra_isf and efficient_rag, compiles all but the
+    first, and scores them again, each in an MLflow run. Compiling ra_isf also fine-tunes a small model for one of its
+    steps, and compiling efficient_rag the two that retrieve.
 
     Example:
 

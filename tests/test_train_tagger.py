@@ -1,0 +1,373 @@
+"""Training EfficientRAG's models: the real MiniLM, atlas, a real MLflow store; scripted teachers."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import dspy
+import mlflow
+import pytest
+from scripted import ScriptedLM, ScriptedRetriever
+from serving import answer_in_fresh_process
+from small_models import CITIES, LABELER, TAGGER, labelled, train_toy_tagger
+from test_hop_labels import BRIDGE, CORPUS, TOWER
+from transformers import BertTokenizerFast
+
+from hoptimizer import Tracker, compile_variant, load_config
+from hoptimizer.models import build_adapter, build_lm
+from hoptimizer.models.card import read_card
+from hoptimizer.models.errors import UserError
+from hoptimizer.models.step_models import load_step_model
+from hoptimizer.optimizers import Job
+from hoptimizer.optimizers.examples import Example
+from hoptimizer.optimizers.synthesis import in_order, synthesize
+from hoptimizer.optimizers.tagger_data import FILTER_TASK
+from hoptimizer.optimizers.tagger_training import TaggerRecipe, train_tagger
+from hoptimizer.optimizers.train_tagger import TrainTagger
+from hoptimizer.programs import RAG, EfficientRAG
+
+WEIGHTS = ("model.safetensors", "heads.safetensors")
+WORDS = [
+    *["data=atlas", "data.train=24", "data.dev=8", "retriever.k=4", "program=efficient_rag", "program.reader=none"],
+    *["optimizer=train_tagger", "optimizer.epochs=1", "optimizer.negatives=2", "metric=recall"],
+]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The toy labeler, trained without a break."""
+    folder = tmp_path_factory.mktemp("small") / "labeler"
+    return folder, train_toy_tagger(folder)
+
+
+def weights(folder):
+    return [(folder / name).read_bytes() for name in WEIGHTS]
+
+
+def test_learns_a_toy_task_and_says_so_on_its_card(trained):
+    folder, card = trained
+    assert (card.kind, card.step, card.labels) == ("labeler", "labeler", ("terminate", "continue", "finish"))
+    assert card.train.classes == {"continue": 4, "finish": 4, "terminate": 24}
+    assert card.scores["tag_f1"] > 0.8
+    assert card.scores["token_f1"] > 0.5
+    assert read_card(folder) == card
+
+
+def test_same_seed_gives_identical_weights(trained, tmp_path):
+    train_toy_tagger(tmp_path / "again")
+    assert weights(tmp_path / "again") == weights(trained[0])
+    train_toy_tagger(tmp_path / "other", TAGGER.model_copy(update={"seed": 8}))
+    assert weights(tmp_path / "other") != weights(trained[0])
+
+
+def test_killed_training_goes_on_to_identical_weights(trained, tmp_path):
+    program = [sys.executable, str(Path(__file__).with_name("small_models.py")), str(tmp_path), "10", "labeler"]
+    assert subprocess.run(program, check=False).returncode == -signal.SIGKILL
+    steps = []
+    assert train_toy_tagger(tmp_path, report=lambda progress: steps.append(progress.step)) == trained[1]
+    assert steps == list(range(9, 33))  # the last checkpoint was after 8
+    assert weights(tmp_path) == weights(trained[0])
+
+
+def test_training_ends_early_where_nothing_gets_better(tmp_path):
+    steps = []
+    values = iter([0.5, 0.4, 0.3, 0.9])
+    train_tagger(
+        LABELER,
+        labelled(),
+        labelled(CITIES[8:]),
+        TAGGER.model_copy(update={"epochs": 4, "patience": 2}),
+        tmp_path,
+        lambda progress: steps.append(progress.step),
+        lambda model, tokenizer: (next(values), {}),
+    )
+    assert steps[-1] == 12  # three epochs of four
+    assert read_card(tmp_path).scores["epoch"] == 1
+
+
+def test_labels_copy_words_of_the_passage(trained):
+    labeler = load_step_model(str(trained[0]), "labeler")
+    passages = [example.inputs for example in labelled(CITIES[8:])]
+    results = labeler.predict(passages)
+    kept = [(inputs, result) for inputs, result in zip(passages, results, strict=True) if result["tag"] != "terminate"]
+    assert kept
+    for inputs, result in kept:
+        assert result["useful"]
+        assert in_order(inputs["passage"], result["useful"])
+    assert all(result["useful"] == [] for result in results if result["tag"] == "terminate")
+
+
+def test_company_changes_no_label(trained):
+    labeler = load_step_model(str(trained[0]), "labeler")
+    passages = [example.inputs for example in labelled(CITIES)]
+    together = labeler.predict(passages)
+    alone = [labeler.predict([inputs])[0] for inputs in passages]
+    for one, other in zip(together, alone, strict=True):
+        assert one["probability"] == pytest.approx(other["probability"], abs=1e-6)
+        assert (one["tag"], one["useful"]) == (other["tag"], other["useful"])
+
+
+def test_any_query_and_any_passage(trained):
+    labeler = load_step_model(str(trained[0]), "labeler")
+    strange = [
+        {"query": "?", "passage": ""},
+        {"query": "word " * 5000, "passage": "Rome: Rome lies on the Tiber."},
+        {"query": "Which river is in Rome?", "passage": "🍣 " * 600},
+        {"query": "", "passage": "日本"},
+    ]
+    assert len(labeler.predict(strange)) == 4
+
+
+def test_a_filter_copies_from_both_texts(tmp_path):
+    examples = [
+        Example({"query": f"Who is the mayor of {city}?", "known": f"Mayor {city}"}, "", ((0, (0, 3)), (1, (0, 5))))
+        for city in CITIES
+    ]
+    train_tagger(FILTER_TASK, examples, examples, TAGGER.model_copy(update={"epochs": 6}), tmp_path)
+    [result] = load_step_model(str(tmp_path), "filter").predict(
+        [{"query": "Who is the mayor of Lyon?", "known": "Mayor Lyon"}]
+    )
+    assert result == {"next_query": "Who Mayor"}
+
+
+def test_a_tokenizer_of_another_checkpoint_is_refused(trained, tmp_path):
+    folder = shutil.copytree(trained[0], tmp_path / "mixed")
+    tokens = [f"token{number}" for number in range(40_000)]
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *tokens]))
+    BertTokenizerFast(str(tmp_path / "vocab.txt")).save_pretrained(folder)
+    with pytest.raises(UserError, match="they belong to different checkpoints"):
+        load_step_model(str(folder), "labeler")
+
+
+def test_a_folder_without_its_heads_is_refused(trained, tmp_path):
+    folder = shutil.copytree(trained[0], tmp_path / "headless")
+    (folder / "heads.safetensors").unlink()
+    with pytest.raises(UserError, match=r"heads.safetensors lacks the heads"):
+        load_step_model(str(folder), "labeler")
+
+
+def job(folder, program=None, trainset=(BRIDGE, TOWER), devset=(BRIDGE,), teacher=None, report=lambda *told: None):
+    program = program or EfficientRAG(ScriptedRetriever({}), k=2)
+    return Job(program, trainset, devset, CORPUS, "recall", teacher, 7, 4, folder, report)
+
+
+def bare(question):
+    return question.model_copy(update={"passages": [], "hops": []})
+
+
+def single(question):
+    return question.model_copy(update={"passages": question.passages[1:], "hops": question.hops[1:]})
+
+
+@pytest.mark.parametrize(
+    ("options", "changes", "message"),
+    [
+        ({}, {"program": RAG(ScriptedRetriever({}))}, "it is for program.name=efficient_rag"),
+        ({"labels": "teacher"}, {}, "there is no teacher; name one"),
+        ({}, {"trainset": [bare(BRIDGE)]}, "which no train question has"),
+        ({}, {"devset": [bare(BRIDGE)]}, "which no dev question has"),
+    ],
+)
+def test_what_cannot_be_learned_is_said_before_anything_is_spent(tmp_path, options, changes, message):
+    with pytest.raises(UserError, match=message):
+        TrainTagger(**options).check(job(tmp_path, **changes))
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_hop_that_leads_to_another_is_said(tmp_path):
+    with pytest.raises(UserError, match="none of the 2 labelled train questions has a hop that leads to another"):
+        TrainTagger().compile(job(tmp_path, trainset=[single(BRIDGE), single(TOWER)]))
+
+
+# The four steps of a scripted teacher, which labels BRIDGE and TOWER right.
+SPLIT = {
+    "The Bridge": ["Who directed it?", "Where was she born?"],
+    "The Tower": ["Who directed it?", "Where was he born?"],
+}
+
+
+class ScriptedTeacher(ScriptedLM):
+    """Says what the script says; the script is told the fields and the prompt's last message."""
+
+    async def acall(self, prompt=None, messages=None, **kwargs):
+        text = messages[-1]["content"]
+        field = next(
+            name for name in ("subquestions", "after", "useful", "next_query") if f"[[ ## {name} ## ]]`" in text
+        )
+        self.asked.append((field, text))
+        return [self._format_answer_fields(self.script(field, text))]
+
+
+def taught(field, text):
+    """What a good teacher says."""
+    bridge = "Bridge" in text or "Moreau" in text
+    if field == "subquestions":
+        answers = ["Ines Moreau", "Lyon"] if bridge else ["Karl Adler", "Bern"]
+        return {
+            "subquestions": json.dumps(SPLIT["The Bridge" if bridge else "The Tower"]),
+            "answers": json.dumps(answers),
+        }
+    if field == "after":
+        return {"after": "[1]" if "2. Where" in text.rpartition("## subquestion ##")[2] else "[]"}
+    if field == "useful":
+        found = next(name for name in ("Ines Moreau.", "Karl Adler.", "Lyon", "Bern") if name in text)
+        return {"useful": json.dumps([found.rstrip(".")])}
+    return {"next_query": "Where born Ines Moreau" if bridge else "Where born Karl Adler"}
+
+
+def changed(field, value):
+    """A teacher that is good at everything but one field, and there only for The Tower."""
+
+    def script(asked, text):
+        tower = any(name in text for name in ("Tower", "Adler", " he born"))
+        return taught(asked, text) | (value if asked == field and tower else {})
+
+    return script
+
+
+def synthesized(folder, script):
+    told, lm = [], ScriptedTeacher(script)
+    with dspy.context(adapter=dspy.ChatAdapter(use_json_adapter_fallback=False)):
+        made = synthesize([BRIDGE, TOWER], job(folder, teacher=lm), folder / "labels.jsonl", "labels")
+    return made, lm, told
+
+
+def test_a_teacher_labels_questions_in_four_steps(tmp_path):
+    (bridge, tower), lm, _ = synthesized(tmp_path, taught)
+    assert [(hop.query, hop.passage, hop.useful, hop.tag, hop.after) for hop in bridge.hops] == [
+        (BRIDGE.question, "film", ["Ines Moreau"], "continue", None),
+        ("Where born Ines Moreau", "moreau", ["Lyon"], "finish", 0),
+    ]
+    assert tower.hops[1].asked == "Where was he born?"
+    assert len(lm.asked) == 2 * (1 + 2 + 2 + 1)
+
+
+def test_what_was_labelled_is_not_asked_again(tmp_path):
+    first, _, _ = synthesized(tmp_path, taught)
+    with (tmp_path / "labels.jsonl").open("a") as file:
+        file.write('{"id": "cut by a ki')
+    again, lm, _ = synthesized(tmp_path, taught)
+    assert again == first
+    assert lm.asked == []
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "failure"),
+    [
+        ("subquestions", {"subquestions": '["One?"]'}, "not one sub-question and answer for each passage"),
+        ("subquestions", {"answers": '["Karl Adler", "Rome"]'}, "an answer that its passage does not hold"),
+        ("after", {"after": "soon"}, "an output that could not be parsed"),
+        ("after", {"after": "[1, 2]"}, "sub-questions that wait for each other in a circle"),
+        ("after", {"after": "[7]"}, "a sub-question that waits for one that is not there"),
+        ("useful", {"useful": '["Adler", "Karl"]'}, "words that are not the passage's, or not in its order"),
+        ("useful", {"useful": '["Napoleon"]'}, "words that are not the passage's, or not in its order"),
+        ("next_query", {"next_query": "Where did Karl live?"}, "a next query with words that neither"),
+    ],
+)
+def test_what_a_teacher_gets_wrong_is_counted_and_skipped(tmp_path, field, value, failure):
+    (bridge, tower), _, _ = synthesized(tmp_path, changed(field, value))
+    assert bridge.failure is None
+    assert tower.hops == []
+    assert tower.failure.startswith(failure)
+
+
+def test_skipped_questions_are_told_with_the_reason(tmp_path):
+    told, lm = [], ScriptedTeacher(changed("useful", {"useful": "[]"}))
+    with dspy.context(adapter=dspy.ChatAdapter(use_json_adapter_fallback=False)):
+        task = job(tmp_path, teacher=lm, report=lambda stage, *_: told.append(stage))
+        assert len(TrainTagger(labels="teacher").gather(task, "train", [BRIDGE, TOWER])) == 1
+    assert any(stage.startswith("labels of train: 1 of 2 questions skipped: words that are not") for stage in told)
+
+
+def test_a_teacher_that_gets_all_wrong_ends_the_compile(tmp_path):
+    lm = ScriptedTeacher(lambda field, text: {"subquestions": "[]", "answers": "[]"})
+    adapter = dspy.ChatAdapter(use_json_adapter_fallback=False)
+    with (
+        dspy.context(adapter=adapter),
+        pytest.raises(UserError, match="none of the 2 train questions could be labelled"),
+    ):
+        TrainTagger(labels="teacher").compile(job(tmp_path, teacher=lm))
+
+
+def test_the_embedded_model_as_a_teacher_is_checked(tmp_path):
+    """A 135M model seldom labels right; whatever it says is either used or counted."""
+    lm = build_lm(load_config(None, ["data=atlas", "lm.default.max_tokens=96"]).lm["default"])
+    with dspy.context(adapter=build_adapter()):
+        made = synthesize([BRIDGE, TOWER], job(tmp_path, teacher=lm), tmp_path / "labels.jsonl", "labels")
+    for labels in made:
+        assert labels.hops or labels.failure
+        assert all(in_order(hop.text, hop.useful) for hop in labels.hops)
+
+
+@pytest.fixture(scope="module")
+def variant(store):
+    return compile_variant(load_config(None, WORDS))
+
+
+def test_compiling_keeps_both_models_in_the_run(variant, store):
+    kept = mlflow.artifacts.list_artifacts(run_id=variant.run_id, artifact_path="variant/steps")
+    assert {Path(one.path).name for one in kept} == {"labeler", "filter"}
+    examples = mlflow.artifacts.list_artifacts(run_id=variant.run_id, artifact_path="examples")
+    assert {Path(one.path).name for one in examples} == {"labels-train.jsonl", "labels-dev.jsonl"}
+    assert set(variant.steps["labeler"]) >= {"token_f1", "tag_f1", "recall", "passages"}
+
+
+def test_the_training_is_in_mlflow_as_curves(variant, store):
+    client = mlflow.MlflowClient(f"sqlite:///{store}/mlflow.db")
+    for name in ("labeler/loss", "labeler/token_f1", "labeler/tag_f1", "labeler/recall", "filter/loss"):
+        history = client.get_metric_history(variant.run_id, f"training/{name}")
+        assert history, name
+        assert [point.step for point in history] == sorted({point.step for point in history})
+
+
+def test_retrieval_asks_no_language_model(variant):
+    assert variant.after.metrics["lm_calls"] == 0
+    assert variant.after.metrics["model_calls"] > 1
+    assert variant.before.metrics["passages"] == 4
+    assert variant.after.metrics["passages"] < 4
+
+
+def test_compiling_again_gives_identical_models(variant, store):
+    again = compile_variant(load_config(None, WORDS), name="again")
+    assert again.run_id != variant.run_id
+    for step in ("labeler", "filter"):
+        folders = [
+            Path(mlflow.artifacts.download_artifacts(run_id=run, artifact_path=f"variant/steps/{step}"))
+            for run in (variant.run_id, again.run_id)
+        ]
+        assert weights(folders[0]) == weights(folders[1])
+
+
+def test_a_variant_is_trained_on_from_where_it_is(variant, store):
+    further = compile_variant(load_config(None, [*WORDS, "program.filter=false"]), run_id=variant.run_id)
+    cards = [
+        read_card(Path(mlflow.artifacts.download_artifacts(run_id=run, artifact_path="variant/steps/labeler")))
+        for run in (variant.run_id, further.run_id)
+    ]
+    assert cards[0].base == "minilm"
+    assert cards[0].recipe["start"] is None
+    assert cards[1].recipe["start"]
+
+
+def test_the_served_model_answers_in_a_fresh_process(variant, store):
+    answer = answer_in_fresh_process(variant, "Where was the author of Frankenstein born?", store)
+    assert {step["step"] for step in answer["steps"]} >= {"retrieve", "labeler"}
+
+
+def test_asking_shows_the_hops(variant, store):
+    command = [sys.executable, "-m", "hoptimizer.cli", "ask", "--run", variant.run_id]
+    question = "In which country is the city where E. M. Forster was born?"
+    shown = subprocess.run([*command, question], capture_output=True, text=True, check=False, cwd=store)
+    assert shown.returncode == 0, shown.stderr
+    assert "retrieve" in shown.stdout
+    assert any(tag in shown.stdout for tag in ("continue", "finish", "terminate"))
+    assert Tracker(f"sqlite:///{store}/mlflow.db", "atlas").get(variant.run_id).info.status == "FINISHED"
+
+
+@pytest.mark.parametrize("recipe", [{"max_tokens": 4}, {"epochs": 0}])
+def test_wrong_recipes_are_refused(recipe):
+    with pytest.raises(ValueError, match="greater than"):
+        TaggerRecipe(**recipe)
