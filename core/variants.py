@@ -32,7 +32,7 @@ class Variant:
         compiled: whether an optimizer made it.
         split: what it was scored on.
         after: its scores.
-        before: the uncompiled program's scores on the same questions, where the variant was compiled.
+        before: the scores on the same questions of what was compiled, where they were asked for.
         steps: how well its small models do on dev, by the step: ``f1``, ``precision``, ``recall``,
             ``balanced_accuracy`` and ``n``; of those that write, ``f1`` and ``n``; of those that copy words,
             ``token_f1`` and ``n``, and of a labeler ``tag_f1`` and the ``recall``, ``precision`` and ``passages`` of
@@ -60,6 +60,7 @@ def compile_variant(
     *,
     split: str = "dev",
     run_id: str | None = None,
+    score_before: bool = True,
     name: str | None = None,
     fingerprint: str | None = None,
     report: Report = silent,
@@ -74,6 +75,7 @@ def compile_variant(
         split: what the program is scored on before and after.
         run_id: the compiled variant to start from, so that one optimizer goes on where another ended; by default the
             program is uncompiled.
+        score_before: whether to score what the compile starts from, too.
         name: of the run; the program's and the optimizer's by default.
         fingerprint: identifies the work to be continued; config, split and start by default.
         report: told about progress.
@@ -111,8 +113,10 @@ def compile_variant(
             log=tracker.log_training,
         )
         optimizer.check(job)
-        before = _evaluate(bench, program, scored, f"{config.program.name} {_state(run_id)} on {split}")
-        tracker.log_evaluation(before, split, "before")
+        before = None
+        if score_before:
+            before = _evaluate(bench, program, scored, f"{config.program.name} {_state(run_id)} on {split}")
+            tracker.log_evaluation(before, split, "before")
         report(f"compiling {config.program.name} by {config.optimizer.name}", 0, 0, "")
         with _quiet():
             compiled = optimizer.compile(job)
