@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from hoptimizer.models.card import read_card
+from hoptimizer.models.card import Card, read_card
 from hoptimizer.models.classifier import Classifier
 from hoptimizer.models.confidence import Confidence
 from hoptimizer.models.errors import UserError
@@ -14,7 +14,12 @@ from hoptimizer.models.small_model import SmallModel
 # What is read of a repository: nothing that could hold code.
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
 
-_KINDS = {"classifier": Classifier, "generator": StepGenerator, "labeler": Labeler, "filter": QueryFilter}
+_KINDS: dict[str, Callable[[Path, Card, str | None], SmallModel]] = {
+    "classifier": Classifier,
+    "generator": StepGenerator,
+    "labeler": Labeler,
+    "filter": QueryFilter,
+}
 
 Fetch = Callable[[str], Path]
 

@@ -92,7 +92,8 @@ def annotated(question: Question, corpus: Corpus) -> Labels:
 
 
 def _by_hops(question: Question, corpus: Corpus) -> Iterator[HopLabel]:
-    if not all(hop.passage for hop in question.hops):
+    passages = [hop.passage for hop in question.hops if hop.passage]
+    if len(passages) < len(question.hops):
         return
     queries: list[str] = []
     sources = [
@@ -105,11 +106,11 @@ def _by_hops(question: Question, corpus: Corpus) -> Iterator[HopLabel]:
             open = " ".join(question.hops[i].question for i in _from(number, sources))
             query = next_query(queries[after], question.hops[after].answer, open)
         queries.append(query)
-        text = str(corpus[hop.passage or ""])
+        text = str(corpus[passages[number]])
         useful = [hop.answer] if find(text, hop.answer) else []
         yield HopLabel(
             query=query,
-            passage=hop.passage,
+            passage=passages[number],
             text=text,
             useful=useful,
             tag="continue" if number in sources else "finish",

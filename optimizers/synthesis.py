@@ -98,23 +98,22 @@ class Teacher:
         )
         queries: dict[int, str] = {}
         sources = {number: max(after[number], key=order.index) if after[number] else None for number in order}
+        hops = []
         for number in order:
             source = sources[number]
             queries[number] = question.question
             if source is not None:
                 queries[number] = await self._next(queries[source], " ".join(useful[source]))
-        hops = [
-            HopLabel(
+            hop = HopLabel(
                 query=queries[number],
                 passage=passages[number].id,
                 text=str(passages[number]),
                 useful=useful[number],
                 tag="continue" if number in sources.values() else "finish",
-                after=None if sources[number] is None else order.index(sources[number]),
+                after=None if source is None else order.index(source),
                 asked=asked[number],
             )
-            for number in order
-        ]
+            hops.append(hop)
         return Labels(id=question.id, question=question.question, hops=hops)
 
     async def _split(self, question: Question, passages: Sequence[Passage]) -> tuple[list[str], list[str]]:

@@ -142,7 +142,9 @@ class TrainTagger(Optimizer):
         folder = job.folder / "filter"
         # Without dev examples there is nothing to choose an epoch by: the train examples do as well then.
         report = _reporting(job, "filter")
-        train_tagger(FILTER_TASK, examples, judged or examples, recipe, folder, report, start=start and start.folder)
+        train_tagger(
+            FILTER_TASK, examples, judged or examples, recipe, folder, report, start=start.folder if start else None
+        )
         return _load(folder, "filter")
 
     def _train_labeler(self, job: Job, program: Program, train: Sequence[Labels], dev: Sequence[Labels]) -> SmallModel:
@@ -164,7 +166,7 @@ class TrainTagger(Optimizer):
         trial = RetrievalTrial(program, questions, task, recipe, self.recall_weight, self.ranked, job.workers)
         folder = job.folder / "labeler"
         report = _reporting(job, "labeler")
-        train_tagger(task, examples, judged, recipe, folder, report, trial, start and start.folder)
+        train_tagger(task, examples, judged, recipe, folder, report, trial, start.folder if start else None)
         return _load(folder, "labeler")
 
     def _start(self, job: Job, step: str) -> SmallModel | None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import dspy
 from pydantic import Field
@@ -122,7 +122,7 @@ class EfficientRAG(Program):
     async def label(self, query: str, passage: Passage, rank: int, number: int) -> Labelled:
         """Whether a passage is kept, and which of its words say how to go on; what can't be understood is left out."""
         # A small model has learned what a place in the search is worth; a language model is asked about the text.
-        place = {"rank": rank, "round": number} if "labeler" in self.models else {}
+        place: dict[str, Any] = {"rank": rank, "round": number} if "labeler" in self.models else {}
         said = await self.step("labeler", query=query, passage=passage, **place)
         probability = said.get("probability")
         return Labelled(
@@ -135,11 +135,11 @@ class EfficientRAG(Program):
         found.sort(key=lambda pair: -pair[0].probability)
         known: dict[object, tuple[str, list[str]]] = {}
         for place, (one, query) in enumerate(found):
-            for number, words in enumerate(self.known(one, query) if one.tag == "continue" else ()):
-                key = {"span": (place, number), "passage": place, "query": query}[self.queries]
-                known.setdefault(key, (query, []))[1].append(words)
-        for query, words in known.values():
-            yield query, " ".join(dict.fromkeys(words))
+            for number, span in enumerate(self.known(one, query) if one.tag == "continue" else ()):
+                keys: dict[Merge, object] = {"span": (place, number), "passage": place, "query": query}
+                known.setdefault(keys[self.queries], (query, []))[1].append(span)
+        for query, spans in known.values():
+            yield query, " ".join(dict.fromkeys(spans))
 
     def known(self, one: Labelled, query: str) -> list[str]:
         """The labelled words of a passage that its query does not name."""
