@@ -1,11 +1,12 @@
 """How fast a trained EfficientRAG retrieves, and what its reading saves against reading ten passages.
 
-    python benchmarks/efficient_rag.py --run ID [--split test] [--read] [--json] [KEY=VALUE]...
+    python benchmarks/efficient_rag.py [--run ID] [--split test] [--read] [--json] [KEY=VALUE]...
 
-ID is a variant that `hop compile program=efficient_rag optimizer=train_tagger` made. The time is that of all rounds of
-all questions, asked together as the runner asks them, over their number; beside it what the forward passes alone take:
-the labeler's and the filter's over the same pairs, and the retriever's encoder over the same queries. With --read, the
-answers too, beside those of `rag` with ten passages and the same prompts, and the prompt tokens that each reads.
+ID is a variant that `hop compile program=efficient_rag optimizer=train_tagger` made; without it, program.steps names
+the small models. The time is that of all rounds of all questions, asked together as the runner asks them, over their
+number; beside it what the forward passes alone take: the labeler's and the filter's over the same pairs, and the
+retriever's encoder over the same queries. With --read, the answers too, beside those of `rag` with ten passages and the
+same prompts, and the prompt tokens that each reads.
 """
 
 import argparse
@@ -19,14 +20,14 @@ import dspy
 import torch
 from rich.console import Console
 
-from hoptimizer.cli.options import config_of_run
+from hoptimizer.cli.options import config_of_run, read_words
 from hoptimizer.eval import statistics
 from hoptimizer.eval.question import Question
 from hoptimizer.eval.runner import Evaluation, evaluate
 from hoptimizer.models.encoder import Aligned
 from hoptimizer.models.errors import UserError
 from hoptimizer.models.tagger import tag
-from hoptimizer.programs import EfficientRAG, Program
+from hoptimizer.programs import RAG, EfficientRAG, Program
 from hoptimizer.tracking import Tracker
 from hoptimizer.variants import models_of, restore
 from hoptimizer.workbench import Workbench
@@ -97,14 +98,10 @@ def reading(program: Program, questions: Sequence[Question], lm: dspy.LM, worker
     return evaluation, sum(entry["usage"]["prompt_tokens"] for entry in lm.history) / len(questions)
 
 
-def answers(
-    bench: Workbench, program: EfficientRAG, state: dict[str, Any], questions: Sequence[Question]
-) -> dict[str, Any]:
+def answers(bench: Workbench, program: EfficientRAG, questions: Sequence[Question]) -> dict[str, Any]:
     """Answers of the program and of retrieving once, and their difference."""
-    from hoptimizer.programs import RAG
-
     rag = RAG(bench.retriever, k=RAG_PASSAGES)
-    rag.load_state({"reader": state["reader"], "program": state["program"]})
+    rag.reader, rag.layout = program.reader, program.layout
     lm = bench.lms["default"]
     lm.cache = False
     ours, tokens = reading(program, questions, lm, bench.config.workers)
@@ -127,22 +124,25 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="settings that win over the run's")
-    parser.add_argument("--run", required=True, help="the variant's MLflow run")
+    parser.add_argument("--run", help="the variant's MLflow run")
     parser.add_argument("--split", default="test", help="the questions")
     parser.add_argument("--read", action="store_true", help="compare the answers too")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
     try:
-        config = config_of_run(arguments.run, arguments.words)
+        config = config_of_run(arguments.run, arguments.words) if arguments.run else read_words(arguments.words)
         bench = Workbench(config)
         questions = bench.data.split(arguments.split)
         with bench.active():
-            state = Tracker(config.tracking.uri, config.experiment).load_state(arguments.run)
-            program = restore(bench, state, models_of(arguments.run))
+            if arguments.run:
+                state = Tracker(config.tracking.uri, config.experiment).load_state(arguments.run)
+                program = restore(bench, state, models_of(arguments.run))
+            else:
+                program = bench.program()
             figures: dict[str, Any] = {"n": len(questions), "threads": torch.get_num_threads()}
             figures["retrieval"] = retrieval(program, questions, config.workers)
             if arguments.read:
-                figures["answers"] = answers(bench, program, state, questions)
+                figures["answers"] = answers(bench, program, questions)
     except UserError as error:
         sys.exit(str(error))
     if arguments.json:

@@ -58,7 +58,7 @@ def collect(wanted: Sequence[Wanted], file: Path, workers: int, progress: Progre
                 try:
                     kept[key] = await one.label()
                 except DSPyError as error:
-                    raise _reason(error, file) from error
+                    raise failure(error, file) from error
             example = kept[key]
             row = {"inputs": example.inputs, "output": example.output} if example else {"inputs": one.inputs}
             rows.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
@@ -93,7 +93,13 @@ def _key(inputs: dict[str, str]) -> str:
     return json.dumps(inputs, sort_keys=True)
 
 
-def _reason(error: BaseException, file: Path) -> UserError:
+def failure(error: DSPyError, file: Path) -> UserError:
+    """What to tell where a language model that labels can't be asked.
+
+    Args:
+        error: what it raised.
+        file: the labels that are kept.
+    """
     if isinstance(error.__cause__, UserError):  # the model could not be loaded
         return error.__cause__
     return UserError(

@@ -16,9 +16,8 @@ import dspy
 from dspy.utils.exceptions import AdapterParseError, DSPyError
 
 from hoptimizer.eval.question import Question
-from hoptimizer.eval.runner import one_line
-from hoptimizer.models.errors import UserError
 from hoptimizer.models.words import find, folded
+from hoptimizer.optimizers.collecting import failure
 from hoptimizer.optimizers.hop_labels import HopLabel, Labels, read_labels
 from hoptimizer.optimizers.job import Job
 from hoptimizer.retrieval import Passage
@@ -54,6 +53,8 @@ def synthesize(questions: Sequence[Question], job: Job, file: Path, stage: str) 
                     passages = [job.corpus[id] for id in question.passages]
                     try:
                         result = await teacher.label(question, passages)
+                    except DSPyError as error:
+                        raise failure(error, file) from error
                     except UnusableError as error:
                         result = Labels(id=question.id, question=question.question, failure=str(error))
                 rows.write(result.model_dump_json() + "\n")
@@ -69,7 +70,7 @@ def synthesize(questions: Sequence[Question], job: Job, file: Path, stage: str) 
     try:
         asyncio.run(run())
     except ExceptionGroup as group:
-        raise _reason(group.exceptions[0]) from group
+        raise group.exceptions[0] from None
     return [done[question.id] for question in questions]
 
 
@@ -184,14 +185,3 @@ def _kept(file: Path) -> dict[str, Labels]:
     whole, end, _ = file.read_bytes().rpartition(b"\n")
     file.write_bytes(whole + end)
     return {labels.id: labels for labels in read_labels(file)}
-
-
-def _reason(error: BaseException) -> BaseException:
-    if isinstance(error.__cause__, UserError):  # the model could not be loaded
-        return error.__cause__
-    if not isinstance(error, DSPyError):
-        return error
-    return UserError(
-        f"labels: the teacher failed: {one_line(error)}; what is labelled so far is kept: check lm.teacher and give "
-        "the same command again"
-    )
