@@ -302,9 +302,14 @@ def test_the_embedded_model_as_a_teacher_is_checked(tmp_path):
         assert all(in_order(hop.text, hop.useful) for hop in labels.hops)
 
 
+def config(store, *words):
+    """The config of the module's compiles, in its own store."""
+    return load_config(None, [*WORDS, f"tracking.uri=sqlite:///{store}/mlflow.db", *words])
+
+
 @pytest.fixture(scope="module")
 def variant(store):
-    return compile_variant(load_config(None, WORDS))
+    return compile_variant(config(store))
 
 
 def test_compiling_keeps_both_models_in_the_run(variant, store):
@@ -331,7 +336,7 @@ def test_retrieval_asks_no_language_model(variant):
 
 
 def test_compiling_again_gives_identical_models(variant, store):
-    again = compile_variant(load_config(None, WORDS), name="again")
+    again = compile_variant(config(store), name="again")
     assert again.run_id != variant.run_id
     for step in ("labeler", "filter"):
         folders = [
@@ -342,7 +347,7 @@ def test_compiling_again_gives_identical_models(variant, store):
 
 
 def test_a_variant_is_trained_on_from_where_it_is(variant, store):
-    further = compile_variant(load_config(None, [*WORDS, "program.filter=false"]), run_id=variant.run_id)
+    further = compile_variant(config(store, "program.filter=false"), run_id=variant.run_id)
     cards = [
         read_card(Path(mlflow.artifacts.download_artifacts(run_id=run, artifact_path="variant/steps/labeler")))
         for run in (variant.run_id, further.run_id)
@@ -360,7 +365,8 @@ def test_the_served_model_answers_in_a_fresh_process(variant, store):
 def test_asking_shows_the_hops(variant, store):
     command = [sys.executable, "-m", "hoptimizer.cli", "ask", "--run", variant.run_id]
     question = "In which country is the city where E. M. Forster was born?"
-    shown = subprocess.run([*command, question], capture_output=True, text=True, check=False, cwd=store)
+    uri = f"tracking.uri=sqlite:///{store}/mlflow.db"
+    shown = subprocess.run([*command, question, uri], capture_output=True, text=True, check=False, cwd=store)
     assert shown.returncode == 0, shown.stderr
     assert "retrieve" in shown.stdout
     assert any(tag in shown.stdout for tag in ("continue", "finish", "terminate"))
