@@ -1,6 +1,7 @@
 """EfficientRAG's two small models, as steps of its program (Zhuang et al., 2024, section 3.1)."""
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +15,7 @@ from hoptimizer.models.card import Card, Label, Rank
 from hoptimizer.models.encoder import Aligned, Pair, PairTokenizer
 from hoptimizer.models.loading import best_dtype
 from hoptimizer.models.small_model import SmallModel
-from hoptimizer.models.tagger import Tagged, TokenTagger, load_tagger, tag
+from hoptimizer.models.tagger import Tagged, TokenTagger, load_tagger, tag_texts
 from hoptimizer.models.texts import pair
 from hoptimizer.models.words import Span, joined, words
 
@@ -47,11 +48,11 @@ class _TokenModel(SmallModel):
         return Batcher(self._tag, limit=_LIMIT, on=CORES)
 
     def _tag(self, pairs: Sequence[Pair]) -> list[tuple[Aligned, Tagged]]:
-        aligned = self._tokenizer.aligned(pairs)
-        return list(zip(aligned, tag(self._model, self._tokenizer, aligned), strict=True))
+        return tag_texts(self._model, self._tokenizer, pairs)
 
+    @abstractmethod
     def _output(self, inputs: dict[str, Any], aligned: Aligned, tagged: Tagged) -> dict[str, Any]:
-        raise NotImplementedError
+        """The step's output, from what was tagged."""
 
 
 class Labeler(_TokenModel):

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from hoptimizer.models.encoder import Aligned, PairTokenizer, by_length, cant_load
+from hoptimizer.models.encoder import Aligned, Pair, PairTokenizer, by_length, cant_load
 from hoptimizer.models.errors import UserError
 from hoptimizer.models.quiet import quiet_loading
 
@@ -123,3 +123,9 @@ def tag(model: TokenTagger, tokenizer: PairTokenizer, pairs: Sequence[Aligned]) 
             length = len(rows[place]["input_ids"])
             results[place] = Tagged(tags[row] if tags else [], tokens[row, :length].tolist())
     return [results[i] for i in range(len(pairs))]
+
+
+def tag_texts(model: TokenTagger, tokenizer: PairTokenizer, pairs: Sequence[Pair]) -> list[tuple[Aligned, Tagged]]:
+    """Tokenize pairs of texts and run them through a tagger; in order."""
+    aligned = tokenizer.aligned(pairs)
+    return list(zip(aligned, tag(model, tokenizer, aligned), strict=True))

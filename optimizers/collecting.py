@@ -81,12 +81,17 @@ def _kept(file: Path, names: Collection[str]) -> dict[str, Example | None]:
     """The rows of a file by the inputs that were wanted; what a killed process left of one is cut off."""
     if not file.exists():
         return {}
-    whole, end, _ = file.read_bytes().rpartition(b"\n")
-    os.truncate(file, len(whole) + len(end))
-    rows = [json.loads(line) for line in whole.splitlines()]
+    rows = [json.loads(line) for line in whole_rows(file).splitlines()]
     return {
         _key({name: row["inputs"][name] for name in names}): Example(**row) if "output" in row else None for row in rows
     }
+
+
+def whole_rows(file: Path) -> bytes:
+    """The whole lines of a file, from which what a killed process left of one is cut off."""
+    whole, end, _ = file.read_bytes().rpartition(b"\n")
+    os.truncate(file, len(whole) + len(end))
+    return whole
 
 
 def _key(inputs: dict[str, str]) -> str:

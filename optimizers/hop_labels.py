@@ -163,9 +163,13 @@ def next_query(query: str, known: str, open: str) -> str:
         open: the questions of the hops that are still to come, or their passages where they have none; words that
             it lacks are dropped.
     """
-    wanted, there = set(folded(open).split()), set(folded(known).split())
-    kept = [query[start:end] for start, end in words(query)]
-    return " ".join([*(word for word in kept if folded(word) in wanted - there), known])
+    return " ".join([*(query[start:end] for start, end in kept_words(query, known, open)), known])
+
+
+def kept_words(query: str, known: str, following: str) -> list[Span]:
+    """Where the words of a query stand that a following text has, too, and what is known has not."""
+    wanted = set(folded(following).split()) - set(folded(known).split())
+    return [(start, end) for start, end in words(query) if folded(query[start:end]) in wanted]
 
 
 def bare_title(passage: Passage) -> str:

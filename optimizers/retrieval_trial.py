@@ -13,7 +13,7 @@ from hoptimizer.models.batching import CORES, Batcher
 from hoptimizer.models.card import Rank, log_odds
 from hoptimizer.models.encoder import Aligned, Pair, PairTokenizer
 from hoptimizer.models.labeler import Reading
-from hoptimizer.models.tagger import Tagged, TokenTagger, tag
+from hoptimizer.models.tagger import Tagged, TokenTagger, tag_texts
 from hoptimizer.models.texts import pair
 from hoptimizer.optimizers.examples import Task
 from hoptimizer.optimizers.tagger_training import TaggerRecipe
@@ -144,8 +144,7 @@ class _Labeler:
         return self
 
     def _tag(self, pairs: Sequence[Pair]) -> list[tuple[Aligned, Tagged]]:
-        aligned = self._tokenizer.aligned(pairs)
-        return list(zip(aligned, tag(self._model, self._tokenizer, aligned), strict=True))
+        return tag_texts(self._model, self._tokenizer, pairs)
 
 
 class _Remembered(Retriever):

@@ -17,7 +17,7 @@ from dspy.utils.exceptions import AdapterParseError, DSPyError
 
 from hoptimizer.eval.question import Question
 from hoptimizer.models.words import find, folded
-from hoptimizer.optimizers.collecting import failure
+from hoptimizer.optimizers.collecting import failure, whole_rows
 from hoptimizer.optimizers.hop_labels import HopLabel, Labels, read_labels
 from hoptimizer.optimizers.job import Job
 from hoptimizer.retrieval import Passage
@@ -182,6 +182,5 @@ def _kept(file: Path) -> dict[str, Labels]:
     """The rows of a file; what a killed process left of one is cut off."""
     if not file.exists():
         return {}
-    whole, end, _ = file.read_bytes().rpartition(b"\n")
-    file.write_bytes(whole + end)
+    whole_rows(file)
     return {labels.id: labels for labels in read_labels(file)}

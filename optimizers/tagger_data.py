@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hoptimizer.models.labeler import TERMINATE
 from hoptimizer.models.words import Span, find, folded, words
 from hoptimizer.optimizers.examples import Example, Task
-from hoptimizer.optimizers.hop_labels import HopLabel, Labels, bare_title
+from hoptimizer.optimizers.hop_labels import HopLabel, Labels, bare_title, kept_words
 from hoptimizer.retrieval import Corpus, Passage, Retriever
 
 CONTINUE, FINISH = "continue", "finish"
@@ -74,10 +74,7 @@ def filter_examples(labels: Sequence[Labels]) -> list[Example]:
 
 
 def _kept(query: str, known: str, following: str) -> tuple[tuple[int, Span], ...]:
-    wanted = set(folded(following).split())
-    there = set(folded(known).split())
-    old = [(0, (start, end)) for start, end in words(query) if folded(query[start:end]) in wanted - there]
-    return (*old, *((1, span) for span in words(known)))
+    return (*((0, span) for span in kept_words(query, known, following)), *((1, span) for span in words(known)))
 
 
 def refilled(labels: Sequence[Labels], corpus: Corpus, copies: int, seed: int) -> list[Labels]:

@@ -27,7 +27,7 @@ class Labelled:
         passage: see above.
         tag: what becomes of it.
         useful: words of it, in order.
-        probability: of its being kept; 0 where the labeler does not tell.
+        probability: of its being kept; 1 where the labeler does not tell.
     """
 
     passage: Passage
