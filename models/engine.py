@@ -10,12 +10,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar, cast
 
-import jinja2
 from dspy import lm15
 from dspy.clients.engines.base import validate_request
 from dspy.utils.callback import BaseCallback
 
 from hoptimizer.models.constraint import Grammar, GrammarError
+from hoptimizer.models.conversation import render
 from hoptimizer.models.generation import Generator
 from hoptimizer.models.job import Completion, Job
 from hoptimizer.models.settings import LOCAL
@@ -204,17 +204,7 @@ def _prompt(model: Generator, request: lm15.Request, templated: bool) -> str:
         system = "".join(part.text for part in system)
     messages = [{"role": message.role, "content": message.text or ""} for message in request.messages]
     leading = [{"role": "system", "content": system}] if system else []
-    if not templated or model.tokenizer.chat_template is None:  # the plain layout, or a base model
-        return "\n\n".join(message["content"] for message in leading + messages) + "\n\n"
-    try:
-        return _render(model, leading + messages)
-    except jinja2.TemplateError:  # some templates know no system role
-        first = {**messages[0], "content": f"{system}\n\n{messages[0]['content']}"}
-        return _render(model, [first, *messages[1:]])
-
-
-def _render(model: Generator, messages: list[dict[str, str]]) -> str:
-    return model.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    return render(model.tokenizer, leading + messages, templated)
 
 
 def _grammar(model: Generator, response_format: dict[str, Any] | None) -> Grammar | None:

@@ -21,6 +21,17 @@ class SchemaAdapter(dspy.JSONAdapter):
         schema = pydantic.create_model("Outputs", **fields).model_json_schema()
         lm_kwargs["response_format"] = {"type": "json_schema", "json_schema": {"name": "Outputs", "schema": schema}}
 
+    def format_finetune_data(
+        self,
+        signature: type[dspy.Signature],
+        demos: list[dict[str, Any]],
+        inputs: dict[str, Any],
+        outputs: dict[str, Any],
+    ) -> dict[str, list[Any]]:
+        """A conversation whose last message is the reply that holds these outputs."""
+        reply = self.format_assistant_message_content(signature, outputs)
+        return {"messages": [*self.format(signature, demos, inputs), {"role": "assistant", "content": reply}]}
+
 
 class PlainAdapter(SchemaAdapter):
     """Instructions, demonstrations and the request one after the other, each field on a line of its own.

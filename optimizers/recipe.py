@@ -102,14 +102,7 @@ class Draft:
 
     def save(self, model: PreTrainedModel | TokenTagger, tokenizer: PreTrainedTokenizerBase) -> None:
         """Put the model into the folder; without its card it is not taken for one yet."""
-        staging = self._folder / ".model.part"
-        shutil.rmtree(staging, ignore_errors=True)
-        with quiet_loading():
-            model.save_pretrained(staging)
-            tokenizer.save_pretrained(staging)
-        for file in staging.iterdir():
-            file.replace(self._folder / file.name)
-        staging.rmdir()
+        save(model, tokenizer, self._folder)
 
     def finish(self, card: Card) -> None:
         """Put the card into the folder, and take the checkpoints away."""
@@ -120,6 +113,18 @@ class Draft:
 def recipe_batches(lengths: Sequence[int], recipe: Recipe) -> Callable[[int], list[list[int]]]:
     """For an epoch the places of its batches' examples, from the examples' lengths in tokens."""
     return lambda epoch: shuffled_batches(lengths, recipe.batch, recipe.seed, epoch)
+
+
+def save(model: PreTrainedModel | TokenTagger, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Put a model's weights, config and tokenizer into a folder, each file whole or not at all."""
+    staging = folder / ".model.part"
+    shutil.rmtree(staging, ignore_errors=True)
+    with quiet_loading():
+        model.save_pretrained(staging)
+        tokenizer.save_pretrained(staging)
+    for file in staging.iterdir():
+        file.replace(folder / file.name)
+    staging.rmdir()
 
 
 def freeze_embeddings(model: PreTrainedModel) -> None:

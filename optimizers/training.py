@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
 from pydantic import Field
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from hoptimizer.eval.metrics import f1
 from hoptimizer.models.card import Card
@@ -18,7 +17,14 @@ from hoptimizer.models.store import resolve
 from hoptimizer.models.texts import pair, prompt, written
 from hoptimizer.optimizers.calibration import Aim, best_threshold, classification_scores
 from hoptimizer.optimizers.examples import Example, Task, check_labels
-from hoptimizer.optimizers.recipe import Draft, Recipe, device_and_dtype, freeze_embeddings, recipe_batches
+from hoptimizer.optimizers.lora import adapted, merged
+from hoptimizer.optimizers.recipe import (
+    Draft,
+    Recipe,
+    device_and_dtype,
+    freeze_embeddings,
+    recipe_batches,
+)
 from hoptimizer.optimizers.training_loop import Masters, Report, Training
 
 # What cross_entropy leaves out: the prompt, and padding.
@@ -182,7 +188,7 @@ def train_generator(
     model, tokenizer = load_writer(resolve(recipe.base))
     device, dtype = device_and_dtype()
     model.to(device)
-    trained = _adapted(model, recipe) if recipe.lora else model
+    trained = adapted(model, recipe.lora, recipe.seed) if recipe.lora else model
     if not recipe.lora:
         freeze_embeddings(model)
     seq2seq = model.config.is_encoder_decoder
@@ -212,9 +218,7 @@ def train_generator(
         report=report,
     ).run()
     if recipe.lora:
-        trained.float()
-        masters.load(masters.copy())  # what bf16 had rounded
-        model = trained.merge_and_unload().to(dtype)
+        model = merged(trained, masters, dtype)
     card = draft.card(
         best.facts, best.epoch, kind="generator", listed=task.listed, max_new_tokens=recipe.max_new_tokens
     )
@@ -223,13 +227,6 @@ def train_generator(
     card = card.model_copy(update={"scores": {**card.scores, **_writing_scores(task, dev, results)}})
     draft.finish(card)
     return card
-
-
-def _adapted(model: PreTrainedModel, recipe: GeneratorRecipe) -> PeftModel:
-    with torch.random.fork_rng():
-        torch.manual_seed(recipe.seed)
-        config = LoraConfig(r=recipe.lora, lora_alpha=2 * (recipe.lora or 1), target_modules="all-linear")
-        return get_peft_model(model, config).eval()
 
 
 def _tokens(
