@@ -22,7 +22,7 @@ from hoptimizer.retrieval.settings import RetrieverSettings
 
 DEFAULT_LM = "local/smollm2-135m-instruct"
 # Roles of language models besides the names of a program's steps.
-LM_ROLES = ("default", "teacher")
+LM_ROLES = ("default", "teacher", "reflection")
 
 
 class TrackingSettings(BaseModel):
@@ -53,7 +53,7 @@ class Config(BaseModel):
         data: the data set and how much of each split is used.
         program: the program's name and options.
         retriever: how passages are found.
-        lm: language models: ``default``, ``teacher``, or a step's name.
+        lm: language models: ``default``, ``teacher``, ``reflection`` (proposes instructions), or a step's name.
         optimizer: the optimizer's name and options.
         metric: what is optimized and compared.
         tracking: the MLflow store.

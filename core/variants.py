@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import dspy
+
+from hoptimizer.candidates import SearchLog
 from hoptimizer.config import Config
 from hoptimizer.eval.question import Question
 from hoptimizer.eval.runner import Evaluation, Progress, evaluate
@@ -17,7 +20,7 @@ from hoptimizer.optimizers import Job
 from hoptimizer.programs import Program
 from hoptimizer.report import Report, silent
 from hoptimizer.tracking import STEPS, Tracker
-from hoptimizer.workbench import Workbench, computed_calls
+from hoptimizer.workbench import Workbench
 
 _STEP_SCORES = ("f1", "precision", "recall", "balanced_accuracy", "token_f1", "tag_f1", "passages", "n")
 
@@ -92,12 +95,16 @@ def compile_variant(
     fingerprint = fingerprint or f"{config.digest} {split}{' from ' + run_id if run_id else ''}"
     tracker = Tracker(config.tracking.uri, config.experiment)
     state = tracker.load_state(run_id) if run_id else {}
-    with bench.active(), tracker.run("compile", name, fingerprint) as run:
+    with contextlib.ExitStack() as stack:
+        run = stack.enter_context(tracker.run("compile", name, fingerprint))
+        folder = home() / "work" / run.info.run_id
+        stack.enter_context(bench.active(folder / "calls"))
         tracker.log_config(config, bench.data)
         tracker.log_questions(bench.data, "train", trainset)
         tracker.log_questions(bench.data, split, scored)
-        calls = computed_calls()
         program = _program(bench, tracker, run_id, state)
+        log = SearchLog(tracker.client, tracker.get(run.info.run_id))
+        log.settle({f"lm_of.{step}": lm.model for step, lm in program.language_models().items()})
         optimizer = bench.optimizer()
         job = Job(
             program=program,
@@ -106,11 +113,14 @@ def compile_variant(
             corpus=bench.data.corpus,
             metric=config.metric,
             teacher_lm=bench.lms.get("teacher"),
+            reflection_lm=bench.lms.get("reflection"),
             seed=config.seed,
             workers=config.workers,
-            folder=home() / "work" / run.info.run_id,
+            folder=folder,
             report=report,
             log=tracker.log_training,
+            record=log.record,
+            settle=log.settle,
         )
         optimizer.check(job)
         before = None
@@ -120,6 +130,7 @@ def compile_variant(
         report(f"compiling {config.program.name} by {config.optimizer.name}", 0, 0, "")
         with _quiet():
             compiled = optimizer.compile(job)
+        log.crown(compiled.dump_state())
         after = _evaluate(bench, compiled, scored, f"{config.program.name} compiled on {split}")
         tracker.log_evaluation(after, split, "after")
         small = _small_models(compiled)
@@ -128,7 +139,7 @@ def compile_variant(
         tracker.log_files(job.folder.glob("*.jsonl"), "examples")
         tracker.log_program(compiled, folders)
         # A compile that is continued computes only what its first part did not.
-        tracker.log_metric("computed_lm_calls", computed_calls() - calls)
+        tracker.log_metric("computed_lm_calls", dspy.cache.computed)
         tracker.log_model(config, compiled, folders)
     shutil.rmtree(job.folder, ignore_errors=True)  # what it held is in the run
     return Variant(run.info.run_id, config, True, split, after, before, steps)

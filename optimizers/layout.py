@@ -9,11 +9,12 @@ from hoptimizer.eval.runner import evaluate, mean_scores
 from hoptimizer.models.lm import is_local
 from hoptimizer.models.settings import Layout
 from hoptimizer.optimizers.job import Job
+from hoptimizer.optimizers.ledger import Ledger
 
 LAYOUTS: tuple[Layout, ...] = ("json", "plain")
 
 
-def choose_layout(job: Job, layouts: Sequence[Layout]) -> Job:
+def choose_layout(job: Job, layouts: Sequence[Layout], ledger: Ledger) -> Job:
     """The job with its program in the layout that scores best on dev, without demonstrations.
 
     DSPy's layouts are made for large models. How a small one is written to matters as much as what it is shown, so
@@ -22,6 +23,7 @@ def choose_layout(job: Job, layouts: Sequence[Layout]) -> Job:
     Args:
         job: the compile.
         layouts: what to try; one alone is taken as it is. Language models outside this process keep theirs.
+        ledger: is told how each one scored.
     """
     if not layouts or not is_local(dspy.settings.lm):
         return job
@@ -30,7 +32,9 @@ def choose_layout(job: Job, layouts: Sequence[Layout]) -> Job:
         candidate.layout = layout
     if len(candidates) == 1:
         return replace(job, program=candidates[0])
-    scores = [
-        mean_scores(evaluate(candidate, job.devset, workers=job.workers).rows)[job.metric] for candidate in candidates
-    ]
+    scores = []
+    for candidate in candidates:
+        rows = evaluate(candidate, job.devset, workers=job.workers).rows
+        scores.append(mean_scores(rows)[job.metric])
+        ledger.add(candidate.dump_state(), scores[-1], len(rows), sum(row.failure is not None for row in rows))
     return replace(job, program=candidates[scores.index(max(scores))])
