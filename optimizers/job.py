@@ -8,7 +8,7 @@ from pathlib import Path
 import dspy
 
 from hoptimizer.eval.dataset import Question
-from hoptimizer.eval.metrics import objective
+from hoptimizer.eval.objective import Objective
 from hoptimizer.programs import Program
 from hoptimizer.retrieval import Corpus
 
@@ -26,7 +26,7 @@ class Job:
         trainset: questions that demonstrations come from.
         devset: questions that candidates are scored on.
         corpus: the passages of both.
-        metric: name of the metric that is optimized.
+        objective: what is maximized; called, it scores a prediction as DSPy's optimizers want it.
         teacher_lm: the language model that teaches, or ``None`` for the program's own.
         seed: decides on every random choice.
         workers: questions under way at once.
@@ -39,18 +39,13 @@ class Job:
     trainset: Sequence[Question]
     devset: Sequence[Question]
     corpus: Corpus
-    metric: str
+    objective: Objective
     teacher_lm: dspy.LM | None
     seed: int
     workers: int
     folder: Path
     report: Callable[[str, int, int, str], None]
     log: Callable[[str, Mapping[str, float], int], None] = _unlogged
-
-    @property
-    def objective(self) -> Callable[..., float]:
-        """The metric as DSPy's optimizers call it, 0 to 1, higher is better."""
-        return objective(self.metric)
 
 
 class Optimizer(ABC):

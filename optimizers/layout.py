@@ -9,6 +9,7 @@ from hoptimizer.eval.runner import evaluate, mean_scores
 from hoptimizer.models.lm import is_local
 from hoptimizer.models.settings import Layout
 from hoptimizer.optimizers.job import Job
+from hoptimizer.programs import Program
 
 LAYOUTS: tuple[Layout, ...] = ("json", "plain")
 
@@ -17,7 +18,7 @@ def choose_layout(job: Job, layouts: Sequence[Layout]) -> Job:
     """The job with its program in the layout that scores best on dev, without demonstrations.
 
     DSPy's layouts are made for large models. How a small one is written to matters as much as what it is shown, so
-    the layout is chosen as demonstrations are: by the metric.
+    the layout is chosen as demonstrations are: by the objective.
 
     Args:
         job: the compile.
@@ -30,7 +31,13 @@ def choose_layout(job: Job, layouts: Sequence[Layout]) -> Job:
         candidate.layout = layout
     if len(candidates) == 1:
         return replace(job, program=candidates[0])
-    scores = [
-        mean_scores(evaluate(candidate, job.devset, workers=job.workers).rows)[job.metric] for candidate in candidates
-    ]
+    scores = [_score(job, candidate) for candidate in candidates]
     return replace(job, program=candidates[scores.index(max(scores))])
+
+
+def _score(job: Job, candidate: Program) -> float:
+    objective = job.objective
+    judge = objective.judge if objective.is_judged else None
+    rows = evaluate(candidate, job.devset, workers=job.workers, judge=judge).rows
+    objective.judge_failures.extend(row.judge_failure for row in rows if row.judge_failure)
+    return objective.of(mean_scores(rows))
