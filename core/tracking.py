@@ -189,6 +189,7 @@ class Tracker:
                 "answers": row.question.answers,
                 "answer": row.answer,
                 "failure": row.failure,
+                **({"judge_failure": row.judge_failure} if row.judge_failure else {}),
                 "supporting": row.question.passages,
                 "collected": row.passages,
                 **row.scores,

@@ -4,13 +4,14 @@ import contextlib
 import io
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import dspy
 
 from hoptimizer.candidates import SearchLog
 from hoptimizer.config import Config
+from hoptimizer.eval.objective import Objective
 from hoptimizer.eval.question import Question
 from hoptimizer.eval.runner import Evaluation, Progress, evaluate
 from hoptimizer.models.errors import UserError
@@ -111,7 +112,7 @@ def compile_variant(
             trainset=trainset,
             devset=devset,
             corpus=bench.data.corpus,
-            metric=config.metric,
+            objective=replace(config.objective, judge=bench.judge),
             teacher_lm=bench.lms.get("teacher"),
             reflection_lm=bench.lms.get("reflection"),
             seed=config.seed,
@@ -243,14 +244,20 @@ def _log_steps(tracker: Tracker, small: Mapping[str, SmallModel]) -> dict[str, d
 
 
 def _evaluate(bench: Workbench, program: Program, questions: Sequence[Question], stage: str) -> Evaluation:
+    objective = bench.config.objective
     return evaluate(
-        program, questions, workers=bench.config.workers, progress=_running(bench.report, stage, bench.config.metric)
+        program,
+        questions,
+        workers=bench.config.workers,
+        progress=_running(bench.report, stage, objective),
+        judge=bench.judge,
+        objective=objective,
     )
 
 
-def _running(report: Report, stage: str, metric: str) -> Progress:
+def _running(report: Report, stage: str, objective: Objective) -> Progress:
     def progress(done: int, total: int, scores: dict[str, float]) -> None:
-        report(stage, done, total, f"{metric} {scores.get(metric, 0):.3f}")
+        report(stage, done, total, f"{objective.label} {scores.get(objective.name, 0):.3f}")
 
     return progress
 

@@ -19,6 +19,7 @@ from hoptimizer.models import build_adapter, build_lm, check_lm
 from hoptimizer.models.calls import CallCache
 from hoptimizer.models.errors import UserError
 from hoptimizer.models.home import home
+from hoptimizer.models.settings import LMSettings
 from hoptimizer.models.step_model import StepModel
 from hoptimizer.optimizers import Optimizer, build_optimizer
 from hoptimizer.programs import Program, build_program
@@ -68,10 +69,13 @@ class Workbench:
 
     @cached_property
     def lms(self) -> dict[str, dspy.LM]:
-        """Language models by role or step."""
-        for settings in self.config.lm.values():
-            check_lm(settings)
-        return {role: build_lm(settings) for role, settings in self.config.lm.items()}
+        """Language models by role or step, but for the judge, which answering does not need."""
+        return {role: _checked_lm(settings) for role, settings in self.config.lm.items() if role != "judge"}
+
+    @cached_property
+    def judge(self) -> dspy.LM | None:
+        """The language model that judges answers, where the config names one."""
+        return _checked_lm(self.config.lm["judge"]) if "judge" in self.config.lm else None
 
     def program(self) -> Program:
         """A new, uncompiled program."""
@@ -119,6 +123,11 @@ class Workbench:
                 lm.cache = True
         with dspy.context(lm=self.lms["default"], adapter=build_adapter()):
             yield
+
+
+def _checked_lm(settings: LMSettings) -> dspy.LM:
+    check_lm(settings)
+    return build_lm(settings)
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from hoptimizer.eval.runner import evaluate, mean_scores
 from hoptimizer.models.errors import UserError
 from hoptimizer.models.settings import Layout
 from hoptimizer.optimizers.inner import InnerOptions, built
 from hoptimizer.optimizers.job import Job
 from hoptimizer.optimizers.ledger import Ledger
+from hoptimizer.optimizers.scoring import score
 from hoptimizer.optimizers.search import Search, Work
 from hoptimizer.programs import Program
 
@@ -41,15 +41,9 @@ class BetterTogether(Search):
 
     def search(self, job: Job, ledger: Ledger) -> Program:
         program = job.program
-        scored = [(self._score(job, program, ledger), program)]
+        scored = [(score(job, program, ledger), program)]
         for number, options in enumerate(self.strategy, 1):
             part = replace(job, program=program, folder=job.folder / f"{number}-{options.name}")
             program = built(options).compile(part)
-            scored.append((self._score(job, program, ledger), program))
+            scored.append((score(job, program, ledger), program))
         return max(scored, key=lambda pair: pair[0])[1]
-
-    def _score(self, job: Job, program: Program, ledger: Ledger) -> float:
-        rows = evaluate(program, job.devset, workers=job.workers).rows
-        score = mean_scores(rows)[job.metric]
-        ledger.add(program.dump_state(), score, len(rows), sum(row.failure is not None for row in rows))
-        return score

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import dspy
 
 from hoptimizer.eval.dataset import Question
-from hoptimizer.eval.metrics import objective
+from hoptimizer.eval.objective import Objective
 from hoptimizer.programs import Program
 from hoptimizer.retrieval import Corpus
 
@@ -30,7 +30,7 @@ class Job:
         trainset: questions that demonstrations come from.
         devset: questions that candidates are scored on.
         corpus: the passages of both.
-        metric: name of the metric that is optimized.
+        objective: what is maximized; called, it scores a prediction as DSPy's optimizers want it.
         teacher_lm: the language model that teaches, or ``None`` for the program's own.
         reflection_lm: the language model that proposes instructions, or ``None`` where none is named.
         seed: decides on every random choice.
@@ -46,7 +46,7 @@ class Job:
     trainset: Sequence[Question]
     devset: Sequence[Question]
     corpus: Corpus
-    metric: str
+    objective: Objective
     teacher_lm: dspy.LM | None
     seed: int
     workers: int
@@ -56,11 +56,6 @@ class Job:
     reflection_lm: dspy.LM | None = None
     record: "Callable[[Candidate], None]" = _unlogged
     settle: Callable[[Mapping[str, Any]], None] = _unlogged
-
-    @property
-    def objective(self) -> Callable[..., float]:
-        """The metric as DSPy's optimizers call it, 0 to 1, higher is better."""
-        return objective(self.metric)
 
     def examples(self, split: Literal["train", "dev"]) -> list[dspy.Example]:
         """The questions of a split as DSPy's optimizers take them."""

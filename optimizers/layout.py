@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import dspy
 
-from hoptimizer.eval.runner import evaluate, mean_scores
 from hoptimizer.models.lm import is_local
 from hoptimizer.models.settings import Layout
 from hoptimizer.optimizers.job import Job
 from hoptimizer.optimizers.ledger import Ledger
+from hoptimizer.optimizers.scoring import score
 
 LAYOUTS: tuple[Layout, ...] = ("json", "plain")
 
@@ -18,7 +18,7 @@ def choose_layout(job: Job, layouts: Sequence[Layout], ledger: Ledger) -> Job:
     """The job with its program in the layout that scores best on dev, without demonstrations.
 
     DSPy's layouts are made for large models. How a small one is written to matters as much as what it is shown, so
-    the layout is chosen as demonstrations are: by the metric.
+    the layout is chosen as demonstrations are: by the objective.
 
     Args:
         job: the compile.
@@ -32,9 +32,5 @@ def choose_layout(job: Job, layouts: Sequence[Layout], ledger: Ledger) -> Job:
         candidate.layout = layout
     if len(candidates) == 1:
         return replace(job, program=candidates[0])
-    scores = []
-    for candidate in candidates:
-        rows = evaluate(candidate, job.devset, workers=job.workers).rows
-        scores.append(mean_scores(rows)[job.metric])
-        ledger.add(candidate.dump_state(), scores[-1], len(rows), sum(row.failure is not None for row in rows))
+    scores = [score(job, candidate, ledger) for candidate in candidates]
     return replace(job, program=candidates[scores.index(max(scores))])

@@ -8,14 +8,11 @@ from typing import Any
 
 import dspy
 from dspy.utils.callback import BaseCallback
-from dspy.utils.exceptions import LMAuthError, LMConfigurationError, LMTransportError
 
+from hoptimizer.eval.failures import SYSTEMIC, one_line
 from hoptimizer.models.calls import Meter, Spent, Stopped
 from hoptimizer.models.errors import UserError
 from hoptimizer.programs import Program
-
-# No later call can succeed where one of these is raised.
-_SYSTEMIC = (LMTransportError, LMAuthError, LMConfigurationError)
 
 
 @dataclass(frozen=True)
@@ -143,9 +140,8 @@ class Ledger(BaseCallback):
         Raises:
             Stopped: no call can succeed.
         """
-        if isinstance(exception, _SYSTEMIC):
-            reason = " ".join(f"{type(exception).__name__}: {exception}".split())
-            self.error = UserError(f"the language model can't be used: {reason}; check the lm section")
+        if isinstance(exception, SYSTEMIC):
+            self.error = UserError(f"the language model can't be used: {one_line(exception)}; check the lm section")
             raise Stopped
 
 

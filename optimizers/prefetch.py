@@ -56,4 +56,5 @@ async def _score(teacher: Program, example: dspy.Example, job: Job) -> float:
         prediction = await program.acall(**example.inputs())
     except DSPyError:
         return 0.0  # The bootstrap meets the same failure, and counts it.
-    return job.objective(example, prediction, None)
+    # A judge that it may ask is waited for without holding up the other runs.
+    return await asyncio.to_thread(job.objective, example, prediction)

@@ -95,7 +95,8 @@ class Search(Optimizer):
                     raise ledger.error from None
                 return ledger.restored(job.program)
             finally:
-                job.log("spent", asdict(meter.spent), meter.spent.calls)
+                failures = {"judge_failures": len(job.objective.judge_failures)} if job.objective.is_judged else {}
+                job.log("spent", asdict(meter.spent) | failures, meter.spent.calls)
 
     def _search(self, job: Job, ledger: Ledger) -> Program:
         laid_out = choose_layout(job, self.layouts, ledger)
