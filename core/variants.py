@@ -2,8 +2,9 @@
 
 import contextlib
 import io
+import logging
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -262,6 +263,14 @@ def _running(report: Report, stage: str, objective: Objective) -> Progress:
     return progress
 
 
-def _quiet() -> contextlib.AbstractContextManager[Any]:
-    """DSPy's optimizers print; what they say is in the run."""
-    return contextlib.redirect_stdout(io.StringIO())
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """DSPy's optimizers print and log; what they say is in the run."""
+    logger = logging.getLogger("dspy")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        logger.setLevel(level)

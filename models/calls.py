@@ -20,7 +20,8 @@ class Spent:
     """What calls have cost.
 
     Attributes:
-        calls: different calls; one that comes again is answered from the cache, and not counted again.
+        calls: different calls; one that comes again is answered from the cache, and not counted again. Nor is one that
+            comes while the same call is under way, which DSPy makes a second time.
         prompt_tokens: tokens of their prompts.
         written_tokens: tokens of their answers.
         usd: their price, where the model has one.

@@ -3,13 +3,17 @@
 import asyncio
 import math
 import re
+import time
 
+import dspy
+from dspy import lm15
 from dspy.utils import DummyLM
 
 from hoptimizer.retrieval.passage import Passage
 from hoptimizer.retrieval.retriever import Retriever
 
 _OUTPUT = re.compile(r"the field `\[\[ ## (\w+) ## ]]`")
+_OUTPUTS = re.compile(r"(?:the field|then) `\[\[ ## (\w+) ## ]]`(?! and then ending)")
 _INPUT = re.compile(r"\[\[ ## (\w+) ## ]]\n(.*?)\n\n(?=\[\[ ## |Respond with)", re.DOTALL)
 
 
@@ -69,3 +73,55 @@ class ScriptedLM(DummyLM):
 
 def passage(id: str, text: str = "") -> Passage:
     return Passage(id, id.title(), text or f"{id} " * 12)
+
+
+class ScriptedEngine:
+    """Answers DSPy's chat layout like :class:`ScriptedLM`, behind a real ``dspy.LM``, whose calls go through its cache.
+
+    Args:
+        script: ``(output field, {input field: text}, whole prompt) -> value``; asked for each field of the output.
+        delay: seconds that a call takes.
+
+    Attributes:
+        calls: how many were answered.
+    """
+
+    def __init__(self, script, delay=0.0):
+        self.script, self.delay, self.calls = script, delay, 0
+
+    def lm(self, name="scripted/model", **options):
+        return dspy.LM(name, engine=self, async_engine=_AsyncScriptedEngine(self), **options)
+
+    def complete(self, request):
+        time.sleep(self.delay)
+        return self.answer(request)
+
+    def answer(self, request):
+        self.calls += 1
+        text = request.messages[-1].text
+        fields = _OUTPUTS.findall(text)
+        inputs = dict(_INPUT.findall(text))
+        prompt = f"{request.system} {[message.text for message in request.messages]}"
+        parts = [f"[[ ## {field} ## ]]\n{self.script(field, inputs, prompt)}" for field in fields]
+        return lm15.Response(
+            id=None,
+            model=request.model,
+            message=lm15.Message.assistant("\n\n".join([*parts, "[[ ## completed ## ]]"])),
+            finish_reason="stop",
+            usage=lm15.Usage(input_tokens=len(text.split()), output_tokens=10),
+        )
+
+    def __deepcopy__(self, memo):
+        return self
+
+
+class _AsyncScriptedEngine:
+    def __init__(self, engine):
+        self.engine = engine
+
+    async def complete(self, request):
+        await asyncio.sleep(self.engine.delay)
+        return self.engine.answer(request)
+
+    def __deepcopy__(self, memo):
+        return self

@@ -1,0 +1,106 @@
+"""Kill compiles at random moments: is the program the one of an undisturbed compile?
+
+Every optimizer compiles ``rag`` on a small part of atlas once undisturbed. Then it is killed (SIGKILL) at a random
+moment of that time, each time in an empty folder with a home of its own, and the same command is given again.
+
+    python benchmarks/kills.py [--kills 2] [--seed 7] [OPTIMIZER ...]
+
+Exits 1 where a program differs.
+"""
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import mlflow
+
+from hoptimizer.models.home import home
+
+COMMAND = [
+    "compile", "data=atlas", "data.train=12", "data.dev=6", "program=rag", "retriever=bm25", "retriever.k=2",
+    "lm.reflection.model=local/smollm2-135m-instruct", "lm.reflection.temperature=1.0", "--json",
+]  # fmt: skip
+DEMOS = ["optimizer.max_bootstrapped_demos=2", "optimizer.max_labeled_demos=2"]
+OPTIMIZERS: dict[str, list[str]] = {
+    "labeled_few_shot": [],
+    "bootstrap_few_shot": DEMOS,
+    "bootstrap_random_search": [*DEMOS, "optimizer.num_candidate_programs=2"],
+    "bootstrap_optuna": [*DEMOS, "optimizer.num_candidate_programs=4"],
+    "knn_few_shot": [],
+    "copro": ["optimizer.breadth=3", "optimizer.depth=2"],
+    "miprov2": [*DEMOS, "optimizer.num_candidates=3", "optimizer.num_trials=4"],
+    "simba": ["optimizer.bsize=4", "optimizer.num_candidates=2", "optimizer.max_steps=2"],
+    "gepa": ["optimizer.max_full_evals=3"],
+    "infer_rules": [*DEMOS, "optimizer.num_candidates=2"],
+    "better_together": ["optimizer.strategy=[bootstrap_few_shot,{name: copro, breadth: 2, depth: 1}]"],
+    "ensemble": ["optimizer.of=bootstrap_random_search"],
+}
+
+
+def start(folder: Path, name: str) -> subprocess.Popen[str]:
+    """The command in a folder, with a home there whose models are the user's."""
+    models = folder / "home" / "models"
+    if not models.is_symlink():
+        models.parent.mkdir(parents=True)
+        models.symlink_to(home() / "models")
+    return subprocess.Popen(
+        [sys.executable, "-m", "hoptimizer.cli", *COMMAND, f"optimizer={name}", *OPTIMIZERS[name]],
+        cwd=folder,
+        env=os.environ | {"HOPTIMIZER_HOME": str(folder / "home")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def program(folder: Path, process: subprocess.Popen[str]) -> tuple[object, float]:
+    """The state of the compiled program, and how many of its calls the last process computed."""
+    out, err = process.communicate()
+    if process.returncode:
+        raise RuntimeError(err[-2000:])
+    run = mlflow.MlflowClient(f"sqlite:///{folder}/mlflow.db").get_run(json.loads(out)["run_id"])
+    artifacts = folder / run.info.artifact_uri.removeprefix("file://")
+    return json.loads((artifacts / "variant" / "program.json").read_bytes()), run.data.metrics["computed_lm_calls"]
+
+
+def main() -> int:
+    """Run and print; the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("optimizers", nargs="*", default=list(OPTIMIZERS))
+    parser.add_argument("--kills", type=int, default=2, help="of each optimizer")
+    parser.add_argument("--seed", type=int, default=7)
+    arguments = parser.parse_args()
+    draw = random.Random(arguments.seed)
+    same = total = 0
+    print("| optimizer | undisturbed | killed after | computed again | same program |\n|---|---|---|---|---|")
+    for name in arguments.optimizers:
+        with tempfile.TemporaryDirectory() as folder:
+            begin = time.monotonic()
+            whole, calls = program(Path(folder), start(Path(folder), name))
+            seconds = time.monotonic() - begin
+        for _ in range(arguments.kills):
+            with tempfile.TemporaryDirectory() as folder:
+                process = start(Path(folder), name)
+                moment = draw.uniform(0, seconds)
+                time.sleep(moment)
+                process.kill()
+                process.communicate()
+                state, rest = program(Path(folder), start(Path(folder), name))
+            total, same = total + 1, same + (state == whole)
+            print(
+                f"| {name} | {seconds:.0f} s, {calls:.0f} calls | {moment:.0f} s | {rest:.0f} calls "
+                f"| {'yes' if state == whole else 'NO'} |",
+                flush=True,
+            )
+    print(f"\n{same} of {total} the same")
+    return int(same < total)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

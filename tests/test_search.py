@@ -1,0 +1,231 @@
+"""Searches over prompts: every optimizer of DSPy's, their budgets, and how they are taken up again."""
+
+import hashlib
+import json
+from dataclasses import replace
+
+import dspy
+import pytest
+from dspy.utils.exceptions import LMAuthError
+from scripted import ScriptedEngine, ScriptedRetriever, passage
+
+from hoptimizer.eval.objective import Objective
+from hoptimizer.eval.question import Hop, Question
+from hoptimizer.models.calls import CallCache
+from hoptimizer.models.errors import UserError
+from hoptimizer.optimizers import Job, build_optimizer, settings_model
+from hoptimizer.programs import RAG
+from hoptimizer.retrieval import Corpus
+from hoptimizer.signatures import Read
+
+GOLD, OTHER = passage("gold"), passage("other")
+QUESTIONS = [
+    Question(
+        id=f"q{n}",
+        question=f"Question {n}?",
+        answers=[f"answer {n}"],
+        passages=["gold"],
+        hops=[Hop(question=f"Hop {n}?", answer=f"answer {n}", passage="gold")],
+        rationale=f"It is answer {n}.",
+    )
+    for n in range(40)
+]
+TRAIN, DEV = QUESTIONS[:24], QUESTIONS[24:]
+
+OPTIMIZERS = {
+    "labeled_few_shot": {},
+    "bootstrap_few_shot": {},
+    "bootstrap_random_search": {"num_candidate_programs": 2},
+    "bootstrap_optuna": {"num_candidate_programs": 4},
+    "knn_few_shot": {},
+    "copro": {"breadth": 3},
+    "miprov2": {"num_candidates": 4, "num_trials": 5},
+    "simba": {"bsize": 6, "num_candidates": 3, "max_steps": 2},
+    "gepa": {"max_full_evals": 3},
+    "infer_rules": {"num_candidates": 2},
+    "better_together": {"strategy": ["bootstrap_few_shot", {"name": "copro", "breadth": 2, "depth": 1}]},
+    "ensemble": {"of": "bootstrap_random_search"},
+}
+
+
+def drawn(text):
+    return hashlib.sha256(text.encode()).digest()[0]
+
+
+def model(delay=0.0):
+    """Scripted: right on some questions, by the whole prompt, so that every candidate has another score."""
+
+    def script(field, inputs, prompt):
+        number = inputs.get("question", "").removeprefix("Question ").removesuffix("?")
+        if field == "answer":
+            return f"answer {number}" if drawn(prompt) < 110 else "unknown"
+        return f"words {drawn(prompt)}"
+
+    return ScriptedEngine(script, delay)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Compile with an optimizer; the calls are kept in a folder."""
+
+    def compiled(name, options=None, *, engine=None, workers=8, calls="calls", folder=tmp_path, **job):
+        engine = engine or model()
+        lm = engine.lm(temperature=0.0, max_tokens=100)
+        told = {"candidates": [], "settings": {}, "figures": {}}
+        retriever = ScriptedRetriever({q.question: [GOLD, OTHER] for q in QUESTIONS})
+        work = Job(
+            program=RAG(retriever, k=2),
+            trainset=TRAIN,
+            devset=DEV,
+            corpus=Corpus([GOLD, OTHER]),
+            objective=Objective.parse("em"),
+            teacher_lm=None,
+            reflection_lm=engine.lm("scripted/reflection", temperature=1.0, max_tokens=100),
+            seed=7,
+            workers=workers,
+            folder=folder,
+            report=lambda *_: None,
+            record=told["candidates"].append,
+            settle=told["settings"].update,
+            log=lambda name, figures, _: told["figures"].update({name: figures}),
+        )
+        work = replace(work, **job)
+        before, dspy.cache = dspy.cache, CallCache(folder / calls, None)
+        try:
+            with dspy.context(lm=lm, adapter=dspy.ChatAdapter()):
+                settings = settings_model(name).model_validate({"name": name, **OPTIMIZERS[name], **(options or {})})
+                optimizer = build_optimizer(settings)
+                optimizer.check(work)
+                program = optimizer.compile(work)
+        finally:
+            dspy.cache = before
+        return program, told, engine.calls
+
+    return compiled
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_same_program_comes_out_whatever_the_concurrency(run, name):
+    wide, told, _ = run(name, workers=16, calls="wide")
+    narrow, others, _ = run(name, workers=2, calls="narrow")
+    assert json.dumps(wide.dump_state(), default=str) == json.dumps(narrow.dump_state(), default=str)
+    scored = [(candidate.number, candidate.score, candidate.n) for candidate in told["candidates"]]
+    assert scored == [(candidate.number, candidate.score, candidate.n) for candidate in others["candidates"]]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_compile_that_stopped_anywhere_is_replayed_from_its_own_calls(run, name, tmp_path):
+    whole, _, calls = run(name)
+
+    class Killed(BaseException):
+        pass
+
+    def until(limit):
+        engine = model()
+        plain = engine.answer
+
+        def answer(request):
+            if engine.calls >= limit:
+                raise Killed
+            return plain(request)
+
+        engine.answer = answer
+        return engine
+
+    folder = tmp_path / "killed"
+    with pytest.raises(Killed):
+        run(name, engine=until(calls // 2), folder=folder)
+    again, _, rest = run(name, folder=folder)
+    assert json.dumps(again.dump_state(), default=str) == json.dumps(whole.dump_state(), default=str)
+    assert rest <= calls - calls // 2 + 16, "what was answered is not asked again"
+
+
+@pytest.mark.parametrize("name", ["bootstrap_random_search", "copro", "miprov2", "simba", "gepa"])
+@pytest.mark.parametrize("workers", [2, 16])
+def test_a_budget_ends_a_search_with_the_best_so_far(run, name, workers):
+    program, told, calls = run(name, {"budget": {"lm_calls": 60}}, workers=workers, calls=f"{workers}")
+    assert told["figures"]["spent"]["calls"] <= 60
+    assert calls <= 60 + workers, "the same call, asked by several at once, counts once"
+    most = max(candidate.n for candidate in told["candidates"])
+    best = max((c for c in told["candidates"] if c.n == most), key=lambda candidate: candidate.score)
+    assert program.dump_state()["reader"]["demos"] == best.state["reader"]["demos"]
+    assert program.dump_state()["reader"]["signature"] == best.state["reader"]["signature"]
+
+
+def test_a_budget_is_in_minutes_too(run):
+    _, told, _ = run("copro", {"budget": {"minutes": 0.02}}, engine=model(delay=0.05))
+    assert told["candidates"]
+    assert told["figures"]["spent"]["seconds"] < 20
+    assert told["figures"]["estimate"]["calls"] > told["figures"]["spent"]["calls"]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "job", "message"),
+    [
+        ("copro", {"budget": {"lm_calls": 5}}, {}, "5 calls do not finish one candidate"),
+        ("gepa", {}, {"reflection_lm": None}, "no language model reflects; name one"),
+        ("simba", {"bsize": 25}, {}, "25 of 24 train questions; take fewer"),
+        ("miprov2", {"minibatch_size": 17}, {}, "17 of 16 dev questions; take fewer"),
+        ("ensemble", {"of": "distill"}, {}, "makes one program, and no candidates"),
+        ("better_together", {"strategy": [{"name": "copro", "budget": {"lm_calls": 9}}]}, {}, "give one for all"),
+    ],
+)
+def test_what_can_not_be_done_is_said_before_anything_is_spent(run, name, options, job, message):
+    engine = model()
+    with pytest.raises(UserError, match=message):
+        run(name, options, engine=engine, **job)
+    assert engine.calls == 0
+
+
+def test_the_estimate_is_near_what_is_spent(run):
+    _, told, _ = run("bootstrap_random_search")
+    estimate, spent = told["figures"]["estimate"], told["figures"]["spent"]
+    assert spent["calls"] / 2 <= estimate["calls"] <= spent["calls"] * 2
+
+
+def test_settings_of_the_optimizer_are_told(run):
+    _, told, _ = run("miprov2")
+    assert told["settings"]["MIPROv2.seed"] == 7
+    assert told["settings"]["MIPROv2.num_trials"] == 5
+
+
+def test_a_server_that_refuses_ends_the_search_with_one_line(run):
+    engine = model()
+    plain = engine.answer
+
+    def answer(request):
+        if engine.calls >= 30:
+            raise LMAuthError("the key was revoked")
+        return plain(request)
+
+    engine.answer = answer
+    with pytest.raises(UserError, match="the language model can't be used"):
+        run("copro", engine=engine)
+
+
+def test_rules_do_not_get_into_the_signatures_that_programs_share(run):
+    before = Read.instructions
+    program, told, _ = run("infer_rules")
+    assert Read.instructions == before
+    best = max(told["candidates"], key=lambda candidate: candidate.score)
+    assert program.reader.signature.instructions == best.state["reader"]["signature"]["instructions"]
+    assert "rules" in program.reader.signature.instructions
+
+
+def test_demonstrations_of_the_nearest_questions_depend_on_the_question(run):
+    program, _, _ = run("knn_few_shot", {"k": 2})
+    shown = [program.neighbours("reader", f"Question {n}?") for n in (1, 20)]
+    assert all(len(demos) == 2 for demos in shown)
+    assert shown[0] != shown[1]
+    assert not any(demo["question"] == "Question 1?" for demo in shown[0]), "never its own answer"
+    state = json.loads(json.dumps(program.dump_state(), default=str))
+    loaded = RAG(program.retriever, k=2)
+    loaded.load_state(state)
+    assert loaded.neighbours("reader", "Question 1?") == shown[0]
+
+
+def test_members_of_an_ensemble_vote(run):
+    program, told, _ = run("ensemble", {"size": 3})
+    assert len(program.members) == 3
+    states = [candidate.state for candidate in told["candidates"]]
+    assert all(member.dump_state() in states for member in program.members)
