@@ -126,7 +126,7 @@ class Ledger(BaseCallback):
         """One of DSPy's optimizers starts; the settings of those that it starts in turn follow from its own."""
         self._compiling += 1
         if self._compiling == 1:
-            given = {**vars(instance), **inputs}
+            given = vars(instance) | {key: value for key, value in inputs.items() if value is not None}
             name = type(instance).__name__
             self._settle({f"{name}.{key}": value for key, value in given.items() if _is_setting(key, value)})
 
