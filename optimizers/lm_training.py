@@ -99,12 +99,14 @@ def train_lm(
 
     def losses(batch: Sequence[_Row]) -> Tensor:
         """Of every token that the model is to write."""
-        ids, mask, written = _padded(batch, tokenizer, device)
-        # The logits of 50,000 words are most of the memory: only those of the last message are made.
-        logits = trained(input_ids=ids, attention_mask=mask, logits_to_keep=written.shape[1] + 1).logits[:, :-1]
-        return nn.functional.cross_entropy(
-            logits[written].float(), ids[:, -written.shape[1] :][written], reduction="none"
-        )
+        ids, written = _padded(batch, tokenizer, device)
+        # The logits of 50,000 words are most of the memory: only those before a token that is to be written are made.
+        places = written.any(0).nonzero()[:, 0]
+        # Nothing attends to what fills a row's end, so that no mask is needed, with which torch would keep every
+        # layer's attention for the way back.
+        logits = trained(input_ids=ids, logits_to_keep=places - 1).logits
+        wanted = written[:, places]
+        return nn.functional.cross_entropy(logits[wanted].float(), ids[:, places][wanted], reduction="none")
 
     @torch.inference_mode()
     def evaluate() -> tuple[float, dict[str, float]]:
@@ -160,14 +162,10 @@ def _parts(rows: Sequence[_Row]) -> list[list[_Row]]:
     return parts
 
 
-def _padded(
-    rows: Sequence[_Row], tokenizer: PreTrainedTokenizerBase, device: torch.device
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Token ids and which of them are real, both ``(rows, tokens)`` and filled at the front; and which of the last ones
-    are to be written."""
-    width, most = max(len(row) for row, _ in rows), max(count for _, count in rows)
+def _padded(rows: Sequence[_Row], tokenizer: PreTrainedTokenizerBase, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Token ids, filled at the end, and which of them are to be written, both ``(rows, tokens)``."""
+    width = max(len(row) for row, _ in rows)
     filler = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
-    ids = torch.tensor([[filler] * (width - len(row)) + row for row, _ in rows], device=device)
-    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row, _ in rows], device=device)
-    written = torch.tensor([[False] * (most - count) + [True] * count for _, count in rows], device=device)
-    return ids, mask, written
+    ids = torch.tensor([row + [filler] * (width - len(row)) for row, _ in rows], device=device)
+    written = [[False] * (len(row) - count) + [True] * count + [False] * (width - len(row)) for row, count in rows]
+    return ids, torch.tensor(written, device=device)
