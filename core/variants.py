@@ -5,18 +5,23 @@ import io
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+import dspy
 
 from hoptimizer.config import Config
 from hoptimizer.eval.question import Question
 from hoptimizer.eval.runner import Evaluation, Progress, evaluate
 from hoptimizer.models.errors import UserError
 from hoptimizer.models.home import home
+from hoptimizer.models.lm import is_local, is_tuned
+from hoptimizer.models.settings import LOCAL
 from hoptimizer.models.small_model import SmallModel
 from hoptimizer.optimizers import Job
 from hoptimizer.programs import Program
 from hoptimizer.report import Report, silent
-from hoptimizer.tracking import STEPS, Tracker
+from hoptimizer.tracking import VARIANT, Tracker
 from hoptimizer.workbench import Workbench, computed_calls
 
 _STEP_SCORES = ("f1", "precision", "recall", "balanced_accuracy", "token_f1", "tag_f1", "passages", "n")
@@ -122,14 +127,17 @@ def compile_variant(
             compiled = optimizer.compile(job)
         after = _evaluate(bench, compiled, scored, f"{config.program.name} compiled on {split}")
         tracker.log_evaluation(after, split, "after")
-        small = _small_models(compiled)
-        folders = {step: model.folder for step, model in small.items()}
+        small, tuned = _small_models(compiled), _tuned_lms(compiled)
+        folders = {f"steps/{step}": model.folder for step, model in small.items()}
+        folders |= {f"lm/{folder.name}": folder for folder in map(_folder, tuned)}
         steps = _log_steps(tracker, small)
         tracker.log_files(job.folder.glob("*.jsonl"), "examples")
         tracker.log_program(compiled, folders)
         # A compile that is continued computes only what its first part did not.
         tracker.log_metric("computed_lm_calls", computed_calls() - calls)
         tracker.log_model(config, compiled, folders)
+    for lm in tuned:
+        lm.kill()  # the next cell of a study may need the memory
     shutil.rmtree(job.folder, ignore_errors=True)  # what it held is in the run
     return Variant(run.info.run_id, config, True, split, after, before, steps)
 
@@ -175,28 +183,29 @@ def _program(bench: Workbench, tracker: Tracker, run_id: str | None, state: dict
     if run_id is None:
         return bench.program()
     tracker.tag("variant", run_id)
-    return restore(bench, state, models_of(run_id))
+    return restore(bench, state, variant_of(run_id))
 
 
 def _state(run_id: str | None) -> str:
     return f"of {run_id[:8]}" if run_id else "uncompiled"
 
 
-def models_of(run_id: str) -> str:
-    """Where a run keeps the small models of its program."""
-    return f"runs:/{run_id}/{STEPS}"
+def variant_of(run_id: str) -> str:
+    """Where a run keeps its program and its models."""
+    return f"runs:/{run_id}/{VARIANT}"
 
 
-def restore(bench: Workbench, state: dict[str, Any], models: str) -> Program:
+def restore(bench: Workbench, state: dict[str, Any], variant: str) -> Program:
     """The program of a config in the state that was kept of a compiled one.
 
     Args:
-        bench: makes the program; a small model that its config names for a step goes before the one that was kept.
+        bench: makes the program; a model that its config names for a step goes before the one that was kept.
         state: the compiled one's.
-        models: the folder, or its URI, that has a small model for each step that one took.
+        variant: the folder, or its URI, that has the models that took steps: small ones by the step in ``steps``, local
+            fine-tuned language models by their name in ``lm``.
 
     Raises:
-        UserError: the state is another program's, or a small model can't be had.
+        UserError: the state is another program's, or a model can't be had.
     """
     program = bench.program()
     steps = [name for name, _ in program.named_predictors()]
@@ -210,13 +219,25 @@ def restore(bench: Workbench, state: dict[str, Any], models: str) -> Program:
     program.load_state({name: state[name] for name in [*steps, "program"]})
     for step in state["program"].get("models", []):
         if step in steps and step not in program.models:
-            program.models[step] = bench.step_model(f"{models}/{step}", step)
+            program.models[step] = bench.step_model(f"{variant}/steps/{step}", step)
+    tuned = {step: model for step, model in state["program"].get("lms", {}).items() if step in steps}
+    lms = {model: bench.tuned_lm(model, variant) for model in set(tuned.values())}
+    program.lms = {step: lms[model] for step, model in tuned.items()} | program.lms
     return program
 
 
 def _small_models(program: Program) -> dict[str, SmallModel]:
     """The small models of a program that lie in folders."""
     return {step: model for step, model in program.models.items() if isinstance(model, SmallModel)}
+
+
+def _tuned_lms(program: Program) -> list[dspy.LM]:
+    """The fine-tuned language models of a program that lie in folders, each once."""
+    return [lm for lm in {lm.model: lm for lm in program.lms.values() if is_tuned(lm)}.values() if is_local(lm)]
+
+
+def _folder(lm: dspy.LM) -> Path:
+    return Path(lm.model.removeprefix(LOCAL))
 
 
 def _log_steps(tracker: Tracker, small: Mapping[str, SmallModel]) -> dict[str, dict[str, float]]:

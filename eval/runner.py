@@ -18,8 +18,8 @@ from hoptimizer.programs.record import counts, solved
 Progress = Callable[[int, int, dict[str, float]], None]
 """Called after each question with how many are done, of how many, and the mean scores so far."""
 
-# No later question can succeed where one of these is raised.
-_SYSTEMIC = (LMTransportError, LMAuthError, LMConfigurationError)
+SYSTEMIC = (LMTransportError, LMAuthError, LMConfigurationError)
+"""No later question can succeed where one of these is raised."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ async def _ask(program: Program, question: Question) -> Row:
     failure = None
     try:
         prediction = await program.acall(question=question.question)
-    except _SYSTEMIC as error:
+    except SYSTEMIC as error:
         raise UserError(f"the language model can't be used: {one_line(error)}; check the lm section") from error
     except DSPyError as error:
         if isinstance(error.__cause__, UserError):  # the model could not be loaded

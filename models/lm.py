@@ -70,6 +70,27 @@ def laid_out(lm: dspy.LM, layout: Layout) -> dspy.LM:
     return copies[layout]
 
 
+def tuned(lm: dspy.LM, model: str) -> dspy.LM:
+    """A fine-tuned model's LM, with all other settings of another LM; :func:`is_tuned` knows it, and its copies.
+
+    Args:
+        lm: of :func:`build_lm`; of a model in this process where the tuned one is.
+        model: ``local/FOLDER``, or what a provider calls it.
+    """
+    engines = {}
+    if is_local(lm):
+        templated = lm.engine.templated
+        engines = {"engine": LocalEngine.of(model, templated), "async_engine": AsyncLocalEngine.of(model, templated)}
+    copied = lm.copy(model=model, **engines)
+    copied.fine_tuned = True
+    return copied
+
+
+def is_tuned(lm: dspy.BaseLM) -> bool:
+    """Whether an LM is one of :func:`tuned`."""
+    return getattr(lm, "fine_tuned", False)
+
+
 def is_local(lm: dspy.BaseLM) -> bool:
     """Whether an LM runs in this process."""
     return isinstance(getattr(lm, "engine", None), LocalEngine)

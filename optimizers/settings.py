@@ -6,6 +6,7 @@ from hoptimizer.models.errors import UserError, nearest
 from hoptimizer.models.options import Options, options_model
 from hoptimizer.optimizers.distill import Distill
 from hoptimizer.optimizers.few_shot import BootstrapFewShot, BootstrapRandomSearch, LabeledFewShot
+from hoptimizer.optimizers.finetune import BootstrapFinetune
 from hoptimizer.optimizers.job import Optimizer
 from hoptimizer.optimizers.train_tagger import TrainTagger
 
@@ -14,6 +15,7 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
     "bootstrap_few_shot": BootstrapFewShot,
     "bootstrap_random_search": BootstrapRandomSearch,
     "distill": Distill,
+    "bootstrap_finetune": BootstrapFinetune,
     "train_tagger": TrainTagger,
 }
 

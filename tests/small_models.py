@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import torch
-from transformers import T5Config, T5ForConditionalGeneration
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, T5Config, T5ForConditionalGeneration
 
 from hoptimizer.models.store import resolve
 from hoptimizer.optimizers.examples import Example, Task
@@ -50,6 +50,27 @@ def tiny_t5(folder):
     T5ForConditionalGeneration(config).save_pretrained(folder)
     for file in ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json"):
         shutil.copy(Path(resolve("minilm")) / file, folder)
+    return folder
+
+
+def tiny_lm(folder):
+    """An untrained causal language model with SmolLM2's tokenizer."""
+    tokenizer = AutoTokenizer.from_pretrained(resolve("smollm2-135m-instruct"))
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        tie_word_embeddings=True,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    torch.manual_seed(0)
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
     return folder
 
 
