@@ -136,7 +136,9 @@ class BootstrapFinetune(Optimizer):
 
     def _nothing(self, job: Job, split: str, n: int) -> str:
         if self.labels == "annotations":
-            return f"optimizer.labels=annotations: the {n} {split} questions led to no step to learn; take more of them"
+            asked = getattr(job.program, "self_knowledge", None)
+            hint = ", or program.self_knowledge=false where the model takes all for known" if asked else ""
+            return f"optimizer.labels=annotations: the {n} {split} questions led to no step to learn; take more{hint}"
         teacher = job.teacher_lm or dspy.settings.lm
         return (
             f"optimizer.metric_threshold={self.metric_threshold:g}: {teacher.model} answered none of the {n} {split} "
@@ -204,10 +206,8 @@ def _check_tunable(lm: dspy.LM) -> None:
         raise UserError(f"lm.default: {lm.model} can't be fine-tuned by DSPy; take a local/ model or one of OpenAI's")
     if isinstance(provider, OpenAIProvider):
         # DSPy would send the examples to OpenAI, wherever the model is served, and with the environment's key.
-        if lm.kwargs.get("api_base"):
-            raise UserError(
-                f"lm.default: {lm.model} is served at {lm.kwargs['api_base']}, where DSPy can't fine-tune it"
-            )
+        if server := lm.kwargs.get("api_base"):
+            raise UserError(f"lm.default: DSPy can't fine-tune {lm.model} at {server}; take a local/ model")
         if "OPENAI_API_KEY" not in os.environ:
             raise UserError(f"lm.default: fine-tuning {lm.model} takes OPENAI_API_KEY from the environment; set it")
 
