@@ -1,5 +1,6 @@
 """DSPy language models from settings."""
 
+import json
 import os
 from pathlib import Path
 from weakref import WeakKeyDictionary
@@ -143,11 +144,13 @@ def _check_local(settings: LMSettings) -> None:
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise UserError(f"{settings.model}: the folder {folder} holds no model: config.json is missing")
+        _check_kind(settings, folder / "config.json")
         return
     from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
-    if isinstance(try_to_load_from_cache(settings.name, "config.json"), str):
+    if isinstance(config := try_to_load_from_cache(settings.name, "config.json"), str):
+        _check_kind(settings, Path(config))
         return
     try:
         get_hf_file_metadata(hf_hub_url(settings.name, "config.json"), timeout=CHECK_TIMEOUT)
@@ -157,6 +160,15 @@ def _check_local(settings: LMSettings) -> None:
             f"{settings.model}: neither a name of the weights store nor a folder, and not on the hub as far as it can "
             f"be reached ({reason}); `hop models list` shows the store's names"
         ) from error
+
+
+def _check_kind(settings: LMSettings, config: Path) -> None:
+    if json.loads(config.read_bytes()).get("is_encoder_decoder"):
+        # T5's vocabulary has no token for a brace or a line break, which all layouts are made of.
+        raise UserError(
+            f"{settings.model}: sequence-to-sequence models such as T5 can't write what the layouts ask for, and are "
+            "not served here; take a causal model, or serve this one and give api_base"
+        )
 
 
 def _check_server(settings: LMSettings) -> None:

@@ -43,7 +43,7 @@ def conversations(job: Job, split: str, questions: Sequence[Question], take: Tak
     stage = f"lm: examples from {split}"
     file = job.folder / f"lm-{split}.jsonl"
     kept = collect(wanted, file, job.workers, lambda done, total: job.report(stage, done, total, ""))
-    return [row for example in kept for row in example.output if isinstance(example.output, list)]
+    return [row for example in kept if isinstance(example.output, list) for row in example.output]
 
 
 def replayed(job: Job, steps: Collection[str]) -> Take:

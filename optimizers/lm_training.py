@@ -6,44 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import Field
-from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase
 
-from hoptimizer.models.conversation import render
 from hoptimizer.models.errors import UserError
 from hoptimizer.models.generator import load_writer
 from hoptimizer.models.store import resolve
+from hoptimizer.optimizers.learner import Causal, Conversation, LMRecipe, Row, SequenceToSequence
 from hoptimizer.optimizers.lora import adapted, merged
-from hoptimizer.optimizers.recipe import (
-    Recipe,
-    device_and_dtype,
-    freeze_embeddings,
-    recipe_batches,
-    save,
-)
+from hoptimizer.optimizers.recipe import device_and_dtype, freeze_embeddings, recipe_batches, save
 from hoptimizer.optimizers.training_loop import Masters, Report, Training, remove_checkpoints, training_key
 
 CARD = "finetuned.json"
-Conversation = dict[str, list[dict[str, str]]]
-"""``{"messages": [{"role": …, "content": …}, …]}``; the last message is the model's."""
-
-
-class LMRecipe(Recipe):
-    """How a language model is fine-tuned.
-
-    Attributes:
-        templated: whether messages go through the model's chat template, as they will when it is asked.
-        lora: rank of the adapters (Hu et al., 2022) that are trained in place of all weights, on every linear layer but
-            the last, and merged in the end; ``None`` trains all weights but the embeddings.
-    """
-
-    epochs: int = Field(default=2, ge=1)
-    batch: int = Field(default=8, ge=1)
-    learning_rate: float = Field(default=1e-4, gt=0)
-    max_tokens: int = Field(default=2048, ge=8)
-    templated: bool = True
-    lora: int | None = Field(default=None, ge=1)
 
 
 def train_lm(
@@ -53,7 +25,7 @@ def train_lm(
     folder: Path,
     report: Report = lambda _: None,
 ) -> dict[str, Any]:
-    """Fine-tune a causal language model on the last message of each conversation, and leave it in a folder.
+    """Fine-tune a language model on the last message of each conversation, and leave it in a folder.
 
     Called again after the process was killed, it goes on from the last checkpoint, to the same weights; called again
     after it finished, it returns what it found then.
@@ -69,7 +41,8 @@ def train_lm(
         the loss per token on dev before (``start``) and after (``loss``), the ``epoch`` that was kept, and ``n``.
 
     Raises:
-        UserError: there are no conversations, the base can't be loaded, or the folder holds something else.
+        UserError: there are no conversations, the base can't be loaded or lacks words for them, or the folder holds
+            something else.
     """
     for name, some in (("train", conversations), ("dev", dev)):
         if not some:
@@ -83,30 +56,20 @@ def train_lm(
             raise UserError(f"{folder}: holds a model of other data or settings; give another folder")
         return found["scores"]
     model, tokenizer = load_writer(resolve(recipe.base))
-    if model.config.is_encoder_decoder:
-        raise UserError(f"fine-tuning {recipe.base}: it is no causal language model")
     device, dtype = device_and_dtype()
     model.to(device)
     trained = adapted(model, recipe.lora, recipe.seed) if recipe.lora else model
     if not recipe.lora:
         freeze_embeddings(model)
-    rows = [_tokens(tokenizer, one, recipe) for one in conversations]
-    dev_rows = [_tokens(tokenizer, one, recipe) for one in dev]
-
-    def losses(batch: Sequence[tuple[list[int], int]]) -> Tensor:
-        """Of every token that the model is to write."""
-        ids, mask, written = _padded(batch, tokenizer, device)
-        # The logits of 50,000 words are most of the memory: only those of the last message are made.
-        logits = trained(input_ids=ids, attention_mask=mask, logits_to_keep=written.shape[1] + 1).logits[:, :-1]
-        return nn.functional.cross_entropy(
-            logits[written].float(), ids[:, -written.shape[1] :][written], reduction="none"
-        )
+    kind = SequenceToSequence if model.config.is_encoder_decoder else Causal
+    learner = kind(trained, tokenizer, recipe)
+    rows, dev_rows = [learner.row(one) for one in conversations], [learner.row(one) for one in dev]
 
     @torch.inference_mode()
     def evaluate() -> tuple[float, dict[str, float]]:
-        order = sorted(range(len(dev_rows)), key=lambda i: len(dev_rows[i][0]))
+        order = sorted(range(len(dev_rows)), key=lambda i: _length(dev_rows[i]))
         batches = [[dev_rows[i] for i in order[a : a + recipe.batch]] for a in range(0, len(order), recipe.batch)]
-        loss = float(torch.cat([losses(batch) for batch in batches]).mean())
+        loss = float(torch.cat([learner.losses(batch) for batch in batches]).mean())
         return -loss, {"loss": loss}
 
     plan = recipe.plan(key)
@@ -114,8 +77,8 @@ def train_lm(
     _, start = evaluate()
     best = Training(
         masters=masters,
-        batches=recipe_batches([len(row) for row, _ in rows], recipe),
-        loss=lambda batch: losses([rows[i] for i in batch]).mean(),
+        batches=recipe_batches([_length(row) for row in rows], recipe),
+        loss=lambda batch: learner.losses([rows[i] for i in batch]).mean(),
         evaluate=evaluate,
         plan=plan,
         folder=folder,
@@ -130,22 +93,5 @@ def train_lm(
     return scores
 
 
-def _tokens(tokenizer: PreTrainedTokenizerBase, one: Conversation, recipe: LMRecipe) -> tuple[list[int], int]:
-    """A conversation's tokens, cut at the front where they are too many, and how many of the last ones it writes."""
-    *asked, last = one["messages"]
-    prompt = tokenizer(render(tokenizer, asked, recipe.templated), add_special_tokens=False)["input_ids"]
-    write = [*tokenizer(last["content"], add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
-    return [*prompt, *write][-recipe.max_tokens :], min(len(write), recipe.max_tokens - 1)
-
-
-def _padded(
-    rows: Sequence[tuple[list[int], int]], tokenizer: PreTrainedTokenizerBase, device: torch.device
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Token ids and which of them are real, both ``(rows, tokens)`` and filled at the front; and which of the last ones
-    are to be written."""
-    width, most = max(len(row) for row, _ in rows), max(count for _, count in rows)
-    filler = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
-    ids = torch.tensor([[filler] * (width - len(row)) + row for row, _ in rows], device=device)
-    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row, _ in rows], device=device)
-    written = torch.tensor([[False] * (most - count) + [True] * count for _, count in rows], device=device)
-    return ids, mask, written
+def _length(row: Row) -> int:
+    return sum(map(len, row))

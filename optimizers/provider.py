@@ -16,7 +16,7 @@ from hoptimizer.models.home import home
 from hoptimizer.models.settings import LOCAL
 
 if TYPE_CHECKING:
-    from hoptimizer.optimizers.lm_training import Conversation, LMRecipe
+    from hoptimizer.optimizers.learner import Conversation, LMRecipe
     from hoptimizer.optimizers.training_loop import Progress
 
 # Of conversations that come without others to be judged by, every so many judges.
@@ -94,7 +94,7 @@ class LocalProvider(Provider):
             train_kwargs: ``folder``, in which the model gets one of its own (by default that of fine-tuned models under
                 hoptimizer's home); ``dev``, conversations that choose the best epoch (by default a tenth of the train
                 data, which is then not trained on); ``report``, told after every update; and the options of
-                :class:`~hoptimizer.optimizers.lm_training.LMRecipe`.
+                :class:`~hoptimizer.optimizers.learner.LMRecipe`.
 
         Returns:
             ``local/FOLDER``. The folder's name holds a digest of the data and the recipe, since DSPy's cache knows a
@@ -140,7 +140,7 @@ def _split(
 
 
 def _recipe(base: str, options: dict[str, Any]) -> "LMRecipe":
-    from hoptimizer.optimizers.lm_training import LMRecipe
+    from hoptimizer.optimizers.learner import LMRecipe
 
     known = LMRecipe.model_fields.keys() - {"base"}
     if unknown := sorted(options.keys() - known):

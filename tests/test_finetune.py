@@ -16,11 +16,11 @@ from dspy.clients.utils_finetune import TrainingStatus
 from dspy.utils.exceptions import LMServerError
 from scripted import ScriptedLM, ScriptedRetriever, passage
 from serving import answer_in_fresh_process
-from small_models import CITIES, conversations, start_toy_lm, tiny_lm, train_toy_lm
+from small_models import CITIES, conversations, start_toy_lm, tiny_lm, tiny_t5, train_toy_lm
 
 from hoptimizer import Tracker, compile_variant, evaluate_variant, load_config
 from hoptimizer.eval.question import Hop, Question
-from hoptimizer.models import LMSettings, build_adapter, build_lm
+from hoptimizer.models import LMSettings, build_adapter, build_lm, check_lm
 from hoptimizer.models.errors import UserError
 from hoptimizer.models.home import home
 from hoptimizer.models.lm import is_tuned, laid_out
@@ -29,7 +29,7 @@ from hoptimizer.optimizers.finetune import BootstrapFinetune
 from hoptimizer.optimizers.finetune_data import bootstrapped, replayed
 from hoptimizer.optimizers.finetune_data import conversations as collected
 from hoptimizer.optimizers.oracle import Unannotated, annotations, reasoning, replay
-from hoptimizer.optimizers.provider import LocalProvider
+from hoptimizer.optimizers.provider import LocalProvider, LocalTrainingJob
 from hoptimizer.programs import RAG, RAISF, Direct, IRCoT
 from hoptimizer.retrieval import Corpus
 from hoptimizer.signatures import Read
@@ -138,6 +138,25 @@ def test_dspys_own_bootstrap_finetune_trains_a_local_model(tmp_path):
         assert tuned.lm.model == f"local/{folder}"
         assert tuned(question="Where is Bonn?").answer is not None
     assert not json.loads((folder / "finetuned.json").read_text())["recipe"]["templated"]
+
+
+def test_a_sequence_to_sequence_model_is_trained_but_not_served(tmp_path):
+    base = tiny_t5(tmp_path / "base")
+    job = LocalTrainingJob()
+
+    def tune(reply):
+        messages = [{"role": "user", "content": "Which river?"}, {"role": "assistant", "content": reply}]
+        options = {"folder": tmp_path / "tuned", "epochs": 20, "learning_rate": 1e-2}
+        return LocalProvider().finetune(job, f"local/{base}", [{"messages": messages}] * 4, "chat", options)
+
+    scores = json.loads((Path(tune("the Danube").removeprefix("local/")) / "finetuned.json").read_text())["scores"]
+    assert scores["loss"] < scores["start"] - 3
+    with pytest.raises(UserError, match="its vocabulary can't write") as error:
+        tune("\N{FOX FACE}")
+    assert "\n" not in str(error.value)
+    with pytest.raises(UserError, match=r"sequence-to-sequence models such as T5 .* are not served here") as error:
+        check_lm(LMSettings(model=f"local/{base}"))
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("layout", ["plain", "json"])
