@@ -82,8 +82,9 @@ class BootstrapFinetune(Optimizer):
         if self.recipe and not is_local(lm):
             key = next(iter(self.recipe))
             raise UserError(f"optimizer.{key}: the provider of {lm.model} decides on it; leave it out")
+        steps = self._steps(job.program)
         if self.labels == "annotations":
-            _check_annotations(job, self._steps(job.program))
+            _check_annotations(job, steps)
 
     def compile(self, job: Job) -> Program:
         self.check(job)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import dspy
@@ -314,8 +315,10 @@ def test_only_steps_with_examples_get_the_tuned_model_and_demonstrations_go(tmp_
     program.lms = {"self_knowledge": ScriptedLM(lambda field, inputs: "no")}
     program.reader.demos = program.recall.demos = [dspy.Example(question="Q?", answer="a")]
     told, logged = [], []
-    some = job(tmp_path, program, report=lambda stage, *rest: told.append(stage))
-    object.__setattr__(some, "log", lambda name, figures, update: logged.append((name, sorted(figures), update)))
+    some = replace(
+        job(tmp_path, program, report=lambda stage, *rest: told.append(stage)),
+        log=lambda name, figures, update: logged.append((name, sorted(figures), update)),
+    )
     compiled = BootstrapFinetune(epochs=1, batch=2).compile(some)
     assert sorted(compiled.lms) == ["reader", "relevance", "self_knowledge"]
     assert compiled.lms["reader"] is compiled.lms["relevance"]
@@ -379,6 +382,7 @@ BARE = Question(id="9", question="Q?", answers=["a"])
         ({"questions": 3}, Direct(), None, r"optimizer\.questions: 3 of 2 train questions"),
         ({}, RAISF(ScriptedRetriever({})), [BARE], "'relevance' learns from the questions' passages, which no train"),
         ({}, IRCoT(ScriptedRetriever({})), [BARE], "'reason' learns from the questions' hops or rationale"),
+        ({"labels": "bootstrap"}, Direct("none"), None, "takes no step of the program that it could learn"),
         ({}, Direct("none"), None, "takes no step of the program that it could learn by optimizer.labels=annotations"),
     ],
 )
@@ -451,7 +455,7 @@ def variant(config):
     with pytest.raises(KeyboardInterrupt):
         compile_variant(settings, report=stop)
     [killed] = mlflow.search_runs(experiment_names=["atlas"], output_format="list")
-    assert not [thread for thread in threading.enumerate() if "_run_finetune" in thread.name]
+    assert not [thread for thread in threading.enumerate() if "thread_function_wrapper" in thread.name]
     told = []
     variant = compile_variant(settings, report=lambda stage, *rest: told.append(stage))
     assert variant.run_id == killed.info.run_id
