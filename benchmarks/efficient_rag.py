@@ -29,7 +29,7 @@ from hoptimizer.models.errors import UserError
 from hoptimizer.models.tagger import tag
 from hoptimizer.programs import RAG, EfficientRAG, Program
 from hoptimizer.tracking import Tracker
-from hoptimizer.variants import models_of, restore
+from hoptimizer.variants import restore, variant_of
 from hoptimizer.workbench import Workbench
 
 ROUNDS = 3
@@ -136,7 +136,7 @@ def main() -> None:
         with bench.active():
             if arguments.run:
                 state = Tracker(config.tracking.uri, config.experiment).load_state(arguments.run)
-                program = restore(bench, state, models_of(arguments.run))
+                program = restore(bench, state, variant_of(arguments.run))
             else:
                 program = bench.program()
             figures: dict[str, Any] = {"n": len(questions), "threads": torch.get_num_threads()}

@@ -24,7 +24,7 @@ class ServedProgram(mlflow.pyfunc.PythonModel):
         self.bench = Workbench(config)
         with self.bench.active():
             state = json.loads((folder / "program.json").read_text(encoding="utf-8"))
-            self.program = restore(self.bench, state, str(folder / "steps"))
+            self.program = restore(self.bench, state, str(folder))
 
     # MLflow makes a schema of the type of what comes out, warns where it is open, and steps differ by program.
     def predict(  # type: ignore[no-untyped-def] # noqa: ANN201

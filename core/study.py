@@ -22,10 +22,12 @@ from hoptimizer.programs.record import COUNTS
 
 NAME = "name"  # the axis along which named cells differ
 
+# What a compile has spent.
+SPENT = ("compile_calls", "compile_minutes")
+_FIGURES = tuple(dict.fromkeys([*METRICS, *COLUMNS, *COUNTS, "judge_failures", "seconds_per_question", *SPENT]))
 # What a study has one of, and where the file says it.
 _ONE = {"tracking": "under base", "metric": "under base", "seed": "as seeds, a list beside base"}
 _HIDDEN = "***"
-_FIGURES = tuple(dict.fromkeys([*METRICS, *COLUMNS, *COUNTS, "judge_failures", "seconds_per_question"]))
 _STEP_SCORE = re.compile(r"steps/\w+/\w+")
 
 

@@ -28,14 +28,16 @@ from hoptimizer.eval.runner import Evaluation
 from hoptimizer.models.errors import UserError
 from hoptimizer.programs import Program
 
-CONFIG = "variant/config.yaml"
-STATE = "variant/program.json"
-STEPS = "variant/steps"
+VARIANT = "variant"
+CONFIG = f"{VARIANT}/config.yaml"
+STATE = f"{VARIANT}/program.json"
 TABLES = "predictions"
 
 _NONE: Mapping[str, Path] = MappingProxyType({})
 _PREFIX = "hop."
 _FAILURE = _PREFIX + "failure"
+# What a compile has spent, as tables have it.
+_SPENT = {"spent/calls": ("compile_calls", 1.0), "spent/seconds": ("compile_minutes", 1 / 60)}
 _NO_VARIANTS = ("compare", "study", "candidate")
 _TAG_LENGTH = 5000  # what every MLflow store takes
 _FINISHED = " and attributes.status = 'FINISHED'"
@@ -201,19 +203,19 @@ class Tracker:
         mlflow.log_text(json.dumps(steps, ensure_ascii=False), f"steps/{split}-{moment}.json")
 
     def log_program(self, program: Program, models: Mapping[str, Path] = _NONE) -> None:
-        """Log a program's state: demonstrations and instructions as JSON, small models as their folders.
+        """Log a program's state: demonstrations and instructions as JSON, models as their folders.
 
         Args:
             program: see above.
-            models: the folders of its small models, by the step.
+            models: the folders of its models, by where they lie in the variant: ``steps/STEP`` a small one, ``lm/NAME``
+                a fine-tuned language model.
         """
         mlflow.log_text(json.dumps(program.dump_state(), ensure_ascii=False, indent=1), STATE)
-        for step, folder in models.items():
-            mlflow.log_artifacts(str(folder), f"{STEPS}/{step}")
+        for place, folder in models.items():
+            mlflow.log_artifacts(str(folder), f"{VARIANT}/{place}")
 
     def log_model(self, config: Config, program: Program, models: Mapping[str, Path] = _NONE) -> None:
-        """Log a program as an MLflow model: from code, with its config, state and small models beside it; nothing is
-        pickled.
+        """Log a program as an MLflow model: from code, with its config, state and models beside it; nothing is pickled.
 
         Args:
             config: what it was made from.
@@ -224,8 +226,8 @@ class Tracker:
         public["program"]["steps"] = {}  # wherever they came from, they lie beside it
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            for step, source in models.items():
-                shutil.copytree(source, folder / "steps" / step)
+            for place, source in models.items():
+                shutil.copytree(source, folder / place)
             (folder / "config.yaml").write_text(_yaml(public), encoding="utf-8")
             (folder / "program.json").write_text(json.dumps(program.dump_state()), encoding="utf-8")
             mlflow.pyfunc.log_model(
@@ -298,11 +300,13 @@ class Tracker:
         return Predictions(split, run.data.tags.get(_PREFIX + "data_digest", ""), table)
 
     def metrics(self, run_id: str, split: str) -> dict[str, float]:
-        """A run's scores on a split, after compiling where it compiled, and those of its small models' steps."""
+        """A run's scores on a split, after compiling where it compiled, those of its small models' steps, and what the
+        compile has spent."""
         logged = self.get(run_id).data.metrics
         names = {name: name.removeprefix(f"{split}/") for name in logged if name.startswith(f"{split}/")}
         steps = {name: score for name, score in logged.items() if name.startswith("steps/")}
-        return {name: logged[key] for key, name in names.items() if "/" not in name} | steps
+        spent = {name: logged[key] * by for key, (name, by) in _SPENT.items() if key in logged}
+        return {name: logged[key] for key, name in names.items() if "/" not in name} | steps | spent
 
     def runs(self) -> list[Run]:
         """Finished runs of the experiment that compiled or scored a program, oldest first."""

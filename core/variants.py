@@ -5,7 +5,8 @@ import io
 import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import dspy
@@ -15,13 +16,16 @@ from hoptimizer.config import Config
 from hoptimizer.eval.objective import Objective
 from hoptimizer.eval.question import Question
 from hoptimizer.eval.runner import Evaluation, Progress, evaluate
+from hoptimizer.models.calls import Meter
 from hoptimizer.models.errors import UserError
 from hoptimizer.models.home import home
+from hoptimizer.models.lm import is_local, is_tuned
+from hoptimizer.models.settings import LOCAL
 from hoptimizer.models.small_model import SmallModel
 from hoptimizer.optimizers import Job
-from hoptimizer.programs import Program
+from hoptimizer.programs import Ensemble, Program
 from hoptimizer.report import Report, silent
-from hoptimizer.tracking import STEPS, Tracker
+from hoptimizer.tracking import VARIANT, Tracker
 from hoptimizer.workbench import Workbench
 
 _STEP_SCORES = ("f1", "precision", "recall", "balanced_accuracy", "token_f1", "tag_f1", "passages", "n")
@@ -38,6 +42,8 @@ class Variant:
         split: what it was scored on.
         after: its scores.
         before: the scores on the same questions of what was compiled, where they were asked for.
+        costs: of the compile, ``estimate`` and ``spent``: ``calls``, ``prompt_tokens``, ``written_tokens``, ``usd`` and
+            ``seconds``.
         steps: how well its small models do on dev, by the step: ``f1``, ``precision``, ``recall``,
             ``balanced_accuracy`` and ``n``; of those that write, ``f1`` and ``n``; of those that copy words,
             ``token_f1`` and ``n``, and of a labeler ``tag_f1`` and the ``recall``, ``precision`` and ``passages`` of
@@ -51,12 +57,13 @@ class Variant:
     after: Evaluation
     before: Evaluation | None = None
     steps: dict[str, dict[str, float]] = field(default_factory=dict)
+    costs: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """What ``hop eval --json`` and ``hop compile --json`` print."""
         result = {"run_id": self.run_id, "n": len(self.after.rows), "metrics": self.after.metrics}
         if self.before:
-            result |= {"before": self.before.metrics, "after": self.after.metrics, "steps": self.steps}
+            result |= {"before": self.before.metrics, "after": self.after.metrics, "steps": self.steps, **self.costs}
         return result
 
 
@@ -106,6 +113,13 @@ def compile_variant(
         tracker.log_questions(bench.data, split, scored)
         program = _program(bench, tracker, run_id, state)
         log = SearchLog(tracker.client, tracker.get(run.info.run_id))
+        costs: dict[str, dict[str, float]] = {}
+
+        def logged(of: str, figures: Mapping[str, float], update: int) -> None:
+            tracker.log_training(of, figures, update)
+            if of in ("estimate", "spent"):
+                costs[of] = dict(figures)
+
         log.settle({f"lm_of.{step}": lm.model for step, lm in program.language_models().items()})
         optimizer = bench.optimizer()
         job = Job(
@@ -120,7 +134,7 @@ def compile_variant(
             workers=config.workers,
             folder=folder,
             report=report,
-            log=tracker.log_training,
+            log=logged,
             record=log.record,
             settle=log.settle,
         )
@@ -130,21 +144,27 @@ def compile_variant(
             before = _evaluate(bench, program, scored, f"{config.program.name} {_state(run_id)} on {split}")
             tracker.log_evaluation(before, split, "before")
         report(f"compiling {config.program.name} by {config.optimizer.name}", 0, 0, "")
-        with _quiet():
+        meter = Meter(lambda _: False)
+        with _quiet(), dspy.context(meter=meter):
             compiled = optimizer.compile(job)
+        if "spent" not in costs:
+            logged("spent", asdict(meter.spent), meter.spent.calls)
         log.crown(compiled.dump_state())
         after = _evaluate(bench, compiled, scored, f"{config.program.name} compiled on {split}")
         tracker.log_evaluation(after, split, "after")
-        small = _small_models(compiled)
-        folders = {step: model.folder for step, model in small.items()}
+        small, tuned = _small_models(compiled), _tuned_lms(compiled)
+        folders = {f"steps/{step}": model.folder for step, model in small.items()}
+        folders |= {f"lm/{folder.name}": folder for folder in map(_folder, tuned)}
         steps = _log_steps(tracker, small)
         tracker.log_files(job.folder.glob("*.jsonl"), "examples")
         tracker.log_program(compiled, folders)
         # A compile that is continued computes only what its first part did not.
         tracker.log_metric("computed_lm_calls", dspy.cache.computed)
         tracker.log_model(config, compiled, folders)
+    for lm in tuned:
+        lm.kill()  # the next cell of a study may need the memory
     shutil.rmtree(job.folder, ignore_errors=True)  # what it held is in the run
-    return Variant(run.info.run_id, config, True, split, after, before, steps)
+    return Variant(run.info.run_id, config, True, split, after, before, steps, costs)
 
 
 def evaluate_variant(
@@ -188,29 +208,32 @@ def _program(bench: Workbench, tracker: Tracker, run_id: str | None, state: dict
     if run_id is None:
         return bench.program()
     tracker.tag("variant", run_id)
-    return restore(bench, state, models_of(run_id))
+    return restore(bench, state, variant_of(run_id))
 
 
 def _state(run_id: str | None) -> str:
     return f"of {run_id[:8]}" if run_id else "uncompiled"
 
 
-def models_of(run_id: str) -> str:
-    """Where a run keeps the small models of its program."""
-    return f"runs:/{run_id}/{STEPS}"
+def variant_of(run_id: str) -> str:
+    """Where a run keeps its program and its models."""
+    return f"runs:/{run_id}/{VARIANT}"
 
 
-def restore(bench: Workbench, state: dict[str, Any], models: str) -> Program:
+def restore(bench: Workbench, state: dict[str, Any], variant: str) -> Program:
     """The program of a config in the state that was kept of a compiled one.
 
     Args:
-        bench: makes the program; a small model that its config names for a step goes before the one that was kept.
+        bench: makes the program; a model that its config names for a step goes before the one that was kept.
         state: the compiled one's.
-        models: the folder, or its URI, that has a small model for each step that one took.
+        variant: the folder, or its URI, that has the models that took steps: small ones by the step in ``steps``, local
+            fine-tuned language models by their name in ``lm``.
 
     Raises:
-        UserError: the state is another program's, or a small model can't be had.
+        UserError: the state is another program's, or a model can't be had.
     """
+    if members := state["program"].get("members"):
+        return Ensemble([restore(bench, member, variant) for member in members])
     program = bench.program()
     steps = [name for name, _ in program.named_predictors()]
     kept = sorted(set(state) - {"program"})
@@ -223,13 +246,25 @@ def restore(bench: Workbench, state: dict[str, Any], models: str) -> Program:
     program.load_state({name: state[name] for name in [*steps, "program"]})
     for step in state["program"].get("models", []):
         if step in steps and step not in program.models:
-            program.models[step] = bench.step_model(f"{models}/{step}", step)
+            program.models[step] = bench.step_model(f"{variant}/steps/{step}", step)
+    tuned = {step: model for step, model in state["program"].get("lms", {}).items() if step in steps}
+    lms = {model: bench.tuned_lm(model, variant) for model in set(tuned.values())}
+    program.lms = {step: lms[model] for step, model in tuned.items()} | program.lms
     return program
 
 
 def _small_models(program: Program) -> dict[str, SmallModel]:
     """The small models of a program that lie in folders."""
     return {step: model for step, model in program.models.items() if isinstance(model, SmallModel)}
+
+
+def _tuned_lms(program: Program) -> list[dspy.LM]:
+    """The fine-tuned language models of a program that lie in folders, each once."""
+    return [lm for lm in {lm.model: lm for lm in program.lms.values() if is_tuned(lm)}.values() if is_local(lm)]
+
+
+def _folder(lm: dspy.LM) -> Path:
+    return Path(lm.model.removeprefix(LOCAL))
 
 
 def _log_steps(tracker: Tracker, small: Mapping[str, SmallModel]) -> dict[str, dict[str, float]]:

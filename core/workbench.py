@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import dspy
+from filelock import FileLock
 
 from hoptimizer.config import Config
 from hoptimizer.eval.dataset import DataSet, load
@@ -19,9 +20,11 @@ from hoptimizer.models import build_adapter, build_lm, check_lm
 from hoptimizer.models.calls import CallCache
 from hoptimizer.models.errors import UserError
 from hoptimizer.models.home import home
-from hoptimizer.models.settings import LMSettings
+from hoptimizer.models.lm import tuned
+from hoptimizer.models.settings import LOCAL, LMSettings
 from hoptimizer.models.step_model import StepModel
 from hoptimizer.optimizers import Optimizer, build_optimizer
+from hoptimizer.optimizers.provider import LocalProvider
 from hoptimizer.programs import Program, build_program
 from hoptimizer.programs.settings import retrieves
 from hoptimizer.report import Report, silent
@@ -85,6 +88,22 @@ class Workbench:
         program.lms = {step: lm for step, lm in self.lms.items() if step in program.step_names}
         return program
 
+    def tuned_lm(self, model: str, variant: str) -> dspy.LM:
+        """A fine-tuned language model, with the settings of the default one.
+
+        Args:
+            model: ``local/NAME``, which lies in the variant, or what a provider calls it.
+            variant: the variant's folder, or its URI such as ``runs:/ID/variant``.
+
+        Raises:
+            UserError: it can't be had.
+        """
+        name = model.removeprefix(LOCAL)
+        if name != model:
+            model = f"{LOCAL}{self._kept(f'{variant}/lm/{name}')}"
+        lm = _build(self.config.lm["default"].model_copy(update={"model": model}))
+        return tuned(lm, model)
+
     def step_model(self, source: str, step: str) -> StepModel:
         """The small model of a source (a folder, a hub id, or a URI such as ``runs:/ID/PATH``) for a step.
 
@@ -93,12 +112,27 @@ class Workbench:
         """
         from hoptimizer.models.step_models import load_step_model  # brings torch
 
-        return load_step_model(source, step, self._fetch)
+        return load_step_model(
+            source, step, lambda uri: self._fetch(uri, Path(tempfile.mkdtemp(dir=self._fetched.name)))
+        )
 
-    def _fetch(self, source: str) -> Path:
+    def _fetch(self, source: str, folder: Path) -> Path:
         from hoptimizer.tracking import fetch  # brings MLflow
 
-        return fetch(source, self.config.tracking.uri, Path(tempfile.mkdtemp(dir=self._fetched.name)))
+        return fetch(source, self.config.tracking.uri, folder)
+
+    def _kept(self, source: str) -> Path:
+        """A folder, or one of a tracked run, which is fetched once for good: DSPy's cache knows a local model by its
+        folder, and answers of a compile or an evaluation that was killed are looked for there."""
+        if Path(source).is_dir():
+            return Path(source)
+        parent = home() / "finetuned" / hashlib.sha256(source.encode()).hexdigest()[:16]
+        folder = parent / Path(source).name
+        parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(parent / ".lock"), tempfile.TemporaryDirectory(dir=parent) as staging:
+            if not folder.exists():
+                self._fetch(source, Path(staging)).replace(folder)
+        return folder
 
     @cached_property
     def _fetched(self) -> tempfile.TemporaryDirectory[str]:
@@ -126,8 +160,17 @@ class Workbench:
 
 
 def _checked_lm(settings: LMSettings) -> dspy.LM:
+    """The LM of settings, which can answer."""
     check_lm(settings)
-    return build_lm(settings)
+    return _build(settings)
+
+
+def _build(settings: LMSettings) -> dspy.LM:
+    """The LM of settings; one in this process can be fine-tuned."""
+    lm = build_lm(settings)
+    if settings.is_local:
+        lm.provider = LocalProvider(settings.templated)
+    return lm
 
 
 @dataclass(frozen=True)

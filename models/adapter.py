@@ -42,6 +42,26 @@ class LMAdapter(dspy.ChatAdapter):
     ) -> list[dict[str, Any]]:
         return self.of(lm)(lm, lm_kwargs, signature, demos, inputs)
 
+    def format_finetune_data(
+        self,
+        signature: type[dspy.Signature],
+        demos: list[dict[str, Any]],
+        inputs: dict[str, Any],
+        outputs: dict[str, Any],
+    ) -> dict[str, list[Any]]:
+        """A conversation to fine-tune DSPy's configured LM on, laid out as that LM is asked.
+
+        Args:
+            signature: of the step.
+            demos: shown before the request.
+            inputs: the request's fields.
+            outputs: the fields of the reply, which is the last message.
+        """
+        adapter = self.of(dspy.settings.lm)
+        # DSPy's own JSON adapter can't; the messages are the same.
+        adapter = self._schema if adapter is self._json else adapter
+        return adapter.format_finetune_data(signature, demos, inputs, outputs)
+
     async def acall(
         self,
         lm: BaseLM,

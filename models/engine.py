@@ -42,6 +42,17 @@ def generator(model: str) -> Generator:
         return _generators[name]
 
 
+def release(model: str) -> None:
+    """Take the model of a ``local/NAME`` string out of memory; the next call loads it again.
+
+    Calls that are under way are lost.
+    """
+    with _lock:
+        loaded = _generators.pop(model.removeprefix(LOCAL), None)
+    if loaded is not None:
+        loaded.close()
+
+
 @dataclass
 class _Rollout:
     """Tells repeated samples of one request apart: DSPy's rollout id, and the place among ``n`` candidates."""

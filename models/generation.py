@@ -122,6 +122,7 @@ class Generator:
             self._wake.notify()
         if self._thread is not None:
             self._thread.join()
+        atexit.unregister(self.close)  # or the weights would stay in memory until then
 
     def _run(self) -> None:
         while True:

@@ -1,5 +1,6 @@
 """DSPy language models from settings."""
 
+import json
 import os
 from pathlib import Path
 from weakref import WeakKeyDictionary
@@ -70,6 +71,27 @@ def laid_out(lm: dspy.LM, layout: Layout) -> dspy.LM:
     return copies[layout]
 
 
+def tuned(lm: dspy.LM, model: str) -> dspy.LM:
+    """A fine-tuned model's LM, with all other settings of another LM; :func:`is_tuned` knows it, and its copies.
+
+    Args:
+        lm: of :func:`build_lm`; of a model in this process where the tuned one is.
+        model: ``local/FOLDER``, or what a provider calls it.
+    """
+    engines = {}
+    if is_local(lm):
+        templated = lm.engine.templated
+        engines = {"engine": LocalEngine.of(model, templated), "async_engine": AsyncLocalEngine.of(model, templated)}
+    copied = lm.copy(model=model, **engines)
+    copied.fine_tuned = True
+    return copied
+
+
+def is_tuned(lm: dspy.BaseLM) -> bool:
+    """Whether an LM is one of :func:`tuned`."""
+    return getattr(lm, "fine_tuned", False)
+
+
 def is_local(lm: dspy.BaseLM) -> bool:
     """Whether an LM runs in this process."""
     return isinstance(getattr(lm, "engine", None), LocalEngine)
@@ -122,11 +144,13 @@ def _check_local(settings: LMSettings) -> None:
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise UserError(f"{settings.model}: the folder {folder} holds no model: config.json is missing")
+        _check_kind(settings, folder / "config.json")
         return
     from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
-    if isinstance(try_to_load_from_cache(settings.name, "config.json"), str):
+    if isinstance(config := try_to_load_from_cache(settings.name, "config.json"), str):
+        _check_kind(settings, Path(config))
         return
     try:
         get_hf_file_metadata(hf_hub_url(settings.name, "config.json"), timeout=CHECK_TIMEOUT)
@@ -136,6 +160,15 @@ def _check_local(settings: LMSettings) -> None:
             f"{settings.model}: neither a name of the weights store nor a folder, and not on the hub as far as it can "
             f"be reached ({reason}); `hop models list` shows the store's names"
         ) from error
+
+
+def _check_kind(settings: LMSettings, config: Path) -> None:
+    if json.loads(config.read_bytes()).get("is_encoder_decoder"):
+        # T5's vocabulary has no token for a brace or a line break, which all layouts are made of.
+        raise UserError(
+            f"{settings.model}: sequence-to-sequence models such as T5 can't write what the layouts ask for, and are "
+            "not served here; take a causal model, or serve this one and give api_base"
+        )
 
 
 def _check_server(settings: LMSettings) -> None:

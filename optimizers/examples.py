@@ -15,7 +15,7 @@ from hoptimizer.models.errors import UserError
 from hoptimizer.models.words import Span
 from hoptimizer.retrieval import Corpus, Passage
 
-Output = Label | list[str]
+Output = Label | list[Any]
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,8 @@ class Example:
 
     Attributes:
         inputs: the signature's input fields, passages as texts; and what else a small model is told.
-        output: what the output field should be.
+        output: what the output field should be, of a step that writes a list its texts; of a whole program, the
+            conversations of its steps.
         copied: of a step that copies words: which of its first input (0) and of the others (1), and where they stand.
     """
 

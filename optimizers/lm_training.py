@@ -6,48 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import Field
-from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase
+from torch import Tensor
 
-from hoptimizer.models.conversation import render
 from hoptimizer.models.errors import UserError
 from hoptimizer.models.generator import load_writer
 from hoptimizer.models.store import resolve
+from hoptimizer.optimizers.learner import Causal, Conversation, LMRecipe, Row, SequenceToSequence
 from hoptimizer.optimizers.lora import adapted, merged
-from hoptimizer.optimizers.recipe import (
-    Recipe,
-    device_and_dtype,
-    freeze_embeddings,
-    recipe_batches,
-    save,
-)
+from hoptimizer.optimizers.recipe import device_and_dtype, freeze_embeddings, recipe_batches, save
 from hoptimizer.optimizers.training_loop import Masters, Report, Training, remove_checkpoints, training_key
 
 CARD = "finetuned.json"
 # Tokens of one forward and backward pass. What it keeps of each for the way back takes 1 MB of a small model's memory.
 PASS_TOKENS = 4096
-_Row = tuple[list[int], int]  # token ids, and how many of the last ones are to be written
-
-Conversation = dict[str, list[dict[str, str]]]
-"""``{"messages": [{"role": …, "content": …}, …]}``; the last message is the model's."""
-
-
-class LMRecipe(Recipe):
-    """How a language model is fine-tuned.
-
-    Attributes:
-        templated: whether messages go through the model's chat template, as they will when it is asked.
-        lora: rank of the adapters (Hu et al., 2022) that are trained in place of all weights, on every linear layer but
-            the last, and merged in the end; ``None`` trains all weights but the embeddings.
-    """
-
-    epochs: int = Field(default=2, ge=1)
-    batch: int = Field(default=8, ge=1)
-    learning_rate: float = Field(default=1e-4, gt=0)
-    max_tokens: int = Field(default=2048, ge=8)
-    templated: bool = True
-    lora: int | None = Field(default=None, ge=1)
 
 
 def train_lm(
@@ -57,7 +28,7 @@ def train_lm(
     folder: Path,
     report: Report = lambda _: None,
 ) -> dict[str, Any]:
-    """Fine-tune a causal language model on the last message of each conversation, and leave it in a folder.
+    """Fine-tune a language model on the last message of each conversation, and leave it in a folder.
 
     Called again after the process was killed, it goes on from the last checkpoint, to the same weights; called again
     after it finished, it returns what it found then.
@@ -73,7 +44,8 @@ def train_lm(
         the loss per token on dev before (``start``) and after (``loss``), the ``epoch`` that was kept, and ``n``.
 
     Raises:
-        UserError: there are no conversations, the base can't be loaded, or the folder holds something else.
+        UserError: there are no conversations, the base can't be loaded or lacks words for them, or the folder holds
+            something else.
     """
     for name, some in (("train", conversations), ("dev", dev)):
         if not some:
@@ -87,48 +59,36 @@ def train_lm(
             raise UserError(f"{folder}: holds a model of other data or settings; give another folder")
         return found["scores"]
     model, tokenizer = load_writer(resolve(recipe.base))
-    if model.config.is_encoder_decoder:
-        raise UserError(f"fine-tuning {recipe.base}: it is no causal language model")
     device, dtype = device_and_dtype()
     model.to(device)
     trained = adapted(model, recipe.lora, recipe.seed) if recipe.lora else model
     if not recipe.lora:
         freeze_embeddings(model)
-    rows = [_tokens(tokenizer, one, recipe) for one in conversations]
-    dev_rows = [_tokens(tokenizer, one, recipe) for one in dev]
-
-    def losses(batch: Sequence[_Row]) -> Tensor:
-        """Of every token that the model is to write."""
-        ids, written = _padded(batch, tokenizer, device)
-        # The logits of 50,000 words are most of the memory: only those before a token that is to be written are made.
-        places = written.any(0).nonzero()[:, 0]
-        # Nothing attends to what fills a row's end, so that no mask is needed, with which torch would keep every
-        # layer's attention for the way back.
-        logits = trained(input_ids=ids, logits_to_keep=places - 1).logits
-        wanted = written[:, places]
-        return nn.functional.cross_entropy(logits[wanted].float(), ids[:, places][wanted], reduction="none")
+    kind = SequenceToSequence if model.config.is_encoder_decoder else Causal
+    learner = kind(trained, tokenizer, recipe)
+    rows, dev_rows = [learner.row(one) for one in conversations], [learner.row(one) for one in dev]
 
     @torch.inference_mode()
     def evaluate() -> tuple[float, dict[str, float]]:
-        loss = float(torch.cat([losses(part) for part in _parts(dev_rows)]).mean())
+        loss = float(torch.cat([learner.losses(part) for part in _parts(dev_rows)]).mean())
         return -loss, {"loss": loss}
 
     def loss(batch: list[int]) -> Tensor:
         *others, last = _parts([rows[i] for i in batch])
-        total = sum(rows[i][1] for i in batch)
+        total = sum(len(rows[i][1]) for i in batch)
         done = 0.0
         for part in others:
-            share = losses(part).sum() / total
+            share = learner.losses(part).sum() / total
             share.backward()
             done += share.item()
-        return losses(last).sum() / total + done
+        return learner.losses(last).sum() / total + done
 
     plan = recipe.plan(key)
     masters = Masters(trained, plan, dtype)
     _, start = evaluate()
     best = Training(
         masters=masters,
-        batches=recipe_batches([len(row) for row, _ in rows], recipe),
+        batches=recipe_batches([_length(row) for row in rows], recipe),
         loss=loss,
         evaluate=evaluate,
         plan=plan,
@@ -144,28 +104,15 @@ def train_lm(
     return scores
 
 
-def _tokens(tokenizer: PreTrainedTokenizerBase, one: Conversation, recipe: LMRecipe) -> _Row:
-    """A conversation's tokens, cut at the front where they are too many, and how many of the last ones it writes."""
-    *asked, last = one["messages"]
-    prompt = tokenizer(render(tokenizer, asked, recipe.templated), add_special_tokens=False)["input_ids"]
-    write = [*tokenizer(last["content"], add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
-    return [*prompt, *write][-recipe.max_tokens :], min(len(write), recipe.max_tokens - 1)
+def _length(row: Row) -> int:
+    return sum(map(len, row))
 
 
-def _parts(rows: Sequence[_Row]) -> list[list[_Row]]:
+def _parts(rows: Sequence[Row]) -> list[list[Row]]:
     """Rows of like length, as many as one pass may hold."""
-    parts: list[list[_Row]] = [[]]
-    for row in sorted(rows, key=lambda row: len(row[0])):
-        if parts[-1] and (len(parts[-1]) + 1) * len(row[0]) > PASS_TOKENS:
+    parts: list[list[Row]] = [[]]
+    for row in sorted(rows, key=_length):
+        if parts[-1] and (len(parts[-1]) + 1) * _length(row) > PASS_TOKENS:
             parts.append([])
         parts[-1].append(row)
     return parts
-
-
-def _padded(rows: Sequence[_Row], tokenizer: PreTrainedTokenizerBase, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Token ids, filled at the end, and which of them are to be written, both ``(rows, tokens)``."""
-    width = max(len(row) for row, _ in rows)
-    filler = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
-    ids = torch.tensor([row + [filler] * (width - len(row)) for row, _ in rows], device=device)
-    written = [[False] * (len(row) - count) + [True] * count + [False] * (width - len(row)) for row, count in rows]
-    return ids, torch.tensor(written, device=device)

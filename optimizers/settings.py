@@ -9,6 +9,7 @@ from hoptimizer.optimizers.distill import Distill
 from hoptimizer.optimizers.ensemble import EnsembleSearch
 from hoptimizer.optimizers.few_shot import BootstrapFewShot, LabeledFewShot
 from hoptimizer.optimizers.few_shot_search import BootstrapOptuna, BootstrapRandomSearch
+from hoptimizer.optimizers.finetune import BootstrapFinetune
 from hoptimizer.optimizers.gepa import GEPA
 from hoptimizer.optimizers.instructions import COPRO, InferRules
 from hoptimizer.optimizers.job import Optimizer
@@ -31,6 +32,7 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
     "better_together": BetterTogether,
     "ensemble": EnsembleSearch,
     "distill": Distill,
+    "bootstrap_finetune": BootstrapFinetune,
     "train_tagger": TrainTagger,
 }
 

@@ -2,6 +2,7 @@
 
 from hoptimizer.programs.direct import CoT, Direct
 from hoptimizer.programs.efficient_rag import EfficientRAG
+from hoptimizer.programs.ensemble import Ensemble
 from hoptimizer.programs.ircot import IRCoT
 from hoptimizer.programs.program import Program
 from hoptimizer.programs.ra_isf import RAISF
@@ -16,6 +17,7 @@ __all__ = [
     "CoT",
     "Direct",
     "EfficientRAG",
+    "Ensemble",
     "IRCoT",
     "Program",
     "StepRecord",

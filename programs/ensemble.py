@@ -32,6 +32,10 @@ class Ensemble(Program):
         """The states of its programs."""
         return {"program": {"members": [member.dump_state(json_mode) for member in self.members]}}
 
+    def language_models(self) -> dict[str, dspy.LM]:
+        """Those of its programs' steps, which are the same."""
+        return self.members[0].language_models()
+
     def load_state(self, state: dict[str, Any], *, allow_unsafe_lm_state: bool = False) -> None:
         """Take on the state that :meth:`dump_state` gave."""
         for member, kept in zip(self.members, state["program"]["members"], strict=True):

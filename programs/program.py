@@ -6,14 +6,15 @@ import math
 import time
 from abc import abstractmethod
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import dspy
 from dspy.adapters.utils import parse_value
 from dspy.utils.exceptions import AdapterParseError, ContextWindowExceededError
 
-from hoptimizer.models.lm import laid_out
-from hoptimizer.models.settings import Layout
+from hoptimizer.models.lm import is_local, is_tuned, laid_out
+from hoptimizer.models.settings import LOCAL, Layout
 from hoptimizer.models.step_model import StepModel
 from hoptimizer.programs.neighbours import Neighbours
 from hoptimizer.programs.record import StepRecord
@@ -40,7 +41,7 @@ class Program(dspy.Module):
         self.retriever = retriever
         self.k = k
         # Language models of single steps, by the step's name. DSPy keeps such a choice on the predictor, where its
-        # optimizers reset it.
+        # optimizers reset it. Those that were fine-tuned are a part of the program's state.
         self.lms: dict[str, dspy.LM] = {}
         # How calls of local models are laid out, where an optimizer chose that; else as the model's settings say.
         self.layout: Layout | None = None
@@ -125,15 +126,19 @@ class Program(dspy.Module):
         return {name: lm for name, lm in steps.items() if lm and name not in self.models}
 
     def dump_state(self, json_mode: bool = True) -> dict[str, Any]:
-        """The predictors' states by name, and the program's own under ``program``: its layout, the names of the steps
-        that small models take, and where demonstrations depend on the question, all of them."""
-        own: dict[str, Any] = {"layout": self.layout, "models": sorted(self.models)}
+        """The predictors' states by name, and the program's own under ``program``: its ``layout``, the names of the
+        steps that small ``models`` take, and the names of fine-tuned ``lms`` by the step; of a local one it is that of
+        its folder alone, which a variant keeps beside the state. Where demonstrations depend on the question, it has
+        all of them as ``neighbours``."""
+        tuned = {step: lm for step, lm in self.lms.items() if is_tuned(lm)}
+        names = {step: LOCAL + Path(lm.model).name if is_local(lm) else lm.model for step, lm in tuned.items()}
+        own: dict[str, Any] = {"layout": self.layout, "models": sorted(self.models), "lms": dict(sorted(names.items()))}
         if self.neighbours:
             own["neighbours"] = self.neighbours.dump_state()
         return super().dump_state(json_mode) | {"program": own}
 
     def load_state(self, state: dict[str, Any], *, allow_unsafe_lm_state: bool = False) -> None:
-        """Take on the state that :meth:`dump_state` gave; small models are left as they are."""
+        """Take on the state that :meth:`dump_state` gave; small and language models are left as they are."""
         super().load_state(state, allow_unsafe_lm_state=allow_unsafe_lm_state)
         own = state["program"]
         self.layout = own["layout"]

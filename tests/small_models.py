@@ -7,10 +7,12 @@ import sys
 from pathlib import Path
 
 import torch
-from transformers import T5Config, T5ForConditionalGeneration
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, T5Config, T5ForConditionalGeneration
 
+from hoptimizer.models import LMSettings, build_lm
 from hoptimizer.models.store import resolve
 from hoptimizer.optimizers.examples import Example, Task
+from hoptimizer.optimizers.provider import LocalProvider
 from hoptimizer.optimizers.tagger_data import labeler_task
 from hoptimizer.optimizers.tagger_training import TaggerRecipe, train_tagger
 from hoptimizer.optimizers.training import ClassifierRecipe, train_classifier
@@ -19,6 +21,8 @@ from hoptimizer.optimizers.training_loop import Progress
 TASK = Task(step="relevant", inputs=("question", "passage"), output="relevant", labels=(False, True))
 CITIES = ("Paris", "Rome", "Oslo", "Lima", "Cairo", "Quito", "Tokyo", "Delhi", "Berlin", "Madrid", "Vienna", "Dublin")
 RECIPE = ClassifierRecipe(epochs=3, batch=8, learning_rate=3e-4, max_tokens=32, checkpoint_steps=4)
+
+LM_OPTIONS = {"epochs": 4, "batch": 2, "learning_rate": 3e-3, "checkpoint_steps": 4}
 
 
 def examples(cities=CITIES[:8]):
@@ -53,6 +57,27 @@ def tiny_t5(folder):
     return folder
 
 
+def tiny_lm(folder):
+    """An untrained causal language model with SmolLM2's tokenizer."""
+    tokenizer = AutoTokenizer.from_pretrained(resolve("smollm2-135m-instruct"))
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        tie_word_embeddings=True,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    torch.manual_seed(0)
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
 def train(folder, recipe=RECIPE, report=lambda _: None):
     """Train the toy step."""
     return train_classifier(TASK, examples(), examples(CITIES[8:]), recipe, folder, report)
@@ -84,8 +109,36 @@ def train_toy_tagger(folder, recipe=TAGGER, report=lambda _: None):
     return train_tagger(LABELER, labelled(), labelled(CITIES[8:]), recipe, folder, report)
 
 
+def conversations(cities=CITIES[:8]):
+    """Each city's river is called after it."""
+    return [
+        {
+            "messages": [
+                {"role": "user", "content": f"Which river flows through {city}?"},
+                {"role": "assistant", "content": f'{{"answer": "{city}ava"}}'},
+            ]
+        }
+        for city in cities
+    ]
+
+
+def start_toy_lm(folder, report=lambda _: None, **options):
+    """Fine-tune a tiny language model behind DSPy's interface; DSPy's job."""
+    base = folder / "base"
+    lm = build_lm(LMSettings(model=f"local/{base if base.exists() else tiny_lm(base)}"))
+    lm.provider = LocalProvider()
+    given = {"folder": folder / "tuned", "dev": conversations(CITIES[8:]), "report": report, **LM_OPTIONS, **options}
+    return lm.finetune(conversations(), "chat", given)
+
+
+def train_toy_lm(folder, report=lambda _: None, **options):
+    """The fine-tuned tiny language model."""
+    return start_toy_lm(folder, report, **options).result()
+
+
 if __name__ == "__main__":
-    LAST, TRAIN = int(sys.argv[2]), {"relevant": train, "labeler": train_toy_tagger}[sys.argv[3]]
+    TRAININGS = {"relevant": train, "labeler": train_toy_tagger, "lm": train_toy_lm}
+    LAST, TRAIN = int(sys.argv[2]), TRAININGS[sys.argv[3]]
 
     def kill(progress: Progress) -> None:
         if progress.step == LAST:

@@ -290,7 +290,7 @@ def test_a_compile_goes_on_from_a_variant(variant, store):
     assert [row.answer for row in both.before.rows] == [row.answer for row in variant.after.rows]
     state = Tracker(both.config.tracking.uri, "atlas").load_state(both.run_id)
     assert len(state["reader"]["demos"]) == 2
-    assert state["program"] == {"layout": "plain", "models": ["relevance"]}
+    assert state["program"] == {"layout": "plain", "models": ["relevance"], "lms": {}}
     again = evaluate_variant(both.config, run_id=both.run_id)
     assert [row.answer for row in again.after.rows] == [row.answer for row in both.after.rows]
 

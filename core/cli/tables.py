@@ -1,5 +1,6 @@
 """Results as tables for people."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import RenderableType
@@ -45,7 +46,17 @@ def _caption(variant: Variant) -> str:
     ]
     parts += [f"{unjudged:.0f} answers got no verdict"] if unjudged else []
     parts += [] if objective.is_metric else [f"objective: {objective.label}"]
+    if spent := variant.costs.get("spent"):
+        parts.append(_spent(spent, variant.costs.get("estimate")))
     return ", ".join(parts)
+
+
+def _spent(spent: Mapping[str, float], estimate: Mapping[str, float] | None) -> str:
+    """What a compile took."""
+    text = f"compiling took {spent['calls']:,.0f} calls"
+    text += f" (estimated {estimate['calls']:,.0f})" if estimate else ""
+    text += f", ${spent['usd']:.2f}" if spent["usd"] else ""
+    return f"{text} and {spent['seconds'] / 60:.1f} minutes"
 
 
 def scores(variant: Variant) -> Table:

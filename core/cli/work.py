@@ -107,7 +107,7 @@ def ask_command(
     from hoptimizer.cli import tables
     from hoptimizer.models.errors import UserError
     from hoptimizer.tracking import Tracker
-    from hoptimizer.variants import models_of, restore
+    from hoptimizer.variants import restore, variant_of
     from hoptimizer.workbench import Workbench, ask_all
 
     if not question.strip():
@@ -118,7 +118,7 @@ def ask_command(
         with bench.active():
             if run:
                 state = Tracker(config.tracking.uri, config.experiment).load_state(run)
-                program = restore(bench, state, models_of(run))
+                program = restore(bench, state, variant_of(run))
             else:
                 program = bench.program()
         [result] = ask_all(bench, program, [question])

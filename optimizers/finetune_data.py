@@ -1,0 +1,109 @@
+"""The conversations that a language model is fine-tuned on."""
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
+from typing import Any
+
+import dspy
+from dspy.utils.exceptions import DSPyError
+
+from hoptimizer.eval.failures import SYSTEMIC
+from hoptimizer.eval.question import Question
+from hoptimizer.models.errors import UserError
+from hoptimizer.models.lm import build_adapter
+from hoptimizer.models.settings import Layout
+from hoptimizer.optimizers.collecting import Wanted, collect
+from hoptimizer.optimizers.examples import Example
+from hoptimizer.optimizers.job import Job
+from hoptimizer.optimizers.oracle import Taken, Unannotated, replay
+
+Row = dict[str, Any]
+"""A conversation's ``messages``, the last of which is the model's, and the ``step`` that has it."""
+
+Take = Callable[[Question], Awaitable[list[Taken]]]
+"""How the steps of a question are taken; no steps where there is nothing to learn from them."""
+
+
+def conversations(job: Job, split: str, questions: Sequence[Question], take: Take, lm: dspy.LM) -> list[Row]:
+    """The conversations of a split's questions, kept in the job's folder as they are made.
+
+    A question whose steps can't be taken is left out.
+
+    Args:
+        job: the compile.
+        split: ``train`` or ``dev``.
+        questions: of the split.
+        take: see there.
+        lm: as this one will be asked, the conversations are laid out.
+
+    Raises:
+        UserError: a language model can't be used.
+    """
+    wanted = [Wanted({"question": one.question}, partial(_label, job, one, take, lm)) for one in questions]
+    stage = f"lm: examples from {split}"
+    file = job.folder / f"lm-{split}.jsonl"
+    kept = collect(wanted, file, job.workers, lambda done, total: job.report(stage, done, total, ""))
+    return [row for example in kept if isinstance(example.output, list) for row in example.output]
+
+
+def replayed(job: Job, steps: Collection[str]) -> Take:
+    """Steps as the data set's annotations say.
+
+    Args:
+        job: its program takes the other steps as ever.
+        steps: the annotated ones.
+    """
+    return lambda question: replay(job.program, question, job.corpus, steps)
+
+
+def bootstrapped(job: Job, steps: Collection[str], layout: Layout, threshold: float) -> Take:
+    """Steps of a teacher's runs that scored well: the program, on the teacher's language model where there is one.
+
+    Args:
+        job: the compile.
+        steps: what to learn.
+        layout: how local models are written to, where the program does not say.
+        threshold: the least score.
+    """
+    teacher = job.program.deepcopy()
+    teacher.layout = teacher.layout or layout
+    on: dict[str, Any] = {}
+    if job.teacher_lm:
+        teacher.lms, on = {}, {"lm": job.teacher_lm}
+    # A trace holds the predictors; which step one is can't be told from its place there.
+    names = {id(predictor): name for name, predictor in teacher.named_predictors()}
+
+    async def take(question: Question) -> list[Taken]:
+        with dspy.context(trace=[], **on):
+            prediction = await teacher.acall(question=question.question)
+            trace = dspy.settings.trace
+        if any(record.failure for record in prediction.steps):
+            return []
+        if job.objective(question.to_dspy(), prediction) < threshold:
+            return []
+        return [
+            Taken(step, inputs, {name: outputs[name] for name in predictor.signature.output_fields})
+            for predictor, inputs, outputs in trace
+            if (step := names[id(predictor)]) in steps
+        ]
+
+    return take
+
+
+async def _label(job: Job, question: Question, take: Take, lm: dspy.LM) -> Example | None:
+    try:
+        taken = await take(question)
+    except Unannotated:
+        return None
+    except DSPyError as error:
+        if isinstance(error, SYSTEMIC) or isinstance(error.__cause__, UserError):
+            raise
+        return None
+    with dspy.context(lm=lm):
+        rows = [_row(job, one) for one in taken]
+    return Example({"question": question.question}, rows) if rows else None
+
+
+def _row(job: Job, one: Taken) -> Row:
+    signature = getattr(job.program, one.step).signature
+    return {"step": one.step, **build_adapter().format_finetune_data(signature, [], one.inputs, one.outputs)}

@@ -1,0 +1,542 @@
+"""Fine-tuning the language model: DSPy's interface, what is learned from, and compiling on a tiny untrained model."""
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import dspy
+import mlflow
+import pytest
+from dspy.clients.provider import Provider
+from dspy.clients.utils_finetune import TrainingStatus
+from dspy.utils.exceptions import LMServerError
+from scripted import ScriptedLM, ScriptedRetriever, passage
+from serving import answer_in_fresh_process
+from small_models import CITIES, conversations, start_toy_lm, tiny_lm, tiny_t5, train_toy_lm
+
+from hoptimizer import Tracker, compile_variant, evaluate_variant, load_config
+from hoptimizer.eval.objective import Objective
+from hoptimizer.eval.question import Hop, Question
+from hoptimizer.models import LMSettings, build_adapter, build_lm, check_lm
+from hoptimizer.models.errors import UserError
+from hoptimizer.models.home import home
+from hoptimizer.models.lm import is_tuned, laid_out
+from hoptimizer.optimizers import Job
+from hoptimizer.optimizers.finetune import BootstrapFinetune
+from hoptimizer.optimizers.finetune_data import bootstrapped, replayed
+from hoptimizer.optimizers.finetune_data import conversations as collected
+from hoptimizer.optimizers.oracle import Unannotated, annotations, reasoning, replay
+from hoptimizer.optimizers.provider import LocalProvider, LocalTrainingJob
+from hoptimizer.programs import RAG, RAISF, Direct, IRCoT
+from hoptimizer.retrieval import Corpus
+from hoptimizer.signatures import Read
+from hoptimizer.variants import restore
+from hoptimizer.workbench import Workbench
+
+WEIGHTS = "model.safetensors"
+
+
+def folder_of(lm):
+    return Path(lm.model.removeprefix("local/"))
+
+
+def weights(lm):
+    return (folder_of(lm) / WEIGHTS).read_bytes()
+
+
+# DSPy's interface
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The toy language model, trained without a break."""
+    job = start_toy_lm(tmp_path_factory.mktemp("whole"))
+    return job, job.result()
+
+
+def test_a_local_model_learns_behind_dspys_interface(trained):
+    job, lm = trained
+    assert job.status() == TrainingStatus.succeeded
+    scores = json.loads((folder_of(lm) / "finetuned.json").read_text())["scores"]
+    assert scores["loss"] < scores["start"] - 0.2
+    assert {file.suffix for file in folder_of(lm).iterdir()} <= {".json", ".safetensors", ".jinja", ".txt"}
+    answer = lm("Which river flows through Bonn?")
+    assert isinstance(answer[0], str)
+
+
+def test_the_same_seed_gives_the_same_weights_and_a_name_is_of_one_training_alone(trained, tmp_path):
+    _, lm = trained
+    again, other = train_toy_lm(tmp_path), train_toy_lm(tmp_path, seed=8)
+    assert weights(again) == weights(lm)
+    assert weights(other) != weights(lm)
+    assert folder_of(other) != folder_of(again)
+
+
+def test_adapters_are_merged_into_the_weights(tmp_path):
+    lm = train_toy_lm(tmp_path, lora=4)
+    scores = json.loads((folder_of(lm) / "finetuned.json").read_text())["scores"]
+    assert scores["loss"] < scores["start"]
+    assert not list(folder_of(lm).glob("adapter*"))
+
+
+def test_a_training_that_was_killed_goes_on_to_the_same_weights(trained, tmp_path):
+    program = [sys.executable, str(Path(__file__).with_name("small_models.py")), str(tmp_path), "10", "lm"]
+    assert subprocess.run(program, check=False).returncode == -signal.SIGKILL
+    steps = []
+    resumed = train_toy_lm(tmp_path, lambda progress: steps.append(progress.step))
+    assert steps[0] == 9  # the last checkpoint was after 8
+    assert weights(resumed) == weights(trained[1])
+
+
+def test_a_training_that_is_cancelled_stops_and_goes_on_later(trained, tmp_path):
+    under_way, told = threading.Event(), []
+
+    def report(progress):
+        told.append(progress.step)
+        if progress.step == 6:
+            under_way.set()
+
+    job = start_toy_lm(tmp_path, report)
+    assert under_way.wait(60)
+    assert job.status() == TrainingStatus.running
+    assert job.cancel()
+    assert not job.thread.is_alive()
+    assert job.status() == TrainingStatus.cancelled
+    assert told[-1] < 16
+    assert weights(train_toy_lm(tmp_path)) == weights(trained[1])
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"epohs": 1}, "unknown option 'epohs'; did you mean 'epochs'"),
+        ({"epochs": 0}, "epochs=0: Input should be greater than or equal to 1"),
+        ({"dev": []}, "there are no dev examples"),
+    ],
+)
+def test_options_that_can_not_be_are_one_line(trained, tmp_path, options, line):
+    _, lm = trained
+    result = lm.finetune(conversations(), "chat", {"folder": tmp_path, **options}).result()
+    assert isinstance(result, UserError)
+    assert line in str(result)
+    assert "\n" not in str(result)
+
+
+def test_dspys_own_bootstrap_finetune_trains_a_local_model(tmp_path):
+    lm = build_lm(LMSettings(model=f"local/{tiny_lm(tmp_path / 'base')}", adapter="plain", max_tokens=16))
+    lm.provider = LocalProvider(templated=False)
+    program = dspy.Predict("question -> answer")
+    program.set_lm(lm)
+    trainset = [dspy.Example(question=f"Where is {city}?").with_inputs("question") for city in CITIES]
+    options = {"folder": tmp_path / "tuned", "epochs": 1}
+    with dspy.context(lm=lm, adapter=build_adapter()):
+        tuned = dspy.BootstrapFinetune(train_kwargs=options, num_threads=4).compile(program, trainset=trainset)
+        [folder] = (tmp_path / "tuned").iterdir()
+        assert tuned.lm.model == f"local/{folder}"
+        assert tuned(question="Where is Bonn?").answer is not None
+    assert not json.loads((folder / "finetuned.json").read_text())["recipe"]["templated"]
+
+
+def test_a_sequence_to_sequence_model_is_trained_but_not_served(tmp_path):
+    base = tiny_t5(tmp_path / "base")
+    job = LocalTrainingJob()
+
+    def tune(reply):
+        messages = [{"role": "user", "content": "Which river?"}, {"role": "assistant", "content": reply}]
+        options = {"folder": tmp_path / "tuned", "epochs": 20, "learning_rate": 1e-2}
+        return LocalProvider().finetune(job, f"local/{base}", [{"messages": messages}] * 4, "chat", options)
+
+    scores = json.loads((Path(tune("the Danube").removeprefix("local/")) / "finetuned.json").read_text())["scores"]
+    assert scores["loss"] < scores["start"] - 3
+    with pytest.raises(UserError, match="its vocabulary can't write") as error:
+        tune("\N{FOX FACE}")
+    assert "\n" not in str(error.value)
+    with pytest.raises(UserError, match=r"sequence-to-sequence models such as T5 .* are not served here") as error:
+        check_lm(LMSettings(model=f"local/{base}"))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("layout", ["plain", "json"])
+def test_a_model_is_trained_on_what_it_will_be_asked(trained, layout):
+    lm = laid_out(trained[1], layout)
+    inputs = {"context": ["Ulm: a city"], "question": "What is Ulm?"}
+    with dspy.context(lm=lm, adapter=build_adapter()):
+        given = dspy.settings.adapter.format_finetune_data(Read, [], inputs, {"answer": "a city"})
+        dspy.Predict(Read)(**inputs, config={"max_tokens": 16})
+    *asked, reply = given["messages"]
+    assert asked == lm.history[-1]["messages"]
+    assert json.loads(reply["content"]) == {"answer": "a city"}
+
+
+# What is learned from
+
+
+def question(number, **given):
+    """Question 1 has the hops 1.1 and 1.2, whose passages are p1.1 and p1.2."""
+    names = [f"{number}.{hop}" for hop in (1, 2)]
+    hops = [Hop(question=f"Hop {name}?", answer=f"h{name}", passage=f"p{name}") for name in names]
+    known = {"hops": hops, "passages": [f"p{name}" for name in names], **given}
+    return Question(id=str(number), question=f"Question {number}?", answers=[f"a{number}"], **known)
+
+
+PASSAGES = {name: passage(name) for name in ("p1.1", "p1.2", "p2.1", "p2.2", "p3.1", "p3.2", "x")}
+CORPUS = Corpus(list(PASSAGES.values()))
+
+
+def taken_of(program, asked, lm=None):
+    with dspy.context(lm=lm, adapter=build_adapter()):
+        some = asyncio.run(replay(program, asked, CORPUS, tuple(annotations(program))))
+    return [(one.step, one.inputs.get("question"), *one.outputs.values()) for one in some]
+
+
+def test_ircot_is_replayed_with_the_hops_as_its_thoughts():
+    found = {"Question 1?": [PASSAGES["p1.1"]], "Hop 1.1: h1.1.": [PASSAGES["p1.2"]]}
+    program = IRCoT(ScriptedRetriever(found), reader="direct")
+    some = asyncio.run(replay(program, question(1), CORPUS, ["reason", "reader"]))
+    assert [one.outputs for one in some if one.step == "reader"] == [{"answer": "a1"}]
+    assert [len(one.inputs["context"]) for one in some if one.step == "reader"] == [2]
+    thoughts = {one.inputs["thoughts"]: (len(one.inputs["context"]), one.outputs["thought"]) for one in some[1:]}
+    assert thoughts == {
+        "": (1, "Hop 1.1: h1.1."),
+        "Hop 1.1: h1.1.": (2, "Hop 1.2: h1.2."),
+        "Hop 1.1: h1.1. Hop 1.2: h1.2.": (2, "So the answer is: a1."),
+    }
+    assert program.models == {}
+
+
+@pytest.mark.parametrize(
+    ("rationale", "sentences"),
+    [
+        ("Ulm lies on it. So the answer is: the Danube.", ["Ulm lies on it.", "So the answer is: the Danube."]),
+        ("Ulm lies on it.", ["Ulm lies on it.", "So the answer is: a1."]),
+        (None, ["So the answer is: a1."]),
+    ],
+)
+def test_a_chain_of_thought_always_states_the_answer(rationale, sentences):
+    assert reasoning(question(1, hops=[], rationale=rationale)) == sentences
+
+
+def test_ra_isf_is_replayed_with_what_it_knows_left_to_the_model():
+    def script(field, inputs):
+        return "yes" if field == "knows" and inputs["question"] == "Hop 1.2?" else "no"
+
+    found = {"Question 1?": [PASSAGES["x"]], "Hop 1.1?": [PASSAGES["p1.1"], PASSAGES["p1.2"]]}
+    program, lm = RAISF(ScriptedRetriever(found)), ScriptedLM(script)
+    assert set(annotations(program)) == {"relevance", "reader", "decompose", "combine"}
+    taken = taken_of(program, question(1), lm)
+    assert sorted(taken) == [
+        ("combine", "Question 1?", "a1"),
+        ("decompose", "Question 1?", ["Hop 1.1?", "Hop 1.2?"]),
+        ("reader", "Hop 1.1?", "h1.1"),
+        ("relevance", "Hop 1.1?", "no"),
+        ("relevance", "Hop 1.1?", "yes"),
+        ("relevance", "Question 1?", "no"),
+    ]
+    assert {field for field, _ in lm.asked} == {"knows", "answer"}
+
+
+def test_a_hop_that_nothing_is_found_for_is_not_split_up():
+    program = RAISF(ScriptedRetriever({"Question 1?": [PASSAGES["x"]]}), self_knowledge=False)
+    assert [one for one in taken_of(program, question(1)) if one[0] == "decompose"] == [
+        ("decompose", "Question 1?", ["Hop 1.1?", "Hop 1.2?"])
+    ]
+
+
+@pytest.mark.parametrize("lacking", [{"passages": []}, {"hops": []}])
+def test_a_question_that_lacks_what_a_step_needs_is_not_guessed_at(lacking):
+    program = RAISF(ScriptedRetriever({"Question 1?": [PASSAGES["x"]]}), self_knowledge=False)
+    with pytest.raises(Unannotated):
+        taken_of(program, question(1, **lacking))
+
+
+def test_a_reader_of_chains_reasons_about_the_hop_it_is_asked():
+    found = {"Question 1?": [PASSAGES["x"]], "Hop 1.1?": [PASSAGES["p1.1"]]}
+    program = RAISF(ScriptedRetriever(found), self_knowledge=False, reader="cot")
+    assert ("reader", "Hop 1.1?", "Hop 1.1: h1.1. So the answer is: h1.1.") in taken_of(program, question(1))
+
+
+def silent(stage, done, total, remark):
+    """A report that goes nowhere."""
+
+
+def job(folder, program, teacher=None, trainset=None, report=silent):
+    questions = trainset or [question(1), question(2)]
+    return Job(program, questions, [question(3)], CORPUS, Objective.parse("f1"), teacher, 7, 4, folder, report)
+
+
+@pytest.fixture
+def tiny(trained):
+    """The toy language model, which is a fine-tuned one, for a program to start from."""
+    lm = trained[1].copy(max_tokens=24)
+    with dspy.context(lm=lm, adapter=build_adapter()):
+        yield lm
+
+
+def test_a_teachers_good_runs_are_learned_from_by_step_and_bad_ones_lose_their_question_alone(tmp_path, tiny):
+    def script(field, inputs):
+        number = inputs["question"].removeprefix("Question ")[0]
+        if number == "2":
+            raise LMServerError(message="overloaded")
+        if number == "3":
+            return ("no field at all",)
+        return f"a{number}" if number in "14" else "something else"
+
+    program, teacher = RAG(ScriptedRetriever({"Question 1?": [PASSAGES["x"]]})), ScriptedLM(script)
+    some = job(tmp_path, program, teacher)
+    questions = [question(number) for number in range(1, 6)]
+    take = bootstrapped(some, ["reader"], "plain", 0.8)
+    with dspy.context(adapter=dspy.ChatAdapter(use_json_adapter_fallback=False)):
+        rows = collected(some, "train", questions, take, laid_out(tiny, "plain"))
+    assert [row["step"] for row in rows] == ["reader", "reader"]
+    assert [json.loads(row["messages"][-1]["content"]) for row in rows] == [{"answer": "a1"}, {"answer": "a4"}]
+    assert str(PASSAGES["x"]) in rows[0]["messages"][1]["content"]
+    asked = len(teacher.asked)
+    assert collected(some, "train", questions, take, laid_out(tiny, "plain")) == rows
+    assert len(teacher.asked) == asked
+
+
+def test_examples_are_the_same_whatever_call_comes_first(tmp_path, tiny):
+    def rows(folder, slow):
+        lm = ScriptedLM(lambda field, inputs: "no", delay=lambda field, inputs: 0.02 * (inputs["question"] == slow))
+        program = RAISF(ScriptedRetriever({"Question 1?": [PASSAGES["x"]], "Hop 1.2?": [PASSAGES["p1.2"]]}))
+        program.lms = {"self_knowledge": lm}
+        some = job(folder, program)
+        return collected(some, "train", some.trainset, replayed(some, tuple(annotations(program))), tiny)
+
+    assert rows(tmp_path / "a", "Hop 1.1?") == rows(tmp_path / "b", "Hop 1.2?")
+
+
+def test_only_steps_with_examples_get_the_tuned_model_and_demonstrations_go(tmp_path, tiny):
+    program = RAISF(ScriptedRetriever({f"Question {n}?": [PASSAGES[f"p{n}.1"]] for n in (1, 2, 3)}))
+    program.lms = {"self_knowledge": ScriptedLM(lambda field, inputs: "no")}
+    program.reader.demos = program.recall.demos = [dspy.Example(question="Q?", answer="a")]
+    told, logged = [], []
+    some = replace(
+        job(tmp_path, program, report=lambda stage, *rest: told.append(stage)),
+        log=lambda name, figures, update: logged.append((name, sorted(figures), update)),
+    )
+    compiled = BootstrapFinetune(epochs=1, batch=2).compile(some)
+    assert sorted(compiled.lms) == ["reader", "relevance", "self_knowledge"]
+    assert compiled.lms["reader"] is compiled.lms["relevance"]
+    assert is_tuned(compiled.lms["reader"])
+    assert compiled.layout == "plain"
+    assert compiled.reader.demos == []
+    assert len(compiled.recall.demos) == len(program.reader.demos) == 1
+    assert "lm: examples from train, 4 in all, reader 2, relevance 2" in told
+    assert logged == [("training/lm", ["loss"], 1), ("training/lm", ["dev_loss", "loss"], 2)]
+
+
+class Remote(Provider):
+    """A provider that fine-tunes at once, or fails."""
+
+    def __init__(self, failure=None):
+        super().__init__()
+        self.finetunable = True
+        self.failure, self.given = failure, []
+
+    def finetune(self, job, model, train_data, train_data_format, train_kwargs=None):
+        if self.failure:
+            raise RuntimeError(self.failure)
+        self.given.append((model, train_data, train_data_format))
+        return "remote/tuned"
+
+
+def remote(provider):
+    lm = dspy.LM("remote/base", provider=provider, api_base="http://127.0.0.1:9", max_tokens=77)
+    return dspy.context(lm=lm, adapter=build_adapter())
+
+
+def test_another_providers_model_is_fine_tuned_once_in_its_own_layout(tmp_path):
+    provider = Remote()
+    with remote(provider):
+        compiled = BootstrapFinetune().compile(job(tmp_path, Direct()))
+        again = BootstrapFinetune().compile(job(tmp_path, Direct()))
+    [(model, data, form)] = provider.given
+    assert (model, form) == ("remote/base", "chat")
+    assert "[[ ## answer ## ]]\na1" in data[0]["messages"][-1]["content"]
+    for lm in (compiled.lms["reader"], again.lms["reader"]):
+        assert (lm.model, lm.kwargs["max_tokens"], lm.kwargs["api_base"]) == ("remote/tuned", 77, "http://127.0.0.1:9")
+    assert compiled.layout is None
+    assert compiled.dump_state()["program"]["lms"] == {"reader": "remote/tuned"}
+
+
+def test_a_provider_that_fails_is_one_line(tmp_path):
+    with (
+        remote(Remote("no\ncredit")),
+        pytest.raises(UserError, match=r"remote/base could not .*: no credit") as e,
+    ):
+        BootstrapFinetune().compile(job(tmp_path, Direct()))
+    assert "\n" not in str(e.value)
+
+
+BARE = Question(id="9", question="Q?", answers=["a"])
+
+
+@pytest.mark.parametrize(
+    ("options", "program", "trainset", "line"),
+    [
+        ({"questions": 3}, Direct(), None, r"optimizer\.questions: 3 of 2 train questions"),
+        ({}, RAISF(ScriptedRetriever({})), [BARE], "'relevance' learns from the questions' passages, which no train"),
+        ({}, IRCoT(ScriptedRetriever({})), [BARE], "'reason' learns from the questions' hops or rationale"),
+        ({"labels": "bootstrap"}, Direct("none"), None, "takes no step of the program that it could learn"),
+        ({}, Direct("none"), None, "takes no step of the program that it could learn by optimizer.labels=annotations"),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_anything_is_spent(tmp_path, tiny, options, program, trainset, line):
+    with pytest.raises(UserError, match=line) as error:
+        BootstrapFinetune(**options).check(job(tmp_path, program, trainset=trainset))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("lm", "options", "line"),
+    [
+        (LMSettings(model="anthropic/claude"), {}, "anthropic/claude can't be fine-tuned by DSPy"),
+        (
+            LMSettings(model="openai/mine", api_base="http://127.0.0.1:9/v1"),
+            {},
+            "can't fine-tune openai/mine at http://127",
+        ),
+        (LMSettings(model="openai/gpt-4o-mini"), {}, "takes OPENAI_API_KEY from the environment"),
+        (LMSettings(model="openai/gpt-4o-mini"), {"lora": 8}, r"optimizer\.lora: the provider of .* decides on it"),
+    ],
+)
+def test_a_model_that_can_not_be_fine_tuned_is_one_line(tmp_path, monkeypatch, lm, options, line):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    if options:
+        monkeypatch.setenv("OPENAI_API_KEY", "none")
+    with dspy.context(lm=build_lm(lm)), pytest.raises(UserError, match=line) as error:
+        BootstrapFinetune(**options).check(job(tmp_path, Direct()))
+    assert "\n" not in str(error.value)
+
+
+def test_nothing_to_learn_from_is_one_line(tmp_path, tiny):
+    teacher = ScriptedLM(lambda field, inputs: "nonsense")
+    with pytest.raises(UserError, match=r"metric_threshold=0.8: .* answered none of the 2 train questions") as error:
+        BootstrapFinetune(labels="bootstrap").compile(job(tmp_path / "a", Direct(), teacher))
+    assert "\n" not in str(error.value)
+    program = RAISF(ScriptedRetriever({}))
+    program.lms = {step: ScriptedLM(lambda field, inputs: "yes") for step in ("self_knowledge", "recall")}
+    with pytest.raises(UserError, match=r"2 train questions led to no step to learn; .*program.self_knowledge=false"):
+        BootstrapFinetune().compile(job(tmp_path / "b", program))
+
+
+# Variants
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return tiny_lm(tmp_path_factory.mktemp("base") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def config(store, base):
+    def make(*words):
+        common = ["data=atlas", "data.train=4", "data.dev=3", "retriever=bm25", "retriever.k=2", "program=ircot"]
+        lm = [f"lm.default.model=local/{base}", "lm.default.max_tokens=16", "optimizer=bootstrap_finetune"]
+        return load_config(None, [*common, *lm, f"tracking.uri=sqlite:///{store}/mlflow.db", *words])
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def variant(config):
+    """Compiled in two parts: the first is stopped amid the training."""
+
+    def stop(stage, done, total, remark):
+        if stage == "lm: training" and done == 1:
+            raise KeyboardInterrupt
+
+    settings = config("program.reader=direct", "program.max_steps=3", "optimizer.batch=2")
+    with pytest.raises(KeyboardInterrupt):
+        compile_variant(settings, report=stop)
+    [killed] = mlflow.search_runs(experiment_names=["atlas"], output_format="list")
+    assert not [thread for thread in threading.enumerate() if "thread_function_wrapper" in thread.name]
+    told = []
+    variant = compile_variant(settings, report=lambda stage, *rest: told.append(stage))
+    assert variant.run_id == killed.info.run_id
+    assert "lm: examples from train" not in told
+    assert not (home() / "work" / variant.run_id).exists()
+    return variant
+
+
+def state_of(variant):
+    return Tracker(variant.config.tracking.uri, "atlas").load_state(variant.run_id)
+
+
+def answers(evaluation):
+    return [row.answer for row in evaluation.rows]
+
+
+def test_the_run_holds_the_tuned_model_once_and_its_curves(variant):
+    client = mlflow.MlflowClient()
+    [lm] = client.list_artifacts(variant.run_id, "variant/lm")
+    name = Path(lm.path).name
+    assert state_of(variant)["program"]["lms"] == {"reader": f"local/{name}", "reason": f"local/{name}"}
+    files = {Path(item.path).name for item in client.list_artifacts(variant.run_id, lm.path)}
+    assert {"config.json", WEIGHTS, "tokenizer.json", "finetuned.json"} <= files
+    examples = {item.path for item in client.list_artifacts(variant.run_id, "examples")}
+    assert examples == {"examples/lm-dev.jsonl", "examples/lm-train.jsonl"}
+    assert {"training/lm/loss", "training/lm/dev_loss"} <= set(mlflow.get_run(variant.run_id).data.metrics)
+
+
+def test_scoring_the_run_asks_its_tuned_model(variant):
+    again = evaluate_variant(variant.config, run_id=variant.run_id)
+    assert answers(again.after) == answers(variant.after)
+    assert answers(again.after) != answers(variant.before)
+
+
+def test_the_served_model_asks_it_in_a_fresh_process_without_unpickling(variant, tmp_path):
+    row = variant.after.rows[0]
+    assert answer_in_fresh_process(variant, row.question.question, tmp_path)["answer"] == row.answer
+
+
+def test_compiles_go_on_from_a_tuned_model(variant, config):
+    words = ["program.reader=direct", "program.max_steps=3"]
+    few = config(*words, "optimizer.name=labeled_few_shot", "optimizer.layouts=[plain]", "optimizer.k=1")
+    both = compile_variant(few, run_id=variant.run_id)
+    assert state_of(both)["program"] == state_of(variant)["program"]
+    assert answers(both.before) == answers(variant.after)
+    further = compile_variant(config(*words), run_id=variant.run_id)
+    [lm] = set(state_of(further)["program"]["lms"].values())
+    assert lm not in state_of(variant)["program"]["lms"].values()
+    assert answers(evaluate_variant(further.config, run_id=further.run_id).after) == answers(further.after)
+
+
+@pytest.mark.parametrize("program", ["rag", "ra_isf"])
+def test_other_programs_are_compiled_too(config, program):
+    words = ["program.self_knowledge=false"] if program == "ra_isf" else ["optimizer.lora=2"]
+    variant = compile_variant(config(f"program.name={program}", *words), score_before=False)
+    steps = set(state_of(variant)["program"]["lms"])
+    assert steps == ({"reader"} if program == "rag" else {"reader", "relevance"})
+    assert answers(evaluate_variant(variant.config, run_id=variant.run_id).after) == answers(variant.after)
+
+
+def test_a_model_that_the_config_names_for_a_step_goes_before_the_tuned_one(variant, config, base):
+    named = config("program.reader=direct", "program.max_steps=3", f"lm.reader.model=local/{base}")
+    bench = Workbench(named)
+    with bench.active():
+        program = restore(bench, state_of(variant), f"runs:/{variant.run_id}/variant")
+    assert program.lms["reader"].model == f"local/{base}"
+    assert is_tuned(program.lms["reason"])
+
+
+def test_a_providers_tuned_model_is_asked_with_the_settings_of_the_default_one(config):
+    server = load_config(
+        None,
+        ["data=atlas", "program=direct", "lm.default.model=openai/base", "lm.default.api_base=http://127.0.0.1:9/v1"],
+    )
+    bench = Workbench(server)
+    state = Direct().dump_state()
+    state["program"]["lms"] = {"reader": "openai/ft:base:1"}
+    lm = build_lm(server.lm["default"])
+    bench.__dict__["lms"] = {"default": lm}  # nobody answers at that address
+    program = restore(bench, state, "nowhere")
+    assert program.lms["reader"].model == "openai/ft:base:1"
+    assert program.lms["reader"].kwargs["api_base"] == "http://127.0.0.1:9/v1"
+    assert is_tuned(program.lms["reader"])
