@@ -10,6 +10,7 @@ from hoptimizer.models.settings import Layout
 from hoptimizer.optimizers.annotate import annotate
 from hoptimizer.optimizers.job import Job, Optimizer
 from hoptimizer.optimizers.layout import LAYOUTS, choose_layout
+from hoptimizer.optimizers.loops import Loop, random_search_loops
 from hoptimizer.optimizers.prefetch import prefetch
 from hoptimizer.programs import Program
 
@@ -76,7 +77,8 @@ class BootstrapFewShot(Optimizer):
     def compile(self, job: Job) -> Program:
         job = choose_layout(job, self.layouts)
         trainset = _trainset(job, self.distractors)
-        prefetch(job, trainset, self.max_labeled_demos, self.metric_threshold, self.max_bootstrapped_demos)
+        loop = Loop(trainset, self.max_bootstrapped_demos, self.max_labeled_demos)
+        teacher = prefetch(job, [loop], self.metric_threshold)
         optimizer = dspy.BootstrapFewShot(
             metric=job.objective,
             metric_threshold=self.metric_threshold,
@@ -84,7 +86,7 @@ class BootstrapFewShot(Optimizer):
             max_bootstrapped_demos=self.max_bootstrapped_demos,
             max_labeled_demos=self.max_labeled_demos,
         )
-        return optimizer.compile(job.program, teacher=_teacher(job), trainset=trainset)
+        return optimizer.compile(job.program, teacher=teacher, trainset=trainset)
 
 
 class BootstrapRandomSearch(Optimizer):
@@ -121,12 +123,10 @@ class BootstrapRandomSearch(Optimizer):
     def compile(self, job: Job) -> Program:
         job = choose_layout(job, self.layouts)
         trainset = _trainset(job, self.distractors)
-        for candidate in range(-1, self.num_candidate_programs):
-            order = list(trainset)
-            if candidate >= 0:
-                # The order in which DSPy's candidate of that number goes through the trainset.
-                random.Random(candidate).shuffle(order)
-            prefetch(job, order, self.max_labeled_demos, self.metric_threshold, self.max_bootstrapped_demos)
+        loops = random_search_loops(
+            trainset, self.max_bootstrapped_demos, self.max_labeled_demos, self.num_candidate_programs
+        )
+        teacher = prefetch(job, loops, self.metric_threshold)
         optimizer = dspy.BootstrapFewShotWithRandomSearch(
             metric=job.objective,
             metric_threshold=self.metric_threshold,
@@ -137,15 +137,7 @@ class BootstrapRandomSearch(Optimizer):
             num_threads=job.workers,
         )
         devset = [question.to_dspy() for question in job.devset]
-        program = optimizer.compile(job.program, teacher=_teacher(job), trainset=trainset, valset=devset)
+        program = optimizer.compile(job.program, teacher=teacher, trainset=trainset, valset=devset)
         # DSPy hangs every candidate on the winner; they would be copied with it ever after.
         del program.candidate_programs
         return program
-
-
-def _teacher(job: Job) -> Program:
-    """The program that teaches: on the teacher's language model alone, where there is one."""
-    teacher = job.program.deepcopy()
-    if job.teacher_lm:
-        teacher.lms = {}
-    return teacher
