@@ -9,11 +9,15 @@ import pandas as pd
 from mlflow.entities import Run
 
 from hoptimizer.eval import statistics
+from hoptimizer.eval.judge import ACCURACY
+from hoptimizer.eval.objective import OBJECTIVE
 from hoptimizer.models.errors import UserError, nearest
-from hoptimizer.tracking import Tracker
+from hoptimizer.tracking import Predictions, Tracker
 
 # Of the metrics in a comparison's table, in this order, those that any variant has.
-COLUMNS = ("em", "f1", "recall", "passages", "lm_calls", "retrievals")
+COLUMNS = ("em", "f1", "accuracy", "recall", "objective", "passages", "lm_calls", "retrievals")
+
+_NEEDS = {ACCURACY: "it takes the same lm.judge", OBJECTIVE: "it takes a metric with the same weights"}
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,7 @@ class Compared:
         name: what the table calls it.
         compiled: whether an optimizer made it.
         estimates: mean and interval of each metric.
-        scores: per question, in the order of ``ids``.
+        scores: per question, in the order of ``ids``; not a number where a question has none.
         ids: the questions.
     """
 
@@ -90,7 +94,7 @@ def compare_variants(
         seed: of the bootstrap.
 
     Raises:
-        UserError: a run did not answer the split, or other questions than the first.
+        UserError: a run did not answer the split, or other questions than the first, or lacks the metric.
     """
     runs = [tracker.get(run_id) for run_id in run_ids] or tracker.runs()
     answered = [(run, tracker.predictions(run.info.run_id, split)) for run in runs]
@@ -109,7 +113,8 @@ def compare_variants(
     last = known[-1][1]
     if not run_ids:
         known = [(run, p) for run, p in known if _questions(p.table) == _questions(last.table) and p.data == last.data]
-    variants = [_compared(tracker, run, predictions.table, seed) for run, predictions in known]
+    columns = [column for column in COLUMNS if _alike(column, known)]
+    variants = [_compared(tracker, run, predictions.table, columns, seed) for run, predictions in known]
     first = variants[0]
     for variant in variants[1:]:
         if variant.ids != first.ids:
@@ -117,18 +122,37 @@ def compare_variants(
                 f"runs {first.run_id} and {variant.run_id} answered different questions of {split}: score both on the "
                 "same data and size"
             )
-    if metric not in first.scores:
-        raise UserError(f"metric: the runs have no scores of {metric!r}; {nearest(metric, first.scores)}")
-    differences = [statistics.compare(first.scores[metric], variant.scores[metric], seed) for variant in variants[1:]]
+    shared = [column for column in columns if all(column in variant.scores for variant in variants)]
+    if metric not in shared:
+        needs = f" ({_NEEDS[metric]})" if metric in _NEEDS else ""
+        raise UserError(f"metric: the runs have no scores of {metric!r} in common{needs}; {nearest(metric, shared)}")
+    baseline = first.scores[metric]
+    differences = [
+        statistics.compare(*statistics.known_pairs(baseline, variant.scores[metric]), seed) for variant in variants[1:]
+    ]
     return Comparison(split, metric, variants, differences)
+
+
+def _alike(column: str, answered: Sequence[tuple[Run, Predictions]]) -> bool:
+    """Whether a score means the same in all runs that have it."""
+    return len({_definition(column, run) for run, predictions in answered if column in predictions.table}) <= 1
+
+
+def _definition(column: str, run: Run) -> frozenset[tuple[str, str]]:
+    """The parameters of a run that decide on a score besides the answers: who judged them, what is weighed."""
+    params = run.data.params
+    sections: tuple[str, ...] = ("metric.",) if column == OBJECTIVE else ()
+    if column == ACCURACY or (column == OBJECTIVE and f"metric.{ACCURACY}" in params):
+        sections += ("lm.judge.",)
+    return frozenset((key, value) for key, value in params.items() if key.startswith(sections))
 
 
 def _questions(table: pd.DataFrame) -> list[str]:
     return list(table["id"])
 
 
-def _compared(tracker: Tracker, run: Run, table: pd.DataFrame, seed: int) -> Compared:
-    numeric = [column for column in COLUMNS if column in table]
+def _compared(tracker: Tracker, run: Run, table: pd.DataFrame, columns: Sequence[str], seed: int) -> Compared:
+    numeric = [column for column in columns if column in table]
     scores = {column: [float(value) for value in table[column]] for column in numeric}
     return Compared(
         run_id=run.info.run_id,

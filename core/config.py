@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, ValidationError, model_validator
 
-from hoptimizer.eval.metrics import METRICS
+from hoptimizer.eval.objective import NO_JUDGE, Objective
 from hoptimizer.eval.settings import DataSettings
 from hoptimizer.models.errors import UserError, nearest
 from hoptimizer.models.options import Options
@@ -22,7 +22,7 @@ from hoptimizer.retrieval.settings import RetrieverSettings
 
 DEFAULT_LM = "local/smollm2-135m-instruct"
 # Roles of language models besides the names of a program's steps.
-LM_ROLES = ("default", "teacher")
+LM_ROLES = ("default", "teacher", "reflection", "judge")
 
 
 class TrackingSettings(BaseModel):
@@ -46,6 +46,14 @@ def _named(value: object) -> object:
 Named = BeforeValidator(_named)
 
 
+def _weighable(value: object) -> object:
+    Objective.parse(value)  # says what is wrong with it
+    return value
+
+
+Metric = Annotated[str | dict[str, float], BeforeValidator(_weighable)]
+
+
 class Config(BaseModel):
     """Everything a command needs to know.
 
@@ -53,9 +61,10 @@ class Config(BaseModel):
         data: the data set and how much of each split is used.
         program: the program's name and options.
         retriever: how passages are found.
-        lm: language models: ``default``, ``teacher``, or a step's name.
+        lm: language models: ``default``, ``teacher``, ``reflection`` (it proposes instructions), ``judge``, or a step's
+            name.
         optimizer: the optimizer's name and options.
-        metric: what is optimized and compared.
+        metric: what is optimized and compared: a metric, or weights of metrics and counts.
         tracking: the MLflow store.
         seed: decides on every random choice.
         workers: questions under way at once.
@@ -68,7 +77,7 @@ class Config(BaseModel):
     retriever: Annotated[RetrieverSettings, Named] = RetrieverSettings()
     lm: dict[str, LMSettings]
     optimizer: SerializeAsAny[Options]
-    metric: str = "f1"
+    metric: Metric = "f1"
     tracking: TrackingSettings = TrackingSettings()
     seed: int = 7
     workers: Annotated[int, Field(ge=1)] = 64
@@ -92,8 +101,8 @@ class Config(BaseModel):
 
     @model_validator(mode="after")
     def _known_names(self) -> "Config":
-        if self.metric not in METRICS:
-            raise UserError(f"metric: there is no metric {self.metric!r}; {nearest(self.metric, METRICS)}")
+        if self.objective.is_judged and "judge" not in self.lm:
+            raise UserError(NO_JUDGE)
         steps = programs.steps(self.program.name)
         for role in self.lm:
             if role not in LM_ROLES and role not in steps:
@@ -110,6 +119,11 @@ class Config(BaseModel):
         public = self.public()
         del public["tracking"], public["workers"]
         return hashlib.sha256(json.dumps(public, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def objective(self) -> Objective:
+        """What ``metric`` asks for, its judge not yet at hand."""
+        return Objective.parse(self.metric)
 
     @property
     def experiment(self) -> str:
@@ -145,7 +159,8 @@ def load_config(path: Path | None = None, overrides: Sequence[str] = (), base: d
     """
     merged: Any = OmegaConf.create(base or {})
     if path is not None:
-        merged = OmegaConf.merge(merged, read_mapping(path))
+        file = read_mapping(path)
+        merged = OmegaConf.merge(_without_metric(merged) if "metric" in file else merged, file)
     for override in overrides:
         key, equals, _ = override.partition("=")
         if not equals or not key:
@@ -180,12 +195,24 @@ def _override(merged: Any, override: str) -> Any:  # noqa: ANN401 - OmegaConf's 
     head, dot, _ = key.partition(".")
     # `program=ircot` names the program, and `program.max_steps=4` may follow.
     if dot and isinstance(OmegaConf.select(merged, head), str):
-        section = {"model": merged[head]} if head == "lm" else {"name": merged[head]}
-        merged = OmegaConf.merge(merged, {head: {"default": section} if head == "lm" else section})
+        merged = OmegaConf.merge(merged, {head: _section(head, merged[head])})
+    merged = _without_metric(merged) if key == "metric" else merged
     try:
         return OmegaConf.merge(merged, OmegaConf.from_dotlist([override]))
     except (OmegaConfBaseException, ValueError) as error:
         raise UserError(f"{key}={value}: {' '.join(str(error).split())}") from error
+
+
+def _section(key: str, name: str) -> dict[str, Any]:
+    """What a section that is a name alone stands for."""
+    if key == "metric":
+        return {name: 1.0}
+    return {"default": {"model": name}} if key == "lm" else {"name": name}
+
+
+def _without_metric(merged: Any) -> Any:  # noqa: ANN401 - OmegaConf's own loose types
+    """What weights are merged into where they are given whole: half of one objective and half of another is neither."""
+    return OmegaConf.masked_copy(merged, [key for key in merged if key != "metric"])
 
 
 def make_config(values: Any, source: str = "") -> Config:  # noqa: ANN401 - validated here

@@ -1,5 +1,6 @@
 """The main job on the embedded defaults: score, compile, score again, compare."""
 
+import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -93,8 +94,9 @@ def _row(variant: Variant) -> dict[str, Any]:
 
 
 def _compared(before: Variant, after: Variant) -> dict[str, Any]:
-    metric = after.config.metric
-    paired = statistics.compare(before.after.scores(metric), after.after.scores(metric), seed=after.config.seed)
+    metric = after.config.objective.name
+    scores = [[row.scores.get(metric, math.nan) for row in variant.after.rows] for variant in (before, after)]
+    paired = statistics.compare(*statistics.known_pairs(*scores), seed=after.config.seed)
     return {
         "program": after.config.program.name,
         "metric": metric,

@@ -25,7 +25,7 @@ NAME = "name"  # the axis along which named cells differ
 # What a study has one of, and where the file says it.
 _ONE = {"tracking": "under base", "metric": "under base", "seed": "as seeds, a list beside base"}
 _HIDDEN = "***"
-_FIGURES = tuple(dict.fromkeys([*METRICS, *COLUMNS, *COUNTS, "seconds_per_question"]))
+_FIGURES = tuple(dict.fromkeys([*METRICS, *COLUMNS, *COUNTS, "judge_failures", "seconds_per_question"]))
 _STEP_SCORE = re.compile(r"steps/\w+/\w+")
 
 
@@ -239,6 +239,8 @@ def load_study(
         raise UserError(f"{path}: {error}") from None
     if variant:
         kept = {key: section for key, section in variant.items() if not _renames(file.base.get(key), section)}
+        if "metric" in file.base:
+            kept.pop("metric", None)  # weights are not mixed with those of another objective
         base = OmegaConf.to_container(OmegaConf.merge(kept, file.base))
         file = file.model_copy(update={"base": base})
     sizes: dict[str, tuple[str, int]] = {}

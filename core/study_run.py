@@ -74,7 +74,7 @@ class StudyResult:
         return {
             "study": self.study.name,
             "run_id": self.run_id,
-            "metric": self.study.config.metric,
+            "metric": self.study.config.objective.name,
             "split": self.study.file.split,
             "cells": [outcome.as_dict() for outcome in self.outcomes],
             "table": [line.as_dict() for line in self.lines],

@@ -78,7 +78,7 @@ def aggregate(study: Study, outcomes: Sequence[tuple[Cell, dict[str, float]]]) -
         study: what was run.
         outcomes: each cell with its scores, of which a failed one has none.
     """
-    wanted = list(dict.fromkeys([study.config.metric, *COLUMNS, *study.file.figures, *_plotted(study)]))
+    wanted = list(dict.fromkeys([study.config.objective.name, *COLUMNS, *study.file.figures, *_plotted(study)]))
     groups: dict[str, list[tuple[Cell, dict[str, float]]]] = {}
     for cell, metrics in outcomes:
         groups.setdefault(cell.name, []).append((cell, metrics))
@@ -99,18 +99,18 @@ def sheets(study: Study, lines: Sequence[Line]) -> list[Sheet]:
 
 
 def _crossed(study: Study, lines: Sequence[Line]) -> Sheet:
-    file, metric = study.file, study.config.metric
+    file, objective = study.file, study.config.objective
     columns = list(dict.fromkeys(_at(line, file.columns) for line in lines))
     found = {(_at(line, file.rows), _at(line, file.columns)): line for line in lines}
     return Sheet(
-        title=f"{study.name}: {metric} on {_setting(study, lines)}",
+        title=f"{study.name}: {objective.label} on {_setting(study, lines)}",
         header=[
             *_short(file.rows),
             *(", ".join(f"{key} {value}" for key, value in zip(_short(file.columns), c, strict=True)) for c in columns),
         ],
         labels=len(file.rows),
         rows=[
-            [*row, *(_shown(found[row, column], metric) for column in columns)]
+            [*row, *(_shown(found[row, column], objective.name) for column in columns)]
             for row in dict.fromkeys(_at(line, file.rows) for line in lines)
         ],
     )
@@ -182,7 +182,7 @@ def log_tables(study: Study, lines: Sequence[Line], result: dict[str, Any]) -> N
     shown = {line.name: {k: e for k, e in line.estimates.items() if k in COLUMNS} for line in lines if line.estimates}
     mlflow.log_figure(plots.bars(shown, note=note), "scores.png")
     if study.file.plot:
-        x, y = study.file.plot.x, study.file.plot.y or study.config.metric
+        x, y = study.file.plot.x, study.file.plot.y or study.config.objective.name
         mlflow.log_figure(plots.curve(_curves(study, lines, x, y), x, y, note=note), "curve.png")
 
 

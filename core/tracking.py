@@ -1,4 +1,4 @@
-"""Every variant and every score is an MLflow run; this file alone talks to MLflow's store."""
+"""Every variant and every score is an MLflow run."""
 
 import io
 import json
@@ -36,6 +36,7 @@ TABLES = "predictions"
 _NONE: Mapping[str, Path] = MappingProxyType({})
 _PREFIX = "hop."
 _FAILURE = _PREFIX + "failure"
+_NO_VARIANTS = ("compare", "study", "candidate")
 _TAG_LENGTH = 5000  # what every MLflow store takes
 _FINISHED = " and attributes.status = 'FINISHED'"
 _UNFINISHED = " and attributes.status != 'FINISHED'"
@@ -188,6 +189,7 @@ class Tracker:
                 "answers": row.question.answers,
                 "answer": row.answer,
                 "failure": row.failure,
+                **({"judge_failure": row.judge_failure} if row.judge_failure else {}),
                 "supporting": row.question.passages,
                 "collected": row.passages,
                 **row.scores,
@@ -307,7 +309,7 @@ class Tracker:
         return list(
             self.client.search_runs(
                 [self.experiment.experiment_id],
-                f"tags.`{_PREFIX}kind` != 'compare' and tags.`{_PREFIX}kind` != 'study'{_FINISHED}",
+                " and ".join(f"tags.`{_PREFIX}kind` != '{kind}'" for kind in _NO_VARIANTS) + _FINISHED,
                 order_by=["attributes.start_time ASC"],
             )
         )

@@ -4,10 +4,14 @@ import contextlib
 import io
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import dspy
+
+from hoptimizer.candidates import SearchLog
 from hoptimizer.config import Config
+from hoptimizer.eval.objective import Objective
 from hoptimizer.eval.question import Question
 from hoptimizer.eval.runner import Evaluation, Progress, evaluate
 from hoptimizer.models.errors import UserError
@@ -17,7 +21,7 @@ from hoptimizer.optimizers import Job
 from hoptimizer.programs import Program
 from hoptimizer.report import Report, silent
 from hoptimizer.tracking import STEPS, Tracker
-from hoptimizer.workbench import Workbench, computed_calls
+from hoptimizer.workbench import Workbench
 
 _STEP_SCORES = ("f1", "precision", "recall", "balanced_accuracy", "token_f1", "tag_f1", "passages", "n")
 
@@ -92,25 +96,32 @@ def compile_variant(
     fingerprint = fingerprint or f"{config.digest} {split}{' from ' + run_id if run_id else ''}"
     tracker = Tracker(config.tracking.uri, config.experiment)
     state = tracker.load_state(run_id) if run_id else {}
-    with bench.active(), tracker.run("compile", name, fingerprint) as run:
+    with contextlib.ExitStack() as stack:
+        run = stack.enter_context(tracker.run("compile", name, fingerprint))
+        folder = home() / "work" / run.info.run_id
+        stack.enter_context(bench.active(folder / "calls"))
         tracker.log_config(config, bench.data)
         tracker.log_questions(bench.data, "train", trainset)
         tracker.log_questions(bench.data, split, scored)
-        calls = computed_calls()
         program = _program(bench, tracker, run_id, state)
+        log = SearchLog(tracker.client, tracker.get(run.info.run_id))
+        log.settle({f"lm_of.{step}": lm.model for step, lm in program.language_models().items()})
         optimizer = bench.optimizer()
         job = Job(
             program=program,
             trainset=trainset,
             devset=devset,
             corpus=bench.data.corpus,
-            metric=config.metric,
+            objective=replace(config.objective, judge=bench.judge),
             teacher_lm=bench.lms.get("teacher"),
+            reflection_lm=bench.lms.get("reflection"),
             seed=config.seed,
             workers=config.workers,
-            folder=home() / "work" / run.info.run_id,
+            folder=folder,
             report=report,
             log=tracker.log_training,
+            record=log.record,
+            settle=log.settle,
         )
         optimizer.check(job)
         before = None
@@ -120,6 +131,7 @@ def compile_variant(
         report(f"compiling {config.program.name} by {config.optimizer.name}", 0, 0, "")
         with _quiet():
             compiled = optimizer.compile(job)
+        log.crown(compiled.dump_state())
         after = _evaluate(bench, compiled, scored, f"{config.program.name} compiled on {split}")
         tracker.log_evaluation(after, split, "after")
         small = _small_models(compiled)
@@ -128,7 +140,7 @@ def compile_variant(
         tracker.log_files(job.folder.glob("*.jsonl"), "examples")
         tracker.log_program(compiled, folders)
         # A compile that is continued computes only what its first part did not.
-        tracker.log_metric("computed_lm_calls", computed_calls() - calls)
+        tracker.log_metric("computed_lm_calls", dspy.cache.computed)
         tracker.log_model(config, compiled, folders)
     shutil.rmtree(job.folder, ignore_errors=True)  # what it held is in the run
     return Variant(run.info.run_id, config, True, split, after, before, steps)
@@ -232,14 +244,20 @@ def _log_steps(tracker: Tracker, small: Mapping[str, SmallModel]) -> dict[str, d
 
 
 def _evaluate(bench: Workbench, program: Program, questions: Sequence[Question], stage: str) -> Evaluation:
+    objective = bench.config.objective
     return evaluate(
-        program, questions, workers=bench.config.workers, progress=_running(bench.report, stage, bench.config.metric)
+        program,
+        questions,
+        workers=bench.config.workers,
+        progress=_running(bench.report, stage, objective),
+        judge=bench.judge,
+        objective=objective,
     )
 
 
-def _running(report: Report, stage: str, metric: str) -> Progress:
+def _running(report: Report, stage: str, objective: Objective) -> Progress:
     def progress(done: int, total: int, scores: dict[str, float]) -> None:
-        report(stage, done, total, f"{metric} {scores.get(metric, 0):.3f}")
+        report(stage, done, total, f"{objective.label} {scores.get(objective.name, 0):.3f}")
 
     return progress
 

@@ -16,8 +16,10 @@ import dspy
 from hoptimizer.config import Config
 from hoptimizer.eval.dataset import DataSet, load
 from hoptimizer.models import build_adapter, build_lm, check_lm
+from hoptimizer.models.calls import CallCache
 from hoptimizer.models.errors import UserError
 from hoptimizer.models.home import home
+from hoptimizer.models.settings import LMSettings
 from hoptimizer.models.step_model import StepModel
 from hoptimizer.optimizers import Optimizer, build_optimizer
 from hoptimizer.programs import Program, build_program
@@ -67,10 +69,13 @@ class Workbench:
 
     @cached_property
     def lms(self) -> dict[str, dspy.LM]:
-        """Language models by role or step."""
-        for settings in self.config.lm.values():
-            check_lm(settings)
-        return {role: build_lm(settings) for role, settings in self.config.lm.items()}
+        """Language models by role or step, but for the judge, which answering does not need."""
+        return {role: _checked_lm(settings) for role, settings in self.config.lm.items() if role != "judge"}
+
+    @cached_property
+    def judge(self) -> dspy.LM | None:
+        """The language model that judges answers, where the config names one."""
+        return _checked_lm(self.config.lm["judge"]) if "judge" in self.config.lm else None
 
     def program(self) -> Program:
         """A new, uncompiled program."""
@@ -105,11 +110,24 @@ class Workbench:
         return build_optimizer(self.config.optimizer)
 
     @contextlib.contextmanager
-    def active(self) -> Iterator[None]:
-        """Within it, DSPy uses the config's default language model, its adapter and its cache."""
-        _use_cache(self.config)
+    def active(self, calls: Path | None = None) -> Iterator[None]:
+        """Within it, DSPy uses the config's default language model, its adapter and its cache.
+
+        Args:
+            calls: a folder for the calls of one piece of work that may be killed and taken up again; they are kept
+                there whatever becomes of the cache, and where the config wants none.
+        """
+        _use_cache(self.config, calls)
+        if calls:
+            for lm in self.lms.values():
+                lm.cache = True
         with dspy.context(lm=self.lms["default"], adapter=build_adapter()):
             yield
+
+
+def _checked_lm(settings: LMSettings) -> dspy.LM:
+    check_lm(settings)
+    return build_lm(settings)
 
 
 @dataclass(frozen=True)
@@ -129,11 +147,6 @@ def _retriever(index: _Index) -> Retriever:
     return build_retriever(
         index.settings, index.corpus, progress=lambda done, total: index.report(stage, done, total, "")
     )
-
-
-def computed_calls() -> int:
-    """Language model calls in the active cache: each was computed once, by this process or an earlier one."""
-    return len(dspy.cache.disk_cache)
 
 
 def ask_all(bench: Workbench, program: Program, questions: Sequence[str]) -> list[dict[str, Any]]:
@@ -159,14 +172,16 @@ def ask_all(bench: Workbench, program: Program, questions: Sequence[str]) -> lis
     ]
 
 
-def _use_cache(config: Config) -> None:
+def _use_cache(config: Config, calls: Path | None) -> None:
     """Give each set of language models a cache of its own.
 
     DSPy's cache key holds neither the server nor the weights behind a model's name, so one cache for all would
-    serve the answers of another model after a swap. The cache is also what resumes a killed compile: the same
-    command replays it up to where it stopped.
+    serve the answers of another model after a swap.
     """
     lms = json.dumps(config.public()["lm"], sort_keys=True)
     folder = home() / "cache" / hashlib.sha256(lms.encode()).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     dspy.configure_cache(disk_cache_dir=str(folder), restrict_pickle=True)
+    if calls:
+        wanted = all(settings.cache for settings in config.lm.values())
+        dspy.cache = CallCache(calls, dspy.cache if wanted else None)

@@ -1,11 +1,12 @@
 """Data sets, metrics and statistics.
 
-Figures are in :mod:`hoptimizer.eval.plots`, importers of published formats in :mod:`hoptimizer.eval.importers`.
+What is maximized is in :mod:`hoptimizer.eval.objective`, figures are in :mod:`hoptimizer.eval.plots`, importers of
+published formats in :mod:`hoptimizer.eval.importers`.
 """
 
 from hoptimizer.eval.dataset import DataSet, check, load
 from hoptimizer.eval.folder import Check, new
-from hoptimizer.eval.metrics import METRICS, Metric, exact_match, f1, metric, objective, recall, score_prediction
+from hoptimizer.eval.metrics import METRICS, Metric, exact_match, f1, metric, recall, score_prediction
 from hoptimizer.eval.question import Hop, Question
 from hoptimizer.eval.settings import DataSettings, bundled
 from hoptimizer.eval.statistics import Difference, Estimate, compare, mean
@@ -29,7 +30,6 @@ __all__ = [
     "mean",
     "metric",
     "new",
-    "objective",
     "recall",
     "score_prediction",
 ]

@@ -21,6 +21,9 @@ class Gold(Protocol):
     """What a metric needs of a question: a :class:`Question` has it, and so has its ``dspy.Example``."""
 
     @property
+    def question(self) -> str: ...
+
+    @property
     def answers(self) -> list[str]: ...
 
     @property
@@ -111,23 +114,3 @@ def score_prediction(question: Gold, prediction: Any) -> dict[str, float]:  # no
     """Every metric of one prediction, without those that the question lacks the annotation for."""
     scores = {name: metric.measure(question, prediction) for name, metric in METRICS.items()}
     return {name: score for name, score in scores.items() if score is not None}
-
-
-def objective(name: str) -> Callable[..., float]:
-    """The metric as DSPy's optimizers call it, on the examples that :meth:`Question.to_dspy` makes.
-
-    A question that lacks the annotation for the metric scores 0 whatever the program does, so that it moves no
-    choice between programs.
-
-    Raises:
-        UserError: there is no such metric, or more of it is not better.
-    """
-    if name in METRICS and not METRICS[name].percent:
-        raise unknown("metric to optimize", name, [key for key, metric in METRICS.items() if metric.percent])
-    measure = metric(name).measure
-
-    def score(example: Gold, prediction: Any, trace: Any = None) -> float:  # noqa: ANN401 - DSPy's own signature
-        return measure(example, prediction) or 0.0
-
-    score.__name__ = name  # what DSPy's logs and MLflow show
-    return score

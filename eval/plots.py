@@ -81,8 +81,9 @@ def bars(scores: Mapping[str, Mapping[str, Estimate]], note: str = _INTERVAL) ->
             panel.annotate(
                 _number(estimate.mean), (max(estimate.high, 0), place), (5, 0), textcoords="offset points", va="center"
             )
-        top = max((estimate.high for _, estimate in shown), default=1.0)
-        panel.set_xlim(0, 1.3 * top or 1.0)  # room for the number
+        low = min(0.0, 0.0, *(estimate.low for _, estimate in shown))  # an objective may be below 0
+        top = max(0.0, 0.0, *(estimate.high for _, estimate in shown))
+        panel.set_xlim(1.06 * low, top + 0.3 * (top - low) or 1.0)  # room for the number
         panel.set_title(name)
         panel.grid(axis="x")
         _name_rows(panel, variants)
@@ -140,14 +141,15 @@ def cost(points: Mapping[str, tuple[Estimate, float]], metric: str = "f1") -> "F
         metric: what the first of them is.
     """
     figure, (panel,) = _figure(1, 1, width=7.2, height=max(3.6, 0.9 + 0.36 * len(points)))
-    high = max((estimate.high for estimate, _ in points.values()), default=0.0) or 1.0
+    low = 1.06 * min(0.0, 0.0, *(estimate.low for estimate, _ in points.values()))
+    high = 1.06 * max(0.0, 0.0, *(estimate.high for estimate, _ in points.values())) or 1.0
     calls = max((calls for _, calls in points.values()), default=0.0) or 1.0
     panel.set_xlim(0, 1.06 * calls)
-    panel.set_ylim(0, 1.06 * high)
+    panel.set_ylim(low, high)
     ranked = sorted(points, key=lambda variant: points[variant][0].mean)
     # Labels stand in a column beside the panel, in the order of the points' heights, so none covers another.
     places = _spread(
-        [points[variant][0].mean / (1.06 * high) for variant in ranked], gap=min(0.085, 1 / max(1, len(ranked)))
+        [(points[variant][0].mean - low) / (high - low) for variant in ranked], gap=min(0.085, 1 / max(1, len(ranked)))
     )
     for variant, place in zip(ranked, places, strict=True):
         estimate, x = points[variant]

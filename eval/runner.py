@@ -2,24 +2,21 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import dspy
-from dspy.utils.exceptions import DSPyError, LMAuthError, LMConfigurationError, LMTransportError
+from dspy.utils.exceptions import DSPyError
 
 from hoptimizer.eval.dataset import Question
-from hoptimizer.eval.metrics import score_prediction
-from hoptimizer.models.errors import UserError
+from hoptimizer.eval.failures import failure_of
+from hoptimizer.eval.judge import ACCURACY, ajudge
+from hoptimizer.eval.objective import OBJECTIVE, Objective, measured
 from hoptimizer.programs.program import Program
-from hoptimizer.programs.record import counts, solved
 
 Progress = Callable[[int, int, dict[str, float]], None]
 """Called after each question with how many are done, of how many, and the mean scores so far."""
-
-# No later question can succeed where one of these is raised.
-_SYSTEMIC = (LMTransportError, LMAuthError, LMConfigurationError)
 
 
 @dataclass(frozen=True)
@@ -30,9 +27,11 @@ class Row:
         question: what was asked, with its gold annotations.
         answer: the program's answer; empty where it failed.
         passages: ids of the passages the program collected.
-        scores: every metric and count of this question, ``seconds`` among them.
+        scores: every metric and count of this question, ``seconds`` among them; ``accuracy`` where a judge gave its
+            verdict, ``objective`` where a weighted sum is maximized.
         steps: the step records as plain data.
         failure: why the program failed on this question, or ``None``.
+        judge_failure: why the judge gave no verdict on the answer, or ``None``.
     """
 
     question: Question
@@ -41,6 +40,7 @@ class Row:
     scores: dict[str, float]
     steps: list[dict[str, Any]]
     failure: str | None = None
+    judge_failure: str | None = None
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Evaluation:
 
     Attributes:
         rows: one a question, in the order of the questions.
-        seconds: wall time of the whole evaluation.
+        seconds: wall time of the whole evaluation, the judge's included.
     """
 
     rows: list[Row]
@@ -57,13 +57,16 @@ class Evaluation:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Means over the questions; ``failures`` is the number of questions on which the program failed, and
-        ``seconds_per_question`` the wall time of the whole evaluation over their number."""
-        return mean_scores(self.rows) | {
+        """Means over the questions; ``failures`` is the number of questions on which the program failed,
+        ``judge_failures`` that of answers without a verdict where there is a judge, and ``seconds_per_question`` the
+        wall time of the whole evaluation over the number of questions."""
+        metrics = mean_scores(self.rows) | {
             "parse_failures": sum(row.scores.get("parse_failures", 0.0) for row in self.rows),
             "failures": float(sum(row.failure is not None for row in self.rows)),
             "seconds_per_question": self.seconds / len(self.rows),
         }
+        unjudged = sum(row.judge_failure is not None for row in self.rows)
+        return metrics | ({"judge_failures": float(unjudged)} if unjudged or ACCURACY in metrics else {})
 
     def scores(self, metric: str) -> list[float]:
         """The scores of one metric, one for each question that has it."""
@@ -78,7 +81,13 @@ def mean_scores(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def evaluate(
-    program: Program, questions: Sequence[Question], *, workers: int = 64, progress: Progress | None = None
+    program: Program,
+    questions: Sequence[Question],
+    *,
+    workers: int = 64,
+    progress: Progress | None = None,
+    judge: dspy.LM | None = None,
+    objective: Objective | None = None,
 ) -> Evaluation:
     """Score a program.
 
@@ -87,15 +96,23 @@ def evaluate(
         questions: what to ask it; at least one.
         workers: questions under way at once.
         progress: called after each question.
+        judge: the language model that judges answers; its calls are none of the program's.
+        objective: what is maximized; a weighted sum becomes a score of its own.
 
     Raises:
-        UserError: the language model can't be reached or refuses its key, so that no question can succeed.
+        UserError: a language model can't be reached or refuses its key, so that no question can succeed.
     """
-    return asyncio.run(_evaluate(program, questions, workers, progress))
+
+    async def score(question: Question) -> Row:
+        row = await _ask(program, question)
+        row = await _judged(row, judge) if judge else row
+        return _weighed(row, objective) if objective else row
+
+    return asyncio.run(_evaluate(score, questions, workers, progress))
 
 
 async def _evaluate(
-    program: Program, questions: Sequence[Question], workers: int, progress: Progress | None
+    score: Callable[[Question], Awaitable[Row]], questions: Sequence[Question], workers: int, progress: Progress | None
 ) -> Evaluation:
     slots = asyncio.Semaphore(workers)
     done: list[Row] = []
@@ -103,7 +120,7 @@ async def _evaluate(
 
     async def run(question: Question) -> Row:
         async with slots:
-            row = await _ask(program, question)
+            row = await score(question)
         done.append(row)
         if progress:
             progress(len(done), len(questions), mean_scores(done))
@@ -126,21 +143,24 @@ async def _ask(program: Program, question: Question) -> Row:
     failure = None
     try:
         prediction = await program.acall(question=question.question)
-    except _SYSTEMIC as error:
-        raise UserError(f"the language model can't be used: {one_line(error)}; check the lm section") from error
     except DSPyError as error:
-        if isinstance(error.__cause__, UserError):  # the model could not be loaded
-            raise error.__cause__ from None
-        failure = one_line(error)
+        failure = failure_of(error, "the language model", "the lm section")
         prediction = dspy.Prediction(answer="", passages=[], steps=[])
-    scores, counted = score_prediction(question, prediction), counts(prediction.steps)
-    scores |= counted | solved(counted, scores["em"])
-    scores["seconds"] = time.perf_counter() - start
+    scores = measured(question, prediction) | {"seconds": time.perf_counter() - start}
     passages = [passage.id for passage in prediction.passages]
     steps = [record.as_dict() for record in prediction.steps]
     return Row(question, prediction.answer, passages, scores, steps, failure)
 
 
-def one_line(error: BaseException) -> str:
-    """An exception's message on one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
+async def _judged(row: Row, judge: dspy.LM) -> Row:
+    verdict = await ajudge(judge, row.question, row.answer)
+    if verdict.accuracy is None:
+        return replace(row, judge_failure=verdict.failure)
+    return replace(row, scores=row.scores | {ACCURACY: verdict.accuracy})
+
+
+def _weighed(row: Row, objective: Objective) -> Row:
+    # Without a verdict that counts in it, a sum would say that the answer is wrong.
+    if objective.is_metric or (objective.is_judged and ACCURACY not in row.scores):
+        return row
+    return replace(row, scores=row.scores | {OBJECTIVE: objective.of(row.scores)})

@@ -1,5 +1,6 @@
 """Confidence intervals and paired comparisons of per-question scores."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -111,6 +112,17 @@ def compare(before: Sequence[float], after: Sequence[float], seed: int = 0) -> D
         p=_sign_flip(differences, seed),
         n=estimate.n,
     )
+
+
+def known_pairs(before: Sequence[float], after: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Both scores of the questions that have both.
+
+    Args:
+        before: one a question, not a number where the question has none.
+        after: the other's on the same questions in the same order.
+    """
+    pairs = [pair for pair in zip(before, after, strict=True) if not any(map(math.isnan, pair))]
+    return [score for score, _ in pairs], [score for _, score in pairs]
 
 
 def _checked(scores: Sequence[float]) -> Any:  # noqa: ANN401 - an array

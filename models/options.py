@@ -25,13 +25,13 @@ def options_model(name: str, constructor: type, given: Collection[str] = ()) -> 
     Args:
         name: value of the model's ``name`` field, by which a config chooses the constructor.
         constructor: a class whose parameters are annotated (``Annotated[int, Field(ge=1)]`` and the like are
-            honoured) and have defaults.
+            honoured); those without a default are required.
         given: parameters that the caller fills in itself and a config may not set.
     """
     # A metaclass (DSPy's modules have one) may hide the constructor's parameters: look at __init__ itself.
     parameters = inspect.signature(constructor.__init__).parameters  # type: ignore[misc]
     fields: dict[str, Any] = {
-        key: (parameter.annotation, parameter.default)
+        key: (parameter.annotation, ... if parameter.default is parameter.empty else parameter.default)
         for key, parameter in parameters.items()
         if key not in ("self", *given)
     }

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dspy.utils.exceptions import DSPyError
 
-from hoptimizer.eval.runner import one_line
+from hoptimizer.eval.failures import one_line
 from hoptimizer.models.errors import UserError
 from hoptimizer.optimizers.examples import Example
 

@@ -4,16 +4,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import dspy
 
 from hoptimizer.eval.dataset import Question
-from hoptimizer.eval.metrics import objective
+from hoptimizer.eval.objective import Objective
 from hoptimizer.programs import Program
 from hoptimizer.retrieval import Corpus
 
+if TYPE_CHECKING:
+    from hoptimizer.optimizers.ledger import Candidate
 
-def _unlogged(name: str, figures: Mapping[str, float], update: int) -> None:
+
+def _unlogged(*told: Any) -> None:  # noqa: ANN401 - whatever it is told
     """A log that goes nowhere."""
 
 
@@ -26,31 +30,36 @@ class Job:
         trainset: questions that demonstrations come from.
         devset: questions that candidates are scored on.
         corpus: the passages of both.
-        metric: name of the metric that is optimized.
+        objective: what is maximized; called, it scores a prediction as DSPy's optimizers want it.
         teacher_lm: the language model that teaches, or ``None`` for the program's own.
+        reflection_lm: the language model that proposes instructions, or ``None`` where none is named.
         seed: decides on every random choice.
         workers: questions under way at once.
         folder: for work that a compile which was killed takes up again; made by who needs it.
         report: told about long work: the stage, how much of it is done, of how much, and a remark.
-        log: told figures of a training as it goes: what is trained, the figures by name, and the number of the update.
+        log: told figures as the work goes: of what, the figures by name, and the number of the update.
+        record: told of each candidate, and again where it is scored on more questions.
+        settle: told the settings that an optimizer of DSPy's runs with.
     """
 
     program: Program
     trainset: Sequence[Question]
     devset: Sequence[Question]
     corpus: Corpus
-    metric: str
+    objective: Objective
     teacher_lm: dspy.LM | None
     seed: int
     workers: int
     folder: Path
     report: Callable[[str, int, int, str], None]
     log: Callable[[str, Mapping[str, float], int], None] = _unlogged
+    reflection_lm: dspy.LM | None = None
+    record: "Callable[[Candidate], None]" = _unlogged
+    settle: Callable[[Mapping[str, Any]], None] = _unlogged
 
-    @property
-    def objective(self) -> Callable[..., float]:
-        """The metric as DSPy's optimizers call it, 0 to 1, higher is better."""
-        return objective(self.metric)
+    def examples(self, split: Literal["train", "dev"]) -> list[dspy.Example]:
+        """The questions of a split as DSPy's optimizers take them."""
+        return [question.to_dspy() for question in (self.trainset if split == "train" else self.devset)]
 
 
 class Optimizer(ABC):

@@ -5,23 +5,25 @@ from dataclasses import replace
 
 import dspy
 
-from hoptimizer.eval.runner import evaluate, mean_scores
 from hoptimizer.models.lm import is_local
 from hoptimizer.models.settings import Layout
 from hoptimizer.optimizers.job import Job
+from hoptimizer.optimizers.ledger import Ledger
+from hoptimizer.optimizers.scoring import score
 
 LAYOUTS: tuple[Layout, ...] = ("json", "plain")
 
 
-def choose_layout(job: Job, layouts: Sequence[Layout]) -> Job:
+def choose_layout(job: Job, layouts: Sequence[Layout], ledger: Ledger) -> Job:
     """The job with its program in the layout that scores best on dev, without demonstrations.
 
     DSPy's layouts are made for large models. How a small one is written to matters as much as what it is shown, so
-    the layout is chosen as demonstrations are: by the metric.
+    the layout is chosen as demonstrations are: by the objective.
 
     Args:
         job: the compile.
         layouts: what to try; one alone is taken as it is. Language models outside this process keep theirs.
+        ledger: is told how each one scored.
     """
     if not layouts or not is_local(dspy.settings.lm):
         return job
@@ -30,7 +32,5 @@ def choose_layout(job: Job, layouts: Sequence[Layout]) -> Job:
         candidate.layout = layout
     if len(candidates) == 1:
         return replace(job, program=candidates[0])
-    scores = [
-        mean_scores(evaluate(candidate, job.devset, workers=job.workers).rows)[job.metric] for candidate in candidates
-    ]
+    scores = [score(job, candidate, ledger) for candidate in candidates]
     return replace(job, program=candidates[scores.index(max(scores))])

@@ -25,6 +25,10 @@ from hoptimizer.optimizers.recipe import (
 from hoptimizer.optimizers.training_loop import Masters, Report, Training, remove_checkpoints, training_key
 
 CARD = "finetuned.json"
+# Tokens of one forward and backward pass. What it keeps of each for the way back takes 1 MB of a small model's memory.
+PASS_TOKENS = 4096
+_Row = tuple[list[int], int]  # token ids, and how many of the last ones are to be written
+
 Conversation = dict[str, list[dict[str, str]]]
 """``{"messages": [{"role": …, "content": …}, …]}``; the last message is the model's."""
 
@@ -93,7 +97,7 @@ def train_lm(
     rows = [_tokens(tokenizer, one, recipe) for one in conversations]
     dev_rows = [_tokens(tokenizer, one, recipe) for one in dev]
 
-    def losses(batch: Sequence[tuple[list[int], int]]) -> Tensor:
+    def losses(batch: Sequence[_Row]) -> Tensor:
         """Of every token that the model is to write."""
         ids, mask, written = _padded(batch, tokenizer, device)
         # The logits of 50,000 words are most of the memory: only those of the last message are made.
@@ -104,10 +108,18 @@ def train_lm(
 
     @torch.inference_mode()
     def evaluate() -> tuple[float, dict[str, float]]:
-        order = sorted(range(len(dev_rows)), key=lambda i: len(dev_rows[i][0]))
-        batches = [[dev_rows[i] for i in order[a : a + recipe.batch]] for a in range(0, len(order), recipe.batch)]
-        loss = float(torch.cat([losses(batch) for batch in batches]).mean())
+        loss = float(torch.cat([losses(part) for part in _parts(dev_rows)]).mean())
         return -loss, {"loss": loss}
+
+    def loss(batch: list[int]) -> Tensor:
+        *others, last = _parts([rows[i] for i in batch])
+        total = sum(rows[i][1] for i in batch)
+        done = 0.0
+        for part in others:
+            share = losses(part).sum() / total
+            share.backward()
+            done += share.item()
+        return losses(last).sum() / total + done
 
     plan = recipe.plan(key)
     masters = Masters(trained, plan, dtype)
@@ -115,7 +127,7 @@ def train_lm(
     best = Training(
         masters=masters,
         batches=recipe_batches([len(row) for row, _ in rows], recipe),
-        loss=lambda batch: losses([rows[i] for i in batch]).mean(),
+        loss=loss,
         evaluate=evaluate,
         plan=plan,
         folder=folder,
@@ -130,7 +142,7 @@ def train_lm(
     return scores
 
 
-def _tokens(tokenizer: PreTrainedTokenizerBase, one: Conversation, recipe: LMRecipe) -> tuple[list[int], int]:
+def _tokens(tokenizer: PreTrainedTokenizerBase, one: Conversation, recipe: LMRecipe) -> _Row:
     """A conversation's tokens, cut at the front where they are too many, and how many of the last ones it writes."""
     *asked, last = one["messages"]
     prompt = tokenizer(render(tokenizer, asked, recipe.templated), add_special_tokens=False)["input_ids"]
@@ -138,8 +150,18 @@ def _tokens(tokenizer: PreTrainedTokenizerBase, one: Conversation, recipe: LMRec
     return [*prompt, *write][-recipe.max_tokens :], min(len(write), recipe.max_tokens - 1)
 
 
+def _parts(rows: Sequence[_Row]) -> list[list[_Row]]:
+    """Rows of like length, as many as one pass may hold."""
+    parts: list[list[_Row]] = [[]]
+    for row in sorted(rows, key=lambda row: len(row[0])):
+        if parts[-1] and (len(parts[-1]) + 1) * len(row[0]) > PASS_TOKENS:
+            parts.append([])
+        parts[-1].append(row)
+    return parts
+
+
 def _padded(
-    rows: Sequence[tuple[list[int], int]], tokenizer: PreTrainedTokenizerBase, device: torch.device
+    rows: Sequence[_Row], tokenizer: PreTrainedTokenizerBase, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Token ids and which of them are real, both ``(rows, tokens)`` and filled at the front; and which of the last ones
     are to be written."""

@@ -2,22 +2,21 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import dspy
-from dspy.teleprompt.mipro_optimizer_v2 import BOOTSTRAPPED_FEWSHOT_EXAMPLES_IN_CONTEXT
 
 
 @dataclass(frozen=True)
 class Loop:
     """One run of ``dspy.BootstrapFewShot``, by itself or within another optimizer.
 
-    ``dspy.BootstrapFewShotWithOptuna`` makes one, with ``max_demos`` for ``bootstrapped``, and so does
-    ``dspy.InferRules``, over the train set if it is given a ``valset`` too.
+    ``dspy.BootstrapFewShotWithOptuna`` makes one, with its ``max_demos`` for ``bootstrapped``, and so does
+    ``dspy.InferRules``, over the whole train set where it is given a ``valset`` too.
 
     Attributes:
         trainset: in the order in which the loop goes through it.
-        bootstrapped: runs that must have scored well for the loop to end (``max_bootstrapped_demos``).
+        bootstrapped: runs that must have scored well for the loop to end (``max_bootstrapped_demos``), at least 1.
         labeled: labeled demonstrations of the teacher (``max_labeled_demos``); with 0 it keeps those it has.
     """
 
@@ -25,53 +24,45 @@ class Loop:
     bootstrapped: int
     labeled: int
 
+    def shuffled(self, rng: random.Random) -> "Loop":
+        """The loop with its questions in random order."""
+        order = list(self.trainset)
+        rng.shuffle(order)
+        return replace(self, trainset=order)
 
-def random_search_loops(
-    trainset: Sequence[dspy.Example], bootstrapped: int, labeled: int, candidates: int
-) -> list[Loop]:
+    def shortened(self, rng: random.Random) -> "Loop":
+        """The loop up to a random number of runs that scored well."""
+        return replace(self, bootstrapped=rng.randint(1, self.bootstrapped))
+
+
+def random_search_loops(first: Loop, candidates: int) -> list[Loop]:
     """The loops of ``dspy.BootstrapFewShotWithRandomSearch`` (``teleprompt/random_search.py``).
 
     Args:
-        trainset: as the optimizer is given it.
-        bootstrapped: its ``max_bootstrapped_demos``.
-        labeled: its ``max_labeled_demos``.
+        first: over the train set as the optimizer is given it.
         candidates: its ``num_candidate_programs``.
     """
-    loops = [Loop(trainset, bootstrapped, labeled)]
-    for seed in range(candidates):
-        size = random.Random(seed).randint(1, bootstrapped)
-        loops.append(Loop(_shuffled(trainset, random.Random(seed)), size, labeled))
-    return loops
+    # DSPy draws order and size by two generators of the same seed.
+    seeds = range(candidates)
+    return [first, *(first.shuffled(random.Random(seed)).shortened(random.Random(seed)) for seed in seeds)]
 
 
-def mipro_loops(
-    trainset: Sequence[dspy.Example], bootstrapped: int, labeled: int, candidates: int, seed: int
-) -> list[Loop]:
-    """The loops of ``dspy.MIPROv2`` with ``auto=None`` and a ``valset`` (``create_n_fewshot_demo_sets`` in
-    ``teleprompt/utils.py``). With ``auto`` or without a ``valset`` it splits and draws before, and asks otherwise.
+def mipro_loops(first: Loop, candidates: int, seed: int) -> list[Loop]:
+    """The loops of ``dspy.MIPROv2`` (``create_n_fewshot_demo_sets`` in ``teleprompt/utils.py``).
+
+    It must be given a ``valset``, ``auto=None`` and its seed by its constructor: else it splits and draws before.
 
     Args:
-        trainset: as the optimizer is given it.
-        bootstrapped: its ``max_bootstrapped_demos``; 0, with ``labeled`` 0, for instructions alone: what DSPy
-            bootstraps then is shown to the model that writes them.
-        labeled: its ``max_labeled_demos``.
+        first: over the train set as the optimizer is given it.
         candidates: its ``num_candidates``.
-        seed: its own, not 0: DSPy takes that for none.
+        seed: its own.
     """
-    wanted = bootstrapped or BOOTSTRAPPED_FEWSHOT_EXAMPLES_IN_CONTEXT
     rng = random.Random(seed)
     loops = []
     for number in range(-3, candidates - 3):
         if number == -1:
-            loops.append(Loop(trainset, wanted, labeled))
+            loops.append(first)
         # -3 is the program without demonstrations, -2 the one with labeled ones, where there are any.
-        elif number >= 0 or (number == -2 and not labeled):
-            order = _shuffled(trainset, rng)
-            loops.append(Loop(order, rng.randint(1, wanted), labeled))
+        elif number >= 0 or (number == -2 and not first.labeled):
+            loops.append(first.shuffled(rng).shortened(rng))
     return loops
-
-
-def _shuffled(trainset: Sequence[dspy.Example], rng: random.Random) -> list[dspy.Example]:
-    order = list(trainset)
-    rng.shuffle(order)
-    return order

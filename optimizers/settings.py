@@ -4,15 +4,32 @@ from functools import cache
 
 from hoptimizer.models.errors import UserError, nearest
 from hoptimizer.models.options import Options, options_model
+from hoptimizer.optimizers.better_together import BetterTogether
 from hoptimizer.optimizers.distill import Distill
-from hoptimizer.optimizers.few_shot import BootstrapFewShot, BootstrapRandomSearch, LabeledFewShot
+from hoptimizer.optimizers.ensemble import EnsembleSearch
+from hoptimizer.optimizers.few_shot import BootstrapFewShot, LabeledFewShot
+from hoptimizer.optimizers.few_shot_search import BootstrapOptuna, BootstrapRandomSearch
+from hoptimizer.optimizers.gepa import GEPA
+from hoptimizer.optimizers.instructions import COPRO, InferRules
 from hoptimizer.optimizers.job import Optimizer
+from hoptimizer.optimizers.knn import KNNFewShot
+from hoptimizer.optimizers.mipro import MIPROv2
+from hoptimizer.optimizers.simba import SIMBA
 from hoptimizer.optimizers.train_tagger import TrainTagger
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {
     "labeled_few_shot": LabeledFewShot,
     "bootstrap_few_shot": BootstrapFewShot,
     "bootstrap_random_search": BootstrapRandomSearch,
+    "bootstrap_optuna": BootstrapOptuna,
+    "knn_few_shot": KNNFewShot,
+    "copro": COPRO,
+    "miprov2": MIPROv2,
+    "simba": SIMBA,
+    "gepa": GEPA,
+    "infer_rules": InferRules,
+    "better_together": BetterTogether,
+    "ensemble": EnsembleSearch,
     "distill": Distill,
     "train_tagger": TrainTagger,
 }
@@ -32,5 +49,5 @@ def settings_model(name: str) -> type[Options]:
 
 def build_optimizer(settings: Options) -> Optimizer:
     """The optimizer that a validated ``optimizer`` section describes."""
-    options = settings.model_dump()
+    options = {name: getattr(settings, name) for name in type(settings).model_fields}
     return OPTIMIZERS[options.pop("name")](**options)

@@ -15,6 +15,7 @@ from dspy.utils.exceptions import AdapterParseError, ContextWindowExceededError
 from hoptimizer.models.lm import laid_out
 from hoptimizer.models.settings import Layout
 from hoptimizer.models.step_model import StepModel
+from hoptimizer.programs.neighbours import Neighbours
 from hoptimizer.programs.record import StepRecord
 from hoptimizer.programs.trail import Trail, current, recording
 from hoptimizer.retrieval import Passage, Retriever
@@ -45,6 +46,8 @@ class Program(dspy.Module):
         self.layout: Layout | None = None
         # Small models that take steps over, by the step's name.
         self.models: dict[str, StepModel] = {}
+        # Chooses the demonstrations by the question, where an optimizer left that to it; else the predictors have them.
+        self.neighbours: Neighbours | None = None
 
     @abstractmethod
     async def solve(self, question: str) -> tuple[str, list[Passage]]:
@@ -99,7 +102,11 @@ class Program(dspy.Module):
             cuttable = [key for key, value in inputs.items() if shown[key] is not value]
             options = {"config": {"logprobs": True}} if measured else {}
             with dspy.context(trace=trace):
-                prediction, calls, failure = await _fit(predictor, self._lm(name, predictor), shown, cuttable, options)
+                demos = list(predictor.demos)
+                if self.neighbours:
+                    demos = await asyncio.to_thread(self.neighbours, name, shown["question"])
+                lm = self._lm(name, predictor)
+                prediction, calls, failure = await _fit(predictor, lm, shown, demos, cuttable, options)
             outputs = {field: prediction.get(field) for field in predictor.signature.output_fields}
             if measured:
                 prediction.probability = outputs["probability"] = _likelihood(prediction)
@@ -112,16 +119,25 @@ class Program(dspy.Module):
         lm = predictor.lm or self.lms.get(name) or dspy.settings.lm
         return laid_out(lm, self.layout) if lm and self.layout else lm
 
+    def language_models(self) -> dict[str, dspy.LM]:
+        """The language model of each step that none of the small models takes."""
+        steps = {name: self._lm(name, predictor) for name, predictor in self.named_predictors()}
+        return {name: lm for name, lm in steps.items() if lm and name not in self.models}
+
     def dump_state(self, json_mode: bool = True) -> dict[str, Any]:
-        """The predictors' states by name, and the program's own under ``program``: its layout, and the names of the
-        steps that small models take."""
-        own = {"layout": self.layout, "models": sorted(self.models)}
+        """The predictors' states by name, and the program's own under ``program``: its layout, the names of the steps
+        that small models take, and where demonstrations depend on the question, all of them."""
+        own: dict[str, Any] = {"layout": self.layout, "models": sorted(self.models)}
+        if self.neighbours:
+            own["neighbours"] = self.neighbours.dump_state()
         return super().dump_state(json_mode) | {"program": own}
 
     def load_state(self, state: dict[str, Any], *, allow_unsafe_lm_state: bool = False) -> None:
         """Take on the state that :meth:`dump_state` gave; small models are left as they are."""
         super().load_state(state, allow_unsafe_lm_state=allow_unsafe_lm_state)
-        self.layout = state["program"]["layout"]
+        own = state["program"]
+        self.layout = own["layout"]
+        self.neighbours = Neighbours.load_state(own["neighbours"]) if "neighbours" in own else None
 
     async def retrieve(self, query: str, *, k: int | None = None) -> list[Passage]:
         """Search the corpus.
@@ -192,12 +208,12 @@ async def _fit(
     predictor: dspy.Predict,
     lm: dspy.LM | None,
     inputs: dict[str, Any],
+    demos: list[Any],
     cuttable: list[str],
     options: dict[str, Any],
 ) -> tuple[dspy.Prediction, int, str | None]:
     """Call the predictor; where its prompt outgrows the model's context, drop demonstrations from the front, then
     halve the longest passage, and call again (IRCoT, appendix on prompts). The question is never cut."""
-    demos = list(predictor.demos)
     for calls in range(1, 1_000):
         try:
             return await predictor.acall(lm=lm, demos=demos, **options, **inputs), calls, None

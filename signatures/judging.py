@@ -1,4 +1,4 @@
-"""Judgements: whether the model knows, and whether a passage helps."""
+"""Judgements: whether the model knows, whether a passage helps, and whether an answer is right."""
 
 from typing import Literal
 
@@ -22,3 +22,13 @@ class Relevance(dspy.Signature):
     passage: str = dspy.InputField()
     question: str = dspy.InputField()
     relevant: Judgement = dspy.OutputField(desc="yes if the passage helps to answer the question, else no")
+
+
+class Correctness(dspy.Signature):
+    """Judge whether the answer to the question means the same as one of the right answers."""
+
+    question: str = dspy.InputField()
+    right_answers: list[str] = dspy.InputField()
+    answer: str = dspy.InputField(desc="what was answered, to be judged")
+    # A boolean, unlike the others: no small model is asked to judge answers.
+    correct: bool = dspy.OutputField(desc="true if the answer is right, however it is worded")

@@ -46,6 +46,9 @@ class ScriptedLM(DummyLM):
         self.asked: list[tuple[str, dict[str, str]]] = []
         self.running = self.most = 0
 
+    def __call__(self, prompt=None, messages=None, **kwargs):
+        return asyncio.run(self.acall(prompt, messages, **kwargs))
+
     async def acall(self, prompt=None, messages=None, **kwargs):
         text = messages[-1]["content"]
         field, inputs = _OUTPUT.search(text)[1], dict(_INPUT.findall(text))

@@ -32,6 +32,30 @@ def test_a_language_model_is_swapped_by_one_argument():
     assert config.lm["default"].model.startswith("local/")
 
 
+def test_a_metric_is_a_name_or_weights_and_both_read_back():
+    weighed = load_config(None, ["data=atlas", "metric.f1=1", "metric.lm_calls=-0.01"])
+    assert weighed.metric == {"f1": 1.0, "lm_calls": -0.01}
+    assert weighed.objective.label == "f1 - 0.01 lm_calls"
+    logged = yaml.safe_load(yaml.safe_dump(weighed.public()))
+    assert make_config(logged).digest == weighed.digest
+    assert load_config(None, ["metric.lm_calls=0"], logged).objective.name == "f1"
+    assert load_config(None, ["metric=em"], logged).metric == "em"
+
+
+def test_a_weight_is_added_to_a_metric_that_was_a_name(tmp_path):
+    file = tmp_path / "my.yaml"
+    file.write_text("data: atlas\nmetric: em\n")
+    assert load_config(file, ["metric.lm_calls=-0.01"]).metric == {"em": 1.0, "lm_calls": -0.01}
+
+
+def test_weights_given_whole_take_the_place_of_those_before(tmp_path):
+    logged = {"data": {"name": "atlas"}, "metric": {"f1": 1.0, "lm_calls": -0.01}}
+    file = tmp_path / "my.yaml"
+    file.write_text("metric: {em: 1, passages: -0.1}\n")
+    assert load_config(file, base=logged).metric == {"em": 1.0, "passages": -0.1}
+    assert load_config(None, ["metric={em: 1, passages: -0.1}"], logged).metric == {"em": 1.0, "passages": -0.1}
+
+
 def test_environment_variables_are_resolved_and_a_key_is_never_public(monkeypatch):
     monkeypatch.setenv("MY_KEY", "sk-very-secret")
     config = load_config(None, ["data=atlas", "lm.default.model=openai/x", "lm.default.api_key=${oc.env:MY_KEY}"])
@@ -62,6 +86,12 @@ def test_where_a_run_is_tracked_does_not_change_what_it_is():
         (["data=atlas", "optimizer=bootstrap"], ["optimizer.name", "bootstrap_few_shot"]),
         (["data=atlas", "optimizer.demos=3"], ["optimizer.demos", "unknown key"]),
         (["data=atlas", "metric=f2"], ["metric", "'f2'"]),
+        (["data=atlas", "metric.lm_call=-1"], ["metric", "did you mean 'lm_calls'"]),
+        (["data=atlas", "metric.f1=.nan"], ["metric.f1", "finite number", "nan"]),
+        (["data=atlas", "metric=[f1]"], ["metric", "names with weights", "['f1']"]),
+        (["data=atlas", "metric=passages"], ["metric", "at least one of em, f1", "'passages'"]),
+        (["data=atlas", "metric=accuracy"], ["metric", "lm.judge="]),
+        (["data=atlas", "metric.f1=1", "metric.accuracy=1"], ["metric", "lm.judge="]),
         (["data=atlas", "retriever.kk=3"], ["retriever.kk", "did you mean 'k'"]),
         (["data=atlas", "lm.readr=openai/x"], ["lm.readr", "did you mean 'reader'"]),
         (["data=atlas", "lm.default.modle=openai/x"], ["lm.default.modle", "did you mean 'model'"]),

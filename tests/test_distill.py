@@ -12,6 +12,7 @@ from scripted import ScriptedLM, ScriptedRetriever, passage
 from serving import answer_in_fresh_process
 
 from hoptimizer import Tracker, compile_variant, evaluate_variant, load_config
+from hoptimizer.eval.objective import Objective
 from hoptimizer.eval.question import Hop, Question
 from hoptimizer.models.errors import UserError
 from hoptimizer.models.home import home
@@ -63,7 +64,7 @@ def script(field, inputs):
 def job(folder, lm, program=None, trainset=QUESTIONS[:4], devset=QUESTIONS[4:], teacher=None, report=silent):
     program = program or RAISF(ScriptedRetriever(FOUND), k=2)
     program.lms = dict.fromkeys(program.step_names, lm)
-    return Job(program, trainset, devset, Corpus(PASSAGES), "f1", teacher, 7, 4, folder, report)
+    return Job(program, trainset, devset, Corpus(PASSAGES), Objective.parse("f1"), teacher, 7, 4, folder, report)
 
 
 def compiled(job, **options):

@@ -14,7 +14,7 @@ MAY_IMPORT = {
     "models": {"signatures"},
     "retrieval": {"models"},
     "programs": {"signatures", "retrieval", "models"},
-    "eval": {"programs", "retrieval", "models"},
+    "eval": {"signatures", "programs", "retrieval", "models"},
     "optimizers": {"signatures", "models", "retrieval", "programs", "eval"},
 }
 FOLDERS = [*MAY_IMPORT, "core"]

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import dspy
 import pytest
 
-from hoptimizer.eval import METRICS, Question, exact_match, f1, metric, objective, recall, score_prediction
+from hoptimizer.eval import METRICS, Question, exact_match, f1, metric, recall, score_prediction
 from hoptimizer.eval.metrics import normalize
 from hoptimizer.models.errors import UserError
 from hoptimizer.retrieval.passage import Passage
@@ -127,29 +127,6 @@ def test_scores_hold_every_metric_but_those_without_annotation():
     assert set(score_prediction(bare, prediction("Lyon", "a"))) == set(METRICS) - {"recall"}
 
 
-def test_an_objective_scores_dspy_examples():
-    example = QUESTION.to_dspy()
-    assert objective("f1")(example, dspy.Prediction(answer="in Lyon", passages=[])) == pytest.approx(2 / 3)
-    assert objective("recall")(example, prediction("", "a"), None) == 0.5
-    assert objective("recall")(Question(id="q", question="?", answers=["a"]).to_dspy(), prediction("", "a")) == 0
-    assert objective("em").__name__ == "em"
-    scored = dspy.Evaluate(devset=[example, example], metric=objective("em"), num_threads=1, display_progress=False)(
-        Constant()
-    )
-    assert scored.score == 100
-
-
-class Constant(dspy.Module):
-    """Answers every question alike."""
-
-    def forward(self, question: str) -> dspy.Prediction:
-        return dspy.Prediction(answer="the Lyon", passages=[], steps=[])
-
-
 def test_an_unknown_metric_is_answered_with_the_nearest():
     with pytest.raises(UserError, match=r"no metric is called 'recal'; did you mean 'recall'\? known: em, f1"):
         metric("recal")
-    with pytest.raises(UserError, match="known: em, f1, passages, recall"):
-        objective("bleu")
-    with pytest.raises(UserError, match="no metric to optimize is called 'passages'; known: em, f1, recall"):
-        objective("passages")

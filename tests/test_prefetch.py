@@ -1,5 +1,6 @@
 """The teacher's runs are made ahead: those that DSPy's optimizers ask for, the same ones at any speed."""
 
+import gc
 import hashlib
 import re
 from collections import Counter
@@ -9,11 +10,17 @@ import pytest
 from dspy.utils.exceptions import LMServerError
 from scripted import ScriptedLM, ScriptedRetriever, passage
 
+from hoptimizer.eval.objective import Objective
 from hoptimizer.eval.question import Question
+from hoptimizer.models.calls import Stopped
 from hoptimizer.optimizers import Job
-from hoptimizer.optimizers.few_shot import BootstrapFewShot, BootstrapRandomSearch
+from hoptimizer.optimizers.few_shot import BootstrapFewShot
+from hoptimizer.optimizers.few_shot_search import BootstrapOptuna, BootstrapRandomSearch
+from hoptimizer.optimizers.instructions import InferRules
 from hoptimizer.optimizers.loops import Loop, mipro_loops, random_search_loops
+from hoptimizer.optimizers.mipro import MIPROv2
 from hoptimizer.optimizers.prefetch import WAVE, prefetch
+from hoptimizer.optimizers.teacher import teacher
 from hoptimizer.programs import RAG, IRCoT
 from hoptimizer.retrieval import Corpus
 
@@ -41,12 +48,11 @@ def script(field, inputs):
     return f"So the answer is: {answer}." if done else f"Fact {thoughts}."
 
 
-def make_job(program=None, *, teacher=None, workers=WAVE, metric="em"):
+def make_job(program=None, *, teacher=None, workers=WAVE):
     passages = [passage("p"), passage("other")]
     program = program or RAG(ScriptedRetriever({q.question: passages for q in QUESTIONS}), k=2)
-    return Job(
-        program, QUESTIONS, QUESTIONS[:4], Corpus(passages), metric, teacher, SEED, workers, None, lambda *_: None
-    )
+    corpus, objective = Corpus(passages), Objective.parse("em")
+    return Job(program, QUESTIONS, QUESTIONS[:4], corpus, objective, teacher, SEED, workers, None, lambda *_: None)
 
 
 def examples():
@@ -110,11 +116,11 @@ def optuna(job, teacher, settings, labeled):
     return optimizer.compile(job.program, teacher=teacher, max_demos=3, trainset=examples(), valset=examples()[:2])
 
 
-def mipro(job, teacher, settings, labeled, bootstrapped=4):
+def mipro(job, teacher, settings, labeled):
     optimizer = dspy.MIPROv2(
         job.objective,
         teacher_settings=settings,
-        max_bootstrapped_demos=bootstrapped,
+        max_bootstrapped_demos=4,
         max_labeled_demos=labeled,
         auto=None,
         num_candidates=6,
@@ -123,10 +129,6 @@ def mipro(job, teacher, settings, labeled, bootstrapped=4):
     )
     arguments = {"trainset": examples(), "valset": examples()[:2], "num_trials": 1, "minibatch": False}
     return optimizer.compile(job.program, teacher=teacher, **arguments)
-
-
-def mipro_without_demos(job, teacher, settings, labeled):
-    return mipro(job, teacher, settings, labeled, bootstrapped=0)
 
 
 def infer_rules(job, teacher, settings, labeled):
@@ -140,11 +142,10 @@ def infer_rules(job, teacher, settings, labeled):
 OPTIMIZERS = {
     "bootstrap": (bootstrap, 0.5, 2, lambda train: [Loop(train, 3, 2)]),
     "bootstrap, no labeled ones": (bootstrap, 0.5, 0, lambda train: [Loop(train, 3, 0)]),
-    "random search": (random_search, 0.5, 2, lambda train: random_search_loops(train, 4, 2, 3)),
-    "optuna": (optuna, None, 2, lambda train: [Loop(train, 3, 2)]),
-    "mipro": (mipro, 0.5, 2, lambda train: mipro_loops(train, 4, 2, 6, SEED)),
-    "mipro, no labeled ones": (mipro, 0.5, 0, lambda train: mipro_loops(train, 4, 0, 6, SEED)),
-    "mipro, instructions alone": (mipro_without_demos, 0.5, 0, lambda train: mipro_loops(train, 0, 0, 6, SEED)),
+    "random search": (random_search, 0.5, 2, lambda train: random_search_loops(Loop(train, 4, 2), 3)),
+    "optuna, any score": (optuna, 0, 2, lambda train: [Loop(train, 3, 2)]),
+    "mipro": (mipro, 0.5, 2, lambda train: mipro_loops(Loop(train, 4, 2), 6, SEED)),
+    "mipro, no labeled ones": (mipro, 0.5, 0, lambda train: mipro_loops(Loop(train, 4, 0), 6, SEED)),
     "infer rules": (infer_rules, 0.5, 2, lambda train: [Loop(train, 3, 2)]),
 }
 
@@ -158,9 +159,9 @@ def test_dspys_optimizers_find_every_run_of_their_teacher_made(name, bootstrappe
     bootstrapped.clear()
     ahead = WritingLM(script)
     job = make_job(teacher=ahead)
-    teacher = prefetch(job, loops(examples()), threshold)
+    taught = prefetch(job, loops(examples()), threshold)
     made = asked(ahead)
-    compile_by(job, teacher, {"lm": ahead}, labeled)
+    compile_by(job, taught, {"lm": ahead}, labeled)
     assert asked(ahead) == made, "nothing is asked anew"
     assert bootstrapped == expected
     assert len(expected) == len(loops(examples()))
@@ -170,17 +171,37 @@ def test_dspys_optimizers_find_every_run_of_their_teacher_made(name, bootstrappe
     )
 
 
+SHARED = {"max_bootstrapped_demos": 3, "max_labeled_demos": 3, "metric_threshold": 0.5}
+OURS = [
+    BootstrapFewShot(**SHARED),
+    BootstrapRandomSearch(num_candidate_programs=2, **SHARED),
+    BootstrapOptuna(num_candidate_programs=2, **SHARED),
+    MIPROv2(num_candidates=5, num_trials=1, **SHARED),
+    InferRules(num_candidates=1, **SHARED),
+]
+
+
 @pytest.mark.parametrize("program", [RAG, IRCoT])
-@pytest.mark.parametrize(
-    "optimizer", [BootstrapFewShot(6, 3, 0.5), BootstrapRandomSearch(2, 3, 3, 0.5)], ids=["bootstrap", "random search"]
-)
-def test_the_demonstrations_are_dspys(program, optimizer, bootstrapped, monkeypatch):
+@pytest.mark.parametrize("optimizer", OURS, ids=lambda optimizer: type(optimizer).__name__)
+def test_our_optimizers_bootstrap_as_dspys_and_ask_nothing_anew(program, optimizer, bootstrapped, monkeypatch):
+    def replace_prefetch(by):
+        for module in ("few_shot", "few_shot_search", "mipro", "instructions"):
+            monkeypatch.setattr(f"hoptimizer.optimizers.{module}.prefetch", by)
+
+    def prefetch_and_count(*args):
+        taught = prefetch(*args)
+        made_ahead.append(len(ahead.asked))
+        return taught
+
     made = program(ScriptedRetriever({q.question: [passage("p")] for q in QUESTIONS}), k=2)
-    optimizer.compile(make_job(made))
+    ahead, made_ahead = WritingLM(script), []
+    replace_prefetch(prefetch_and_count)
+    optimizer.compile(make_job(made, teacher=ahead))
+    assert made_ahead == [len(ahead.asked)]
     found = bootstrapped.copy()
     bootstrapped.clear()
-    monkeypatch.setattr("hoptimizer.optimizers.few_shot.prefetch", lambda job, *_: job.program.deepcopy())
-    optimizer.compile(make_job(made))
+    replace_prefetch(lambda job, *_: teacher(job))
+    optimizer.compile(make_job(made, teacher=WritingLM(script)))
     assert found == bootstrapped
     assert all(demo.get("augmented") for program in found for shown in program for demo in shown[:1])
 
@@ -190,7 +211,7 @@ def test_the_same_is_asked_whatever_the_speed():
     for workers, delay in [(1, 0), (3, 0.001), (64, 0.004), (64, 0)]:
         lm = ScriptedLM(script, lambda field, inputs, delay=delay: delay * drawn(str(inputs)) / 255)
         made = IRCoT(ScriptedRetriever({}), k=2)
-        prefetch(make_job(made, teacher=lm, workers=workers), random_search_loops(examples(), 4, 0, 3), 0.5)
+        prefetch(make_job(made, teacher=lm, workers=workers), random_search_loops(Loop(examples(), 4, 0), 3), 0.5)
         calls.append(asked(lm))
         assert lm.most <= workers
     assert all(call == calls[0] for call in calls)
@@ -199,7 +220,7 @@ def test_the_same_is_asked_whatever_the_speed():
 
 def test_questions_of_all_loops_are_under_way_at_once():
     lm = ScriptedLM(script, lambda field, inputs: 0.02)
-    prefetch(make_job(teacher=lm, workers=40), random_search_loops(examples(), 4, 2, 3), 0.5)
+    prefetch(make_job(teacher=lm, workers=40), random_search_loops(Loop(examples(), 4, 2), 3), 0.5)
     assert lm.most == 40
 
 
@@ -223,18 +244,32 @@ def test_a_run_that_failed_is_not_made_again():
     alone, ahead = ScriptedLM(failing), ScriptedLM(failing)
     expected = bootstrap(make_job(), make_job().program, {"lm": alone}, 2)
     job = make_job(teacher=ahead)
-    teacher = prefetch(job, [Loop(examples(), 3, 2)], 0.5)
+    taught = prefetch(job, [Loop(examples(), 3, 2)], 0.5)
     made = asked(ahead)
-    assert demos(bootstrap(job, teacher, {"lm": ahead}, 2)) == demos(expected)
+    assert demos(bootstrap(job, taught, {"lm": ahead}, 2)) == demos(expected)
     assert asked(ahead) == made
+
+
+def test_a_compile_that_is_stopped_leaves_nothing_under_way(caplog):
+    def stopping(field, inputs):
+        if len(lm.asked) > 20:
+            raise Stopped
+        return "unknown"
+
+    lm = ScriptedLM(stopping, lambda field, inputs: 0.01 * drawn(inputs["question"]) / 255)
+    with pytest.raises(Stopped):
+        prefetch(make_job(teacher=lm), random_search_loops(Loop(examples(), 4, 2), 3), 0.5)
+    gc.collect()
+    assert lm.running == 0
+    assert not caplog.records, "no exception is left that nobody heard of"
 
 
 def test_what_was_not_made_ahead_is_made_when_it_is_asked_for(student):
     job = make_job()
-    teacher = prefetch(job, [Loop(examples()[:4], 4, 0)], 0.5)
+    taught = prefetch(job, [Loop(examples()[:4], 4, 0)], 0.5)
     assert len(student.asked) == 4
-    copy = teacher.deepcopy()
-    assert copy(question="Question 1?").answer == teacher(question="Question 1?").answer
+    copy = taught.deepcopy()
+    assert copy(question="Question 1?").answer == taught(question="Question 1?").answer
     assert len(student.asked) == 4
     assert copy(question="Question 30?").answer
     assert len(student.asked) == 5
@@ -242,5 +277,5 @@ def test_what_was_not_made_ahead_is_made_when_it_is_asked_for(student):
     copy(question="Question 1?")
     assert len(student.asked) == 6, "with other demonstrations it is another run"
     with dspy.context(lm=ScriptedLM(script)):
-        teacher(question="Question 1?")
+        taught(question="Question 1?")
     assert len(student.asked) == 6

@@ -17,6 +17,7 @@ from test_hop_labels import BRIDGE, CORPUS, TOWER
 from transformers import BertTokenizerFast
 
 from hoptimizer import Tracker, compile_variant, load_config
+from hoptimizer.eval.objective import Objective
 from hoptimizer.models import build_adapter, build_lm
 from hoptimizer.models.card import read_card
 from hoptimizer.models.errors import UserError
@@ -151,7 +152,7 @@ def test_a_folder_without_its_heads_is_refused(trained, tmp_path):
 
 def job(folder, program=None, trainset=(BRIDGE, TOWER), devset=(BRIDGE,), teacher=None, report=lambda *told: None):
     program = program or EfficientRAG(ScriptedRetriever({}), k=2)
-    return Job(program, trainset, devset, CORPUS, "recall", teacher, 7, 4, folder, report)
+    return Job(program, trainset, devset, CORPUS, Objective.parse("recall"), teacher, 7, 4, folder, report)
 
 
 def bare(question):

@@ -72,6 +72,24 @@ def test_variants_are_compared_on_the_same_questions(compiled):
         compare_variants(tracker, [direct.run_id], metric="f2")
 
 
+def test_variants_are_compared_by_a_weighted_sum_where_their_weights_agree(store):
+    words = ["metric.f1=1", "metric.lm_calls=-0.01", "data.dev=3", "tracking.experiment=weighed"]
+    first, second = (evaluate_variant(config(f"program={program}", *words)) for program in ("direct", "cot"))
+    metrics = mlflow.get_run(first.run_id).data.metrics
+    assert metrics["dev/objective"] == pytest.approx(metrics["dev/f1"] - 0.01 * metrics["dev/lm_calls"])
+    tracker = Tracker(first.config.tracking.uri, first.config.experiment)
+    comparison = compare_variants(tracker, [first.run_id, second.run_id], metric="objective")
+    [difference] = comparison.differences
+    assert difference.after.mean == pytest.approx(second.after.metrics["objective"])
+    assert log_comparison(tracker, comparison)
+    other = evaluate_variant(config("program=direct", *words, "metric.lm_calls=-0.1"))
+    with pytest.raises(UserError, match=r"no scores of 'objective' in common .*same weights"):
+        compare_variants(tracker, [first.run_id, other.run_id], metric="objective")
+    assert "objective" not in compare_variants(tracker, [first.run_id, other.run_id]).variants[0].scores
+    again = load_config(None, [], tracker.config_values(first.run_id))
+    assert again.digest == first.config.digest
+
+
 def test_the_mlflow_model_loads_in_a_fresh_process_without_unpickling(compiled, store):
     answer = answer_in_fresh_process(compiled, compiled.after.rows[0].question.question, store)
     assert answer["answer"] == compiled.after.rows[0].answer

@@ -9,14 +9,14 @@ from rich.text import Text
 
 from hoptimizer.comparison import COLUMNS, Comparison
 from hoptimizer.config import TrackingSettings
-from hoptimizer.format import PERCENT, figure, heading
+from hoptimizer.format import change, figure, heading
 from hoptimizer.optimizers.hop_labels import Labels
 from hoptimizer.study_table import Sheet
 from hoptimizer.variants import Variant
 
 # How what becomes of a passage is shown.
 TAG_STYLES = {"continue": "green", "finish": "cyan", "terminate": "dim"}
-_COUNTS = ("passages", "lm_calls", "retrievals", "seconds_per_question")
+_FIGURES = (*COLUMNS, "seconds_per_question")
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -26,19 +26,34 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def _metrics(metrics: dict[str, float]) -> list[str]:
-    return [figure(name, metrics.get(name)) for name in (*PERCENT, *_COUNTS)]
+def _present(*rows: dict[str, float]) -> list[str]:
+    """The figures that any row has."""
+    return [name for name in _FIGURES if any(name in row for row in rows)]
 
 
-def _failures(metrics: dict[str, float]) -> str:
-    return f"{metrics['failures']:.0f} questions failed, {metrics['parse_failures']:.0f} outputs could not be parsed"
+def _cells(metrics: dict[str, float], names: list[str]) -> list[str]:
+    return [figure(name, metrics.get(name)) for name in names]
+
+
+def _caption(variant: Variant) -> str:
+    """What the figures leave out, and what they are."""
+    metrics, objective = variant.after.metrics, variant.config.objective
+    unjudged = sum(scored.metrics.get("judge_failures", 0) for scored in (variant.before, variant.after) if scored)
+    parts = [
+        f"{metrics['failures']:.0f} questions failed",
+        f"{metrics['parse_failures']:.0f} outputs could not be parsed",
+    ]
+    parts += [f"{unjudged:.0f} answers got no verdict"] if unjudged else []
+    parts += [] if objective.is_metric else [f"objective: {objective.label}"]
+    return ", ".join(parts)
 
 
 def scores(variant: Variant) -> Table:
     """Scores of one variant."""
-    table = _table(f"run {variant.run_id} on {variant.split}, n = {len(variant.after.rows)}", "", *PERCENT, *_COUNTS)
-    table.add_row(variant.config.program.name, *_metrics(variant.after.metrics))
-    table.caption = _failures(variant.after.metrics)
+    shown = _present(variant.after.metrics)
+    table = _table(f"run {variant.run_id} on {variant.split}, n = {len(variant.after.rows)}", "", *shown)
+    table.add_row(variant.config.program.name, *_cells(variant.after.metrics, shown))
+    table.caption = _caption(variant)
     return table
 
 
@@ -46,10 +61,12 @@ def before_and_after(variant: Variant) -> Table:
     """Scores of a compiled variant and of what it was compiled from."""
     if variant.before is None:
         return scores(variant)
-    table = _table(f"run {variant.run_id} on {variant.split}, n = {len(variant.after.rows)}", "", *PERCENT, *_COUNTS)
-    table.add_row(f"{variant.config.program.name}, before compiling", *_metrics(variant.before.metrics))
-    table.add_row(f"{variant.config.program.name}, compiled", *_metrics(variant.after.metrics), style="bold")
-    table.caption = _failures(variant.after.metrics)
+    before, after, program = variant.before.metrics, variant.after.metrics, variant.config.program.name
+    shown = _present(before, after)
+    table = _table(f"run {variant.run_id} on {variant.split}, n = {len(variant.after.rows)}", "", *shown)
+    table.add_row(f"{program}, before compiling", *_cells(before, shown))
+    table.add_row(f"{program}, compiled", *_cells(after, shown), style="bold")
+    table.caption = _caption(variant)
     return table
 
 
@@ -63,9 +80,7 @@ def comparison(compared: Comparison) -> Table:
         *present,
         f"Δ {compared.metric}",
     )
-    deltas = ["baseline"] + [
-        f"{100 * d.difference:+.1f} [{100 * d.low:+.1f}, {100 * d.high:+.1f}]" for d in compared.differences
-    ]
+    deltas = ["baseline", *(change(compared.metric, d.difference, d.low, d.high) for d in compared.differences)]
     for variant, delta in zip(compared.variants, deltas, strict=True):
         cells = [figure(name, variant.estimates[name].mean if name in variant.estimates else None) for name in present]
         if estimate := variant.estimates.get(compared.metric):
@@ -107,10 +122,11 @@ def _joined(outputs: dict[str, Any]) -> str:
 def demo(result: dict[str, Any]) -> list[RenderableType]:
     """Variants of the demo, and what compiling did."""
     n = result["variants"][0]["n"]
-    table = _table(f"atlas test, n = {n}", "variant", "run", *PERCENT, *_COUNTS)
+    shown = _present(*(row["metrics"] for row in result["variants"]))
+    table = _table(f"atlas test, n = {n}", "variant", "run", *shown)
     for row in result["variants"]:
         name = f"{row['program']}, compiled" if row["compiled"] else row["program"]
-        table.add_row(name, row["run_id"][:8], *_metrics(row["metrics"]), style="bold" if row["compiled"] else "")
+        table.add_row(name, row["run_id"][:8], *_cells(row["metrics"], shown), style="bold" if row["compiled"] else "")
     gains = _table("what compiling did (paired, 95% interval)", "program", "before", "after", "difference")
     for row in result["comparisons"]:
         low, high = row["interval"]
@@ -118,7 +134,7 @@ def demo(result: dict[str, Any]) -> list[RenderableType]:
             f"{row['program']} {row['metric']}",
             figure(row["metric"], row["before"]),
             figure(row["metric"], row["after"]),
-            f"{100 * row['difference']:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]",
+            change(row["metric"], row["difference"], low, high),
         )
     seconds = f"{result['seconds']:.0f} seconds, {result['parse_failures']} outputs could not be parsed"
     return [table, Text(), gains, Text(), Text(seconds, style="dim")]

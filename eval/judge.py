@@ -1,0 +1,78 @@
+"""Accuracy by the verdict of a language model, which sees what exact match does not: that two wordings say the same."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import dspy
+from dspy.utils.exceptions import DSPyError
+
+from hoptimizer.eval.failures import failure_of
+from hoptimizer.eval.metrics import Gold, exact_match
+from hoptimizer.signatures.judging import Correctness
+
+ACCURACY = "accuracy"
+"""The metric's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a judge says of an answer.
+
+    Attributes:
+        accuracy: 1 where the answer is right, 0 where it is wrong, ``None`` where the judge failed.
+        failure: why it failed, in one line, or ``None``.
+    """
+
+    accuracy: float | None
+    failure: str | None = None
+
+
+def judge(lm: dspy.LM, question: Gold, answer: str | None) -> Verdict:
+    """Ask whether an answer is right; an exact match is, and no answer is not, without a call.
+
+    Args:
+        lm: the judge.
+        question: what was answered, with the answers that are right.
+        answer: what was given.
+
+    Raises:
+        UserError: the judge can't be reached or refuses its key, so that it can judge nothing.
+    """
+    if known := _known(question, answer):
+        return known
+    # Whoever traces the program is not to find the judge's call in it.
+    with dspy.context(trace=None):
+        try:
+            return _verdict(dspy.Predict(Correctness)(lm=lm, **_asked(question, answer)))
+        except DSPyError as error:
+            return _failed(error)
+
+
+async def ajudge(lm: dspy.LM, question: Gold, answer: str | None) -> Verdict:
+    """Like :func:`judge`, from async code."""
+    if known := _known(question, answer):
+        return known
+    with dspy.context(trace=None):
+        try:
+            return _verdict(await dspy.Predict(Correctness).acall(lm=lm, **_asked(question, answer)))
+        except DSPyError as error:
+            return _failed(error)
+
+
+def _known(question: Gold, answer: str | None) -> Verdict | None:
+    """The verdict that needs no judge."""
+    if exact_match(answer, question.answers):
+        return Verdict(1.0)
+    return None if str(answer or "").strip() else Verdict(0.0)
+
+
+def _asked(question: Gold, answer: str | None) -> dict[str, Any]:
+    return {"question": question.question, "right_answers": list(question.answers), "answer": str(answer)}
+
+
+def _verdict(said: dspy.Prediction) -> Verdict:
+    return Verdict(float(said.correct))
+
+
+def _failed(error: DSPyError) -> Verdict:
+    return Verdict(None, failure_of(error, "the judge", "lm.judge"))

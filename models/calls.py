@@ -1,0 +1,156 @@
+"""The language model calls of one piece of work: kept where a killed process left off, counted and limited."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dspy
+from dspy.clients.cache import Cache
+
+# DSPy culls a cache that grows over its limit; a call that was paid for is kept.
+_NO_LIMIT = 1 << 50
+_SECONDS = "seconds"
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What calls have cost.
+
+    Attributes:
+        calls: different calls; one that comes again is answered from the cache, and not counted again.
+        prompt_tokens: tokens of their prompts.
+        written_tokens: tokens of their answers.
+        usd: their price, where the model has one.
+        seconds: wall time, without the time in which no process was at work.
+    """
+
+    calls: int = 0
+    prompt_tokens: int = 0
+    written_tokens: int = 0
+    usd: float = 0.0
+    seconds: float = 0.0
+
+
+class Stopped(BaseException):
+    """Work that ends at once, wherever it is.
+
+    It is no ``Exception``: what catches those (DSPy's threads score a question 0 for any) must not take it for one.
+    """
+
+
+class Meter:
+    """Counts the calls that are made while it is in ``dspy.settings.meter``, which reaches DSPy's own threads.
+
+    A call counts where it is first asked for, whether it is then computed or comes from a cache: work that is taken up
+    again, and replays what it did, ends where it would have ended undisturbed.
+
+    Args:
+        limit: whether nothing more may be spent.
+        seconds: spent before, by a process that was killed.
+
+    Attributes:
+        told: is told after each call.
+    """
+
+    def __init__(self, limit: Callable[[Spent], bool], seconds: float = 0.0) -> None:
+        self._limit = limit
+        self.told: Callable[[Spent], None] = lambda _: None
+        self._start = time.monotonic() - seconds
+        self._seen: set[str] = set()
+        self._calls = self._prompt = self._written = 0
+        self._usd = 0.0
+        self._lock = threading.Lock()
+
+    @property
+    def spent(self) -> Spent:
+        """So far."""
+        return Spent(self._calls, self._prompt, self._written, self._usd, time.monotonic() - self._start)
+
+    def ask(self, key: str) -> None:
+        """A call is asked for.
+
+        Raises:
+            Stopped: it is a new one, and nothing more may be spent.
+        """
+        with self._lock:
+            if key in self._seen:
+                return
+            if self._limit(self.spent):
+                raise Stopped
+            self._seen.add(key)
+            self._calls += 1
+
+    def answered(self, key: str, records: Sequence[dict[str, Any]]) -> None:
+        """It was answered, for the first time; ``records`` are DSPy's, with their usage and cost."""
+        with self._lock:
+            for record in records:
+                usage = record.get("usage") or {}
+                self._prompt += usage.get("prompt_tokens") or 0
+                self._written += usage.get("completion_tokens") or 0
+                self._usd += record.get("cost") or 0.0
+        self.told(self.spent)
+
+
+class CallCache(Cache):
+    """The calls of one piece of work, on disk; what is not among them is looked up in a shared cache first.
+
+    Args:
+        folder: of its own.
+        shared: the cache of all work with the same language models, or ``None`` for none.
+    """
+
+    def __init__(self, folder: Path, shared: Cache | None) -> None:
+        super().__init__(
+            enable_disk_cache=True,
+            enable_memory_cache=True,
+            disk_cache_dir=str(folder),
+            disk_size_limit_bytes=_NO_LIMIT,
+            restrict_pickle=True,
+        )
+        self._shared = shared
+        self._counted: set[str] = set()
+        self.computed = 0
+        """Calls that no cache had."""
+
+    @property
+    def seconds(self) -> float:
+        """What the work has taken so far, over all processes."""
+        return self.disk_cache.get(_SECONDS, 0.0)
+
+    def get(self, request: dict[str, Any], ignored_args_for_cache_key: list[str] | None = None) -> Any:  # noqa: ANN401 - DSPy's
+        key = self.cache_key(request, ignored_args_for_cache_key)
+        if meter := _meter():
+            meter.ask(key)
+        found = super().get(request, ignored_args_for_cache_key)
+        if found is None and self._shared and (found := self._shared.get(request, ignored_args_for_cache_key)):
+            super().put(request, found, ignored_args_for_cache_key)
+        if found is not None:
+            self._count(meter, key, found)
+        return found
+
+    def put(
+        self,
+        request: dict[str, Any],
+        value: Any,  # noqa: ANN401 - DSPy's
+        ignored_args_for_cache_key: list[str] | None = None,
+        enable_memory_cache: bool = True,
+    ) -> None:
+        super().put(request, value, ignored_args_for_cache_key, enable_memory_cache)
+        if self._shared:
+            self._shared.put(request, value, ignored_args_for_cache_key, enable_memory_cache)
+        self.computed += 1
+        if meter := _meter():
+            self.disk_cache.set(_SECONDS, meter.spent.seconds)
+            self._count(meter, self.cache_key(request, ignored_args_for_cache_key), value)
+
+    def _count(self, meter: Meter | None, key: str, record: Any) -> None:  # noqa: ANN401 - DSPy's
+        if meter and key not in self._counted:
+            self._counted.add(key)
+            meter.answered(key, [record] if isinstance(record, dict) else [])
+
+
+def _meter() -> Meter | None:
+    return dspy.settings.get("meter")

@@ -1,0 +1,49 @@
+"""Optimizers one after the other, prompts and weights in turn (Soylu et al., 2024)."""
+
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+from pydantic import Field
+
+from hoptimizer.models.errors import UserError
+from hoptimizer.models.settings import Layout
+from hoptimizer.optimizers.inner import InnerOptions, built
+from hoptimizer.optimizers.job import Job
+from hoptimizer.optimizers.ledger import Ledger
+from hoptimizer.optimizers.scoring import score
+from hoptimizer.optimizers.search import Search, Work
+from hoptimizer.programs import Program
+
+
+@dataclass(frozen=True, kw_only=True)
+class BetterTogether(Search):
+    """A chain of optimizers, each of which goes on with what the one before it made; the best on dev is kept.
+
+    Args:
+        strategy: the optimizers, each by its name or with its options.
+    """
+
+    strategy: Annotated[tuple[InnerOptions, ...], Field(min_length=1)]
+    layouts: tuple[Layout, ...] = ()
+
+    def check(self, job: Job) -> None:
+        super().check(job)
+        for options in self.strategy:
+            part = built(options)
+            if isinstance(part, Search) and part.budget:
+                raise UserError(f"optimizer.strategy: {options.name} has a budget; give one for all, optimizer.budget")
+            part.check(job)
+
+    def work(self, job: Job) -> Work:
+        parts = [part.work(job) for part in map(built, self.strategy) if isinstance(part, Search)]
+        runs = sum(part.runs for part in parts) + (len(self.strategy) + 1) * len(job.devset)
+        return Work(runs=runs, proposals=sum(part.proposals for part in parts))
+
+    def search(self, job: Job, ledger: Ledger) -> Program:
+        program = job.program
+        scored = [(score(job, program, ledger), program)]
+        for number, options in enumerate(self.strategy, 1):
+            part = replace(job, program=program, folder=job.folder / f"{number}-{options.name}")
+            program = built(options).compile(part)
+            scored.append((score(job, program, ledger), program))
+        return max(scored, key=lambda pair: pair[0])[1]

@@ -1,0 +1,45 @@
+"""The best candidates of an optimizer, which vote."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+from hoptimizer.models.errors import UserError
+from hoptimizer.models.settings import Layout
+from hoptimizer.optimizers.inner import InnerOptions, built
+from hoptimizer.optimizers.job import Job
+from hoptimizer.optimizers.ledger import Ledger
+from hoptimizer.optimizers.search import Search, Work
+from hoptimizer.programs import Program
+from hoptimizer.programs.ensemble import Ensemble
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnsembleSearch(Search):
+    """The answer that most of the best candidates of another optimizer give (``dspy.Ensemble``, ``dspy.majority``).
+
+    Args:
+        of: the optimizer that makes the candidates, by its name or with its options.
+        size: programs that vote.
+    """
+
+    of: InnerOptions
+    size: Annotated[int, Field(ge=2)] = 3
+    layouts: tuple[Layout, ...] = ()
+
+    def check(self, job: Job) -> None:
+        super().check(job)
+        if not isinstance(optimizer := built(self.of), Search):
+            raise UserError(f"optimizer.of: {self.of.name} makes one program, and no candidates; take another")
+        optimizer.check(job)
+
+    def work(self, job: Job) -> Work:
+        optimizer = built(self.of)
+        if not isinstance(optimizer, Search):
+            raise TypeError(f"{self.of.name} makes no candidates")
+        return optimizer.work(job)
+
+    def search(self, job: Job, ledger: Ledger) -> Program:
+        built(self.of).compile(job)
+        return Ensemble([ledger.restored(job.program, candidate) for candidate in ledger.ranking[: self.size]])

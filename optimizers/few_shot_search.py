@@ -1,0 +1,111 @@
+"""The best of several sets of bootstrapped demonstrations."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import dspy
+
+from hoptimizer.optimizers.few_shot import Bootstrapping, Count, Positive, bootstrap_runs
+from hoptimizer.optimizers.job import Job
+from hoptimizer.optimizers.ledger import Ledger
+from hoptimizer.optimizers.loops import random_search_loops
+from hoptimizer.optimizers.prefetch import prefetch
+from hoptimizer.optimizers.search import Work, finished
+from hoptimizer.optimizers.teacher import teacher_settings
+from hoptimizer.programs import Program
+
+
+@dataclass(frozen=True, kw_only=True)
+class BootstrapRandomSearch(Bootstrapping):
+    """The best on dev of several bootstrapped programs (``dspy.BootstrapFewShotWithRandomSearch``).
+
+    The candidates are the program without demonstrations, with labeled ones, with the first ones that can be
+    bootstrapped, and ``num_candidate_programs`` with random ones.
+
+    Args:
+        num_candidate_programs: random candidates.
+    """
+
+    num_candidate_programs: Count = 4
+
+    def work(self, job: Job) -> Work:
+        bootstraps = self.num_candidate_programs + 1
+        return Work(runs=bootstraps * bootstrap_runs(self, job) + (bootstraps + 2) * len(job.devset))
+
+    def search(self, job: Job, ledger: Ledger) -> Program:
+        trainset = self.trainset(job)
+        loops = random_search_loops(self.loop(trainset), self.num_candidate_programs)
+        taught = prefetch(job, loops, self.metric_threshold)
+        optimizer = dspy.BootstrapFewShotWithRandomSearch(
+            metric=job.objective,
+            metric_threshold=self.metric_threshold,
+            teacher_settings=teacher_settings(job),
+            max_bootstrapped_demos=self.max_bootstrapped_demos,
+            max_labeled_demos=self.max_labeled_demos,
+            num_candidate_programs=self.num_candidate_programs,
+            num_threads=job.workers,
+        )
+        return finished(
+            job, optimizer.compile(job.program, teacher=taught, trainset=trainset, valset=job.examples("dev"))
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BootstrapOptuna(Bootstrapping):
+    """One of the bootstrapped demonstrations for each step, by Optuna (``dspy.BootstrapFewShotWithOptuna``).
+
+    Args:
+        num_candidate_programs: combinations that are tried on dev.
+    """
+
+    num_candidate_programs: Positive = 16
+
+    def work(self, job: Job) -> Work:
+        return Work(runs=bootstrap_runs(self, job) + self.num_candidate_programs * len(job.devset))
+
+    def search(self, job: Job, ledger: Ledger) -> Program:
+        trainset = self.trainset(job)
+        taught = prefetch(job, [self.loop(trainset)], self.metric_threshold)
+        optimizer = _SeededOptuna(
+            metric=job.objective,
+            teacher_settings=teacher_settings(job),
+            max_bootstrapped_demos=self.max_bootstrapped_demos,
+            max_labeled_demos=self.max_labeled_demos,
+            num_candidate_programs=self.num_candidate_programs,
+            num_threads=job.workers,
+        )
+        optimizer.metric_threshold, optimizer.seed = self.metric_threshold, job.seed
+        return finished(
+            job,
+            optimizer.compile(
+                job.program,
+                teacher=taught,
+                max_demos=self.max_bootstrapped_demos,
+                trainset=trainset,
+                valset=job.examples("dev"),
+            ),
+        )
+
+
+class _SeededOptuna(dspy.BootstrapFewShotWithOptuna):
+    """DSPy's takes every run of the teacher that scores above 0, and its sampler no seed."""
+
+    metric_threshold: float
+    seed: int
+
+    def compile(self, student: Program, *, teacher: Program, max_demos: int, trainset: Any, valset: Any) -> Program:  # noqa: ANN401 - DSPy's
+        import optuna  # not for who only names the optimizer
+
+        self.student, self.valset = student.reset_copy(), valset
+        bootstrap = dspy.BootstrapFewShot(
+            metric=self.metric,
+            metric_threshold=self.metric_threshold,
+            max_bootstrapped_demos=max_demos,
+            max_labeled_demos=self.max_labeled_demos,
+            teacher_settings=self.teacher_settings,
+        )
+        self.compiled_teleprompter = bootstrap.compile(self.student, teacher=teacher, trainset=trainset)
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=self.seed))
+        study.optimize(self.objective, n_trials=self.num_candidate_sets)
+        return study.best_trial.user_attrs["program"]

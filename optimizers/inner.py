@@ -1,0 +1,31 @@
+"""Optimizers that others are made of."""
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, SerializeAsAny
+
+from hoptimizer.models.errors import UserError
+from hoptimizer.models.options import Options
+from hoptimizer.optimizers.job import Optimizer
+
+
+def _validated(section: Any) -> Options:  # noqa: ANN401 - whatever the config holds
+    from hoptimizer.optimizers.settings import settings_model  # which has the optimizers that are made of others, too
+
+    if isinstance(section, Options):
+        return section
+    options = {"name": section} if isinstance(section, str) else section
+    if not isinstance(options, dict) or not isinstance(options.get("name"), str):
+        raise UserError(f"optimizer: expected an optimizer's name, or a mapping with it, got {section!r}")
+    return settings_model(options["name"]).model_validate(options)
+
+
+InnerOptions = Annotated[SerializeAsAny[Options], BeforeValidator(_validated)]
+"""An optimizer's name, or a mapping of its name and options."""
+
+
+def built(options: Options) -> Optimizer:
+    """The optimizer that validated options describe."""
+    from hoptimizer.optimizers.settings import build_optimizer
+
+    return build_optimizer(options)

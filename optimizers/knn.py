@@ -1,0 +1,85 @@
+"""Demonstrations that depend on the question."""
+
+import asyncio
+import random
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import dspy
+from dspy.utils.exceptions import DSPyError
+from pydantic import Field
+
+from hoptimizer.optimizers.few_shot import Bootstrapping, Positive
+from hoptimizer.optimizers.job import Job
+from hoptimizer.optimizers.ledger import Ledger
+from hoptimizer.optimizers.search import Work
+from hoptimizer.optimizers.teacher import teacher, teacher_settings
+from hoptimizer.programs import Program
+from hoptimizer.programs.neighbours import Neighbours
+
+
+@dataclass(frozen=True, kw_only=True)
+class KNNFewShot(Bootstrapping):
+    """Each question is shown with those train questions that are most like it (as ``dspy.KNNFewShot`` does).
+
+    DSPy's runs the teacher on a question's neighbours when it is asked; here it runs on every train question once,
+    when the program is compiled, and what comes of it is saved with the program. Where the teacher's run did not score
+    well, the question's annotations are shown.
+
+    Args:
+        k: demonstrations a step.
+        encoder: makes the sentence vectors by which questions are alike.
+    """
+
+    k: Positive = 4
+    encoder: Annotated[str, Field(min_length=1)] = "minilm"
+
+    def work(self, job: Job) -> Work:
+        return Work(runs=len(job.trainset) + len(job.devset))
+
+    def search(self, job: Job, ledger: Ledger) -> Program:
+        trainset = self.trainset(job)
+        shown = asyncio.run(self._shown(job, trainset))
+        program = job.program.deepcopy()
+        pool = [(example.question, demos) for example, demos in zip(trainset, shown, strict=True)]
+        program.neighbours = Neighbours(self.k, self.encoder, pool)
+        return program
+
+    async def _shown(self, job: Job, trainset: list[dspy.Example]) -> list[dict[str, dict[str, Any]]]:
+        taught = dspy.LabeledFewShot(k=self.max_labeled_demos).compile(teacher(job), trainset=trainset)
+        slots = asyncio.Semaphore(job.workers)
+
+        async def one(example: dspy.Example) -> dict[str, dict[str, Any]]:
+            async with slots:
+                return await self._demonstrations(job, taught, example)
+
+        with dspy.context(**teacher_settings(job)):
+            return await asyncio.gather(*(one(example) for example in trainset))
+
+    async def _demonstrations(self, job: Job, taught: Program, example: dspy.Example) -> dict[str, dict[str, Any]]:
+        """By the step, a call of the teacher's run if that scored well, else the annotated fields."""
+        program = taught.deepcopy()
+        for predictor in program.predictors():
+            predictor.demos = [demo for demo in predictor.demos if demo != example]
+        annotated = {name: _fields(example, predictor.signature) for name, predictor in program.named_predictors()}
+        with dspy.context(trace=[]):
+            try:
+                prediction = await program.acall(**example.inputs())
+            except DSPyError:
+                return annotated
+            trace = dspy.settings.trace
+            if job.objective(example, prediction, trace) < self.metric_threshold:
+                return annotated
+        names = {id(predictor): name for name, predictor in program.named_predictors()}
+        calls: dict[str, list[dict[str, Any]]] = {}
+        for predictor, inputs, outputs in trace:
+            calls.setdefault(names[id(predictor)], []).append({"augmented": True, **inputs, **outputs})
+        # A step that was taken several times shows one of them, whichever.
+        draw = random.Random(f"{job.seed} {example.id}")
+        return annotated | {name: draw.choice(some) for name, some in calls.items()}
+
+
+def _fields(example: dspy.Example, signature: type[dspy.Signature]) -> dict[str, Any]:
+    """What an annotated question knows of a step; nothing where it lacks an output."""
+    known = {name: example[name] for name in signature.fields if name in example}
+    return known if all(name in known for name in signature.output_fields) else {}

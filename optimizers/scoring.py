@@ -1,0 +1,17 @@
+"""Scoring a candidate on dev."""
+
+from hoptimizer.eval.runner import evaluate, mean_scores
+from hoptimizer.optimizers.job import Job
+from hoptimizer.optimizers.ledger import Ledger
+from hoptimizer.programs import Program
+
+
+def score(job: Job, candidate: Program, ledger: Ledger) -> float:
+    """The objective of a program on dev, which the ledger is told."""
+    objective = job.objective
+    judge = objective.judge if objective.is_judged else None
+    rows = evaluate(candidate, job.devset, workers=job.workers, judge=judge).rows
+    objective.judge_failures.extend(row.judge_failure for row in rows if row.judge_failure)
+    mean = objective.of(mean_scores(rows))
+    ledger.add(candidate.dump_state(), mean, len(rows), sum(row.failure is not None for row in rows))
+    return mean

@@ -1,0 +1,174 @@
+"""What every search over prompts shares: the budget, the ledger of its candidates, and the layout."""
+
+import sys
+import time
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import dspy
+from dspy.utils.exceptions import AdapterParseError
+
+from hoptimizer.eval.runner import evaluate
+from hoptimizer.models.calls import CallCache, Meter, Spent, Stopped
+from hoptimizer.models.errors import UserError
+from hoptimizer.models.lm import is_local
+from hoptimizer.models.settings import Layout
+from hoptimizer.optimizers.budget import Budget
+from hoptimizer.optimizers.job import Job, Optimizer
+from hoptimizer.optimizers.layout import LAYOUTS, choose_layout
+from hoptimizer.optimizers.ledger import Ledger
+from hoptimizer.programs import Program
+
+# Dev questions that tell what a question costs.
+_PROBE = 8
+# Seconds between two reports of what was spent.
+_PAUSE = 0.2
+
+
+@dataclass(frozen=True)
+class Work:
+    """How much a search has to do, about.
+
+    Attributes:
+        runs: of the program on a question.
+        proposals: calls that propose instructions or rules.
+    """
+
+    runs: int
+    proposals: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search(Optimizer):
+    """A search over prompts, by one of DSPy's optimizers.
+
+    A compile that was killed makes the same calls again, finds those that were made in the run's own cache, and so goes
+    on where it was. Where the budget ends, the best program so far is the compiled one.
+
+    Args:
+        layouts: layouts of prompts that are tried on dev, on local language models.
+        budget: what may be spent: ``lm_calls``, ``minutes`` or ``usd``; no limit by default.
+    """
+
+    layouts: tuple[Layout, ...] = LAYOUTS
+    budget: Budget | None = None
+
+    @abstractmethod
+    def search(self, job: Job, ledger: Ledger) -> Program:
+        """The compiled program.
+
+        Args:
+            job: its program has its layout.
+            ledger: hears of every evaluation of DSPy's.
+        """
+
+    @abstractmethod
+    def work(self, job: Job) -> Work:
+        """How much there is to do, the choice of the layout apart."""
+
+    def check(self, job: Job) -> None:
+        if self.budget is None:
+            return
+        if self.budget.lm_calls is not None and self.budget.lm_calls < len(job.devset):
+            raise UserError(
+                f"optimizer.budget: {self.budget} do not finish one candidate, which takes a call or more for each of "
+                f"the {len(job.devset)} dev questions; give more, or take fewer questions with data.dev"
+            )
+        if self.budget.usd is not None and is_local(dspy.settings.lm):
+            raise UserError("optimizer.budget.usd: a local model has no price; give lm_calls or minutes")
+
+    def compile(self, job: Job) -> Program:
+        if ledger := dspy.settings.get("ledger"):  # a part of another search, whose budget holds
+            return self._search(job, ledger)
+        limit = self.budget.ends if self.budget else lambda _: False
+        seconds = dspy.cache.seconds if isinstance(dspy.cache, CallCache) else 0.0
+        meter = Meter(limit, seconds=seconds)
+        ledger = Ledger(meter, job.record, job.settle)
+        # A question on which a candidate fails scores 0. That no question can succeed is the ledger's to tell.
+        with dspy.context(meter=meter, ledger=ledger, callbacks=[ledger], max_errors=sys.maxsize):
+            try:
+                meter.told = self._reporter(job, ledger, self._probe(job, meter))
+                return self._search(job, ledger)
+            except Stopped:
+                if ledger.error:
+                    raise ledger.error from None
+                return ledger.restored(job.program)
+            finally:
+                failures = {"judge_failures": len(job.objective.judge_failures)} if job.objective.is_judged else {}
+                job.log("spent", asdict(meter.spent) | failures, meter.spent.calls)
+
+    def _search(self, job: Job, ledger: Ledger) -> Program:
+        laid_out = choose_layout(job, self.layouts, ledger)
+        try:
+            return self.search(laid_out, ledger)
+        except AdapterParseError as error:
+            raise UserError(
+                f"optimizer: a proposal can't be parsed ({' '.join(str(error).split())[:200]}); name a model that "
+                "keeps to the format in lm.reflection"
+            ) from error
+
+    def _probe(self, job: Job, meter: Meter) -> Spent:
+        """What the whole will take, by what some questions take."""
+        some = job.devset[:_PROBE]
+        before = meter.spent
+        evaluate(job.program, some, workers=job.workers)
+        work = self.work(job)
+        layouts = len(self.layouts) * len(job.devset) if len(self.layouts) > 1 and is_local(dspy.settings.lm) else 0
+        whole = _scaled(before, meter.spent, (work.runs + layouts) / len(some), work.proposals)
+        job.log("estimate", asdict(whole), 0)
+        candidate = _scaled(before, meter.spent, len(job.devset) / len(some))
+        if self.budget and not self.budget.covers(candidate):
+            raise UserError(
+                f"optimizer.budget: {self.budget} do not finish one candidate, which takes about {candidate.calls:,} "
+                "calls; give more, or take fewer questions with data.dev"
+            )
+        return whole
+
+    def _reporter(self, job: Job, ledger: Ledger, whole: Spent) -> Callable[[Spent], None]:
+        """Tells of the calls that were made, of those that are to be, and of the best score."""
+        total = whole.calls
+        if self.budget and self.budget.lm_calls is not None:
+            total = min(total, self.budget.lm_calls)
+        stage = f"searching, about {total:,} calls"
+        last = 0.0
+
+        def told(spent: Spent) -> None:
+            nonlocal last
+            if (now := time.monotonic()) - last < _PAUSE:
+                return
+            last = now
+            best = ledger.best
+            score = f"best {best.score:.3f} of {len(ledger.candidates)}" if best else ""
+            job.report(
+                stage, min(spent.calls, total), total, " ".join([score, f"${spent.usd:.2f}"] if spent.usd else [score])
+            )
+
+        return told
+
+
+def _scaled(before: Spent, after: Spent, by: float, more: int = 0) -> Spent:
+    """What was spent between two moments times a number, and ``more`` calls."""
+    return Spent(
+        calls=round((after.calls - before.calls) * by) + more,
+        prompt_tokens=round((after.prompt_tokens - before.prompt_tokens) * by),
+        written_tokens=round((after.written_tokens - before.written_tokens) * by),
+        usd=(after.usd - before.usd) * by,
+        seconds=(after.seconds - before.seconds) * by,
+    )
+
+
+def finished(job: Job, compiled: dspy.Module) -> Program:
+    """The job's program with the instructions and demonstrations of a compiled one.
+
+    DSPy hangs candidates and logs on what it returns, which would be copied with it ever after; and what is taken from
+    the state is what a saved variant will have.
+    """
+    program = job.program.deepcopy()
+    program.load_state(compiled.dump_state())
+    return program
+
+
+def prompt_model(job: Job) -> dspy.LM:
+    """What proposes instructions: ``lm.reflection`` where it is named, else the program's own language model."""
+    return job.reflection_lm or dspy.settings.lm

@@ -1,0 +1,38 @@
+"""Programs that answer together."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import dspy
+
+from hoptimizer.programs.program import Program
+from hoptimizer.programs.trail import together
+from hoptimizer.retrieval import Passage
+
+
+class Ensemble(Program):
+    """Gives the answer that most of its programs give, of several the first (``dspy.majority``).
+
+    Args:
+        members: programs of one kind.
+    """
+
+    def __init__(self, members: Sequence[Program]) -> None:
+        super().__init__(members[0].retriever, members[0].k)
+        self.members = list(members)
+
+    async def solve(self, question: str) -> tuple[str, list[Passage]]:
+        found = await together(partial(member.solve, question) for member in self.members)
+        vote = dspy.majority([dspy.Prediction(answer=answer) for answer, _ in found])
+        passages = {passage.id: passage for _, read in found for passage in read}
+        return vote.answer, list(passages.values())
+
+    def dump_state(self, json_mode: bool = True) -> dict[str, Any]:
+        """The states of its programs."""
+        return {"program": {"members": [member.dump_state(json_mode) for member in self.members]}}
+
+    def load_state(self, state: dict[str, Any], *, allow_unsafe_lm_state: bool = False) -> None:
+        """Take on the state that :meth:`dump_state` gave."""
+        for member, kept in zip(self.members, state["program"]["members"], strict=True):
+            member.load_state(kept, allow_unsafe_lm_state=allow_unsafe_lm_state)

@@ -1,0 +1,55 @@
+"""Demonstrations of the questions that are most like the one that is asked (Liu et al., 2022, section 3)."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Demonstrations = Mapping[str, Mapping[str, Any]]
+"""By the step: the fields of its demonstration."""
+
+
+class Neighbours:
+    """Chooses demonstrations by the question.
+
+    Args:
+        k: demonstrations a step.
+        encoder: what makes sentence vectors: a name of the weights store, a folder or a hub id.
+        pool: questions, each with its demonstrations.
+    """
+
+    def __init__(self, k: int, encoder: str, pool: Sequence[tuple[str, Demonstrations]]) -> None:
+        self.k, self.encoder = k, encoder
+        self.pool = list(pool)
+        self._orders: dict[str, list[int]] = {}
+
+    def __call__(self, step: str, question: str) -> list[dict[str, Any]]:
+        """The demonstrations of a step, the most alike last, next to the question itself."""
+        if question not in self._orders:
+            self._orders[question] = self._order(question)
+        found = (self.pool[place][1].get(step) for place in self._orders[question] if self.pool[place][0] != question)
+        chosen = [dict(shown) for shown in found if shown][: self.k]
+        return chosen[::-1]
+
+    def _order(self, question: str) -> list[int]:
+        from hoptimizer.models.embedder import Embedder  # brings torch
+
+        likeness = self._vectors @ Embedder.of(self.encoder)([question])[0]
+        return likeness.argsort(descending=True, stable=True).tolist()
+
+    @cached_property
+    def _vectors(self) -> "Tensor":
+        from hoptimizer.models.embedder import Embedder  # brings torch
+
+        return Embedder.of(self.encoder)([question for question, _ in self.pool])
+
+    def dump_state(self) -> dict[str, Any]:
+        """What :meth:`load_state` makes it from."""
+        return {"k": self.k, "encoder": self.encoder, "pool": self.pool}
+
+    @classmethod
+    def load_state(cls, state: Mapping[str, Any]) -> "Neighbours":
+        """From what :meth:`dump_state` gave, by way of JSON."""
+        return cls(state["k"], state["encoder"], [(question, shown) for question, shown in state["pool"]])
