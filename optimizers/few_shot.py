@@ -10,8 +10,10 @@ from pydantic import Field
 from hoptimizer.optimizers.annotate import annotate
 from hoptimizer.optimizers.job import Job
 from hoptimizer.optimizers.ledger import Ledger
+from hoptimizer.optimizers.loops import Loop
 from hoptimizer.optimizers.prefetch import prefetch
 from hoptimizer.optimizers.search import Search, Work, finished
+from hoptimizer.optimizers.teacher import teacher_settings
 from hoptimizer.programs import Program
 
 Count = Annotated[int, Field(ge=0)]
@@ -60,7 +62,7 @@ class Bootstrapping(Demonstrating):
     """A search that shows the runs of a teacher that scored well.
 
     The teacher is the program with labeled demonstrations, on ``lm.teacher`` where the config has one. Its runs are
-    made concurrently ahead of DSPy's sequential loop, which then finds them in the cache.
+    made concurrently ahead of DSPy's sequential loops, which then find them made.
 
     Args:
         max_bootstrapped_demos: demonstrations from the teacher's runs, a step, at most.
@@ -73,9 +75,9 @@ class Bootstrapping(Demonstrating):
     max_labeled_demos: Count = 4
     metric_threshold: Share = 0.8
 
-    def prefetch(self, job: Job, trainset: list[dspy.Example]) -> None:
-        """Make the teacher's runs of one bootstrap."""
-        prefetch(job, trainset, self.max_labeled_demos, self.metric_threshold, self.max_bootstrapped_demos)
+    def loop(self, trainset: list[dspy.Example]) -> Loop:
+        """One bootstrap by DSPy."""
+        return Loop(trainset, self.max_bootstrapped_demos, self.max_labeled_demos)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +89,7 @@ class BootstrapFewShot(Bootstrapping):
 
     def search(self, job: Job, ledger: Ledger) -> Program:
         trainset = self.trainset(job)
-        self.prefetch(job, trainset)
+        taught = prefetch(job, [self.loop(trainset)], self.metric_threshold)
         optimizer = dspy.BootstrapFewShot(
             metric=job.objective,
             metric_threshold=self.metric_threshold,
@@ -95,22 +97,9 @@ class BootstrapFewShot(Bootstrapping):
             max_bootstrapped_demos=self.max_bootstrapped_demos,
             max_labeled_demos=self.max_labeled_demos,
         )
-        return finished(job, optimizer.compile(job.program, teacher=teacher(job), trainset=trainset))
+        return finished(job, optimizer.compile(job.program, teacher=taught, trainset=trainset))
 
 
 def bootstrap_runs(optimizer: Bootstrapping, job: Job) -> int:
     """Runs of the teacher in one bootstrap, if one in four scores well."""
     return min(len(job.trainset), 4 * optimizer.max_bootstrapped_demos)
-
-
-def teacher_settings(job: Job) -> dict[str, dspy.LM]:
-    """What of DSPy's settings is different while the teacher runs."""
-    return {"lm": job.teacher_lm} if job.teacher_lm else {}
-
-
-def teacher(job: Job) -> Program:
-    """The program that teaches: on the teacher's language model alone, where there is one."""
-    taught = job.program.deepcopy()
-    if job.teacher_lm:
-        taught.lms = {}
-    return taught

@@ -1,15 +1,17 @@
 """The best of several sets of bootstrapped demonstrations."""
 
-import random
 from dataclasses import dataclass
 from typing import Any
 
 import dspy
 
-from hoptimizer.optimizers.few_shot import Bootstrapping, Count, Positive, bootstrap_runs, teacher, teacher_settings
+from hoptimizer.optimizers.few_shot import Bootstrapping, Count, Positive, bootstrap_runs
 from hoptimizer.optimizers.job import Job
 from hoptimizer.optimizers.ledger import Ledger
+from hoptimizer.optimizers.loops import random_search_loops
+from hoptimizer.optimizers.prefetch import prefetch
 from hoptimizer.optimizers.search import Work, finished
+from hoptimizer.optimizers.teacher import teacher_settings
 from hoptimizer.programs import Program
 
 
@@ -32,12 +34,8 @@ class BootstrapRandomSearch(Bootstrapping):
 
     def search(self, job: Job, ledger: Ledger) -> Program:
         trainset = self.trainset(job)
-        for candidate in range(-1, self.num_candidate_programs):
-            order = list(trainset)
-            if candidate >= 0:
-                # The order in which DSPy's candidate of that number goes through the trainset.
-                random.Random(candidate).shuffle(order)
-            self.prefetch(job, order)
+        loops = random_search_loops(self.loop(trainset), self.num_candidate_programs)
+        taught = prefetch(job, loops, self.metric_threshold)
         optimizer = dspy.BootstrapFewShotWithRandomSearch(
             metric=job.objective,
             metric_threshold=self.metric_threshold,
@@ -48,7 +46,7 @@ class BootstrapRandomSearch(Bootstrapping):
             num_threads=job.workers,
         )
         return finished(
-            job, optimizer.compile(job.program, teacher=teacher(job), trainset=trainset, valset=job.examples("dev"))
+            job, optimizer.compile(job.program, teacher=taught, trainset=trainset, valset=job.examples("dev"))
         )
 
 
@@ -67,7 +65,7 @@ class BootstrapOptuna(Bootstrapping):
 
     def search(self, job: Job, ledger: Ledger) -> Program:
         trainset = self.trainset(job)
-        self.prefetch(job, trainset)
+        taught = prefetch(job, [self.loop(trainset)], self.metric_threshold)
         optimizer = _SeededOptuna(
             metric=job.objective,
             teacher_settings=teacher_settings(job),
@@ -81,7 +79,7 @@ class BootstrapOptuna(Bootstrapping):
             job,
             optimizer.compile(
                 job.program,
-                teacher=teacher(job),
+                teacher=taught,
                 max_demos=self.max_bootstrapped_demos,
                 trainset=trainset,
                 valset=job.examples("dev"),

@@ -7,10 +7,12 @@ import dspy
 from dspy.teleprompt.infer_rules import RulesInductionProgram
 from pydantic import Field
 
-from hoptimizer.optimizers.few_shot import Bootstrapping, Positive, bootstrap_runs, teacher, teacher_settings
+from hoptimizer.optimizers.few_shot import Bootstrapping, Positive, bootstrap_runs
 from hoptimizer.optimizers.job import Job
 from hoptimizer.optimizers.ledger import Ledger
+from hoptimizer.optimizers.prefetch import prefetch
 from hoptimizer.optimizers.search import Search, Work, finished, prompt_model
+from hoptimizer.optimizers.teacher import teacher_settings
 from hoptimizer.programs import Program
 
 
@@ -66,7 +68,7 @@ class InferRules(Bootstrapping):
 
     def search(self, job: Job, ledger: Ledger) -> Program:
         trainset = self.trainset(job)
-        self.prefetch(job, trainset)
+        taught = prefetch(job, [self.loop(trainset)], self.metric_threshold)
         optimizer = _RulesOfSome(
             self.examples,
             num_candidates=self.num_candidates,
@@ -82,7 +84,7 @@ class InferRules(Bootstrapping):
         # DSPy writes its rules into the signatures, which its candidates share with each other and with every program:
         # these get their own, and what it returns has the last rules. The ledger has each candidate as it was scored.
         student = finished(job, job.program)
-        optimizer.compile(student, teacher=teacher(job), trainset=trainset, valset=job.examples("dev"))
+        optimizer.compile(student, teacher=taught, trainset=trainset, valset=job.examples("dev"))
         return ledger.restored(job.program)
 
 

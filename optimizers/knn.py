@@ -9,10 +9,11 @@ import dspy
 from dspy.utils.exceptions import DSPyError
 from pydantic import Field
 
-from hoptimizer.optimizers.few_shot import Bootstrapping, Positive, teacher, teacher_settings
+from hoptimizer.optimizers.few_shot import Bootstrapping, Positive
 from hoptimizer.optimizers.job import Job
 from hoptimizer.optimizers.ledger import Ledger
 from hoptimizer.optimizers.search import Work
+from hoptimizer.optimizers.teacher import teacher, teacher_settings
 from hoptimizer.programs import Program
 from hoptimizer.programs.neighbours import Neighbours
 

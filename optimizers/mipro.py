@@ -8,10 +8,13 @@ import dspy
 from pydantic import Field
 
 from hoptimizer.models.errors import UserError
-from hoptimizer.optimizers.few_shot import Bootstrapping, Positive, bootstrap_runs, teacher, teacher_settings
+from hoptimizer.optimizers.few_shot import Bootstrapping, Positive, bootstrap_runs
 from hoptimizer.optimizers.job import Job
 from hoptimizer.optimizers.ledger import Ledger
+from hoptimizer.optimizers.loops import mipro_loops
+from hoptimizer.optimizers.prefetch import prefetch
 from hoptimizer.optimizers.search import Work, finished, prompt_model
+from hoptimizer.optimizers.teacher import teacher_settings
 from hoptimizer.programs import Program
 
 # DSPy summarizes the train set in so many calls, and the program in some.
@@ -56,6 +59,9 @@ class MIPROv2(Bootstrapping):
         return self.num_trials or int(recommended)
 
     def search(self, job: Job, ledger: Ledger) -> Program:
+        trainset = self.trainset(job)
+        loops = mipro_loops(self.loop(trainset), self.num_candidates, job.seed)
+        taught = prefetch(job, loops, self.metric_threshold)
         optimizer = dspy.MIPROv2(
             metric=job.objective,
             prompt_model=prompt_model(job),
@@ -73,8 +79,8 @@ class MIPROv2(Bootstrapping):
         )
         compiled = optimizer.compile(
             job.program,
-            trainset=self.trainset(job),
-            teacher=teacher(job),
+            trainset=trainset,
+            teacher=taught,
             valset=job.examples("dev"),
             num_trials=self.trials(job),
             minibatch=self.minibatch_size is not None,

@@ -1,0 +1,120 @@
+"""An OpenAI-compatible server whose answers are scripted and whose every call takes the same time.
+
+    python benchmarks/scripted_server.py QUESTIONS.jsonl [--seconds 0.1] [--right 0.25] [--seed 7]
+
+Prints its URL and serves until it is stopped; any number of calls at once. It speaks DSPy's chat layout, and does what
+a model would on the questions of the file: it thinks the sentences of a question's rationale, one a call, and a share
+of the questions, drawn by a hash, ends in the gold answer, the others in "unknown". ``GET /calls`` tells the calls so
+far.
+"""
+
+import argparse
+import asyncio
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+_OUTPUT = re.compile(r"the field `\[\[ ## (\w+) ## ]]`")
+_INPUT = re.compile(r"\[\[ ## (\w+) ## ]]\n(.*?)\n\n(?=\[\[ ## |Respond with)", re.DOTALL)
+_LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
+
+
+class ScriptedServer:
+    """Answers chat completions.
+
+    Args:
+        questions: as a data set's ``*.jsonl`` has them, by the question's text.
+        seconds: a call takes.
+        right: the share of questions that end in the gold answer.
+        seed: decides which.
+    """
+
+    def __init__(self, questions: dict[str, dict[str, Any]], seconds: float, right: float, seed: int) -> None:
+        self.questions = questions
+        self.seconds = seconds
+        self.right = right
+        self.seed = seed
+        self.calls = 0
+
+    def answer(self, field: str, inputs: dict[str, str]) -> str:
+        """The value of an output field: ``answer``, a ``thought`` of IRCoT, or a ``chain`` of thought."""
+        question = self.questions[inputs["question"]]
+        answer = question["answers"][0] if self._is_right(inputs["question"]) else "unknown"
+        if field == "answer":
+            return answer
+        facts = question["rationale"].partition(" So the answer is:")[0]
+        chain = f"{facts} So the answer is: {answer}."
+        if field == "chain":
+            return chain
+        return chain.removeprefix(inputs["thoughts"]).strip()
+
+    def _is_right(self, question: str) -> bool:
+        digest = hashlib.sha256(f"{self.seed} {question}".encode()).digest()
+        return int.from_bytes(digest[:4], "big") < self.right * 2**32
+
+    async def serve(self) -> None:
+        """Serve on a free port of this machine."""
+        server = await asyncio.start_server(self._connected, "127.0.0.1", 0, limit=2**20)
+        port = server.sockets[0].getsockname()[1]
+        print(f"http://127.0.0.1:{port}", flush=True)
+        async with server:
+            await server.serve_forever()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while head := await _head(reader):
+            end = asyncio.get_running_loop().time() + self.seconds
+            length = _LENGTH.search(head)
+            body = await reader.readexactly(int(length[1]) if length else 0)
+            if head.startswith(b"POST"):
+                reply = self._complete(json.loads(body))
+                await asyncio.sleep(end - asyncio.get_running_loop().time())
+            else:
+                reply = {"calls": self.calls}
+            content = json.dumps(reply).encode()
+            header = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+            writer.write(header.encode() + content)
+            await writer.drain()
+        writer.close()
+
+    def _complete(self, request: dict[str, Any]) -> dict[str, Any]:
+        self.calls += 1
+        prompt = request["messages"][-1]["content"]
+        field = _OUTPUT.findall(prompt)[0]
+        text = f"[[ ## {field} ## ]]\n{self.answer(field, dict(_INPUT.findall(prompt)))}\n\n[[ ## completed ## ]]"
+        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
+        usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+        return {
+            "id": f"scripted-{self.calls}",
+            "object": "chat.completion",
+            "created": 0,
+            "model": request["model"],
+            "choices": [choice],
+            "usage": usage,
+        }
+
+
+async def _head(reader: asyncio.StreamReader) -> bytes:
+    """The head of a connection's next request; empty where there is none."""
+    try:
+        return await reader.readuntil(b"\r\n\r\n")
+    except (asyncio.IncompleteReadError, ConnectionResetError):
+        return b""
+
+
+def main() -> None:
+    """Serve."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("questions", type=Path)
+    parser.add_argument("--seconds", type=float, default=0.1, help="a call takes (default: 0.1)")
+    parser.add_argument("--right", type=float, default=0.25, help="share of right answers (default: 0.25)")
+    parser.add_argument("--seed", type=int, default=7, help="which questions are answered right (default: 7)")
+    options = parser.parse_args()
+    lines = options.questions.read_text(encoding="utf-8").splitlines()
+    questions = {question["question"]: question for question in map(json.loads, lines)}
+    asyncio.run(ScriptedServer(questions, options.seconds, options.right, options.seed).serve())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""Runs of a program that are remembered, and a program that recalls them."""
+
+import asyncio
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import dspy
+
+from hoptimizer.programs import Program
+
+Demos = list[list[dspy.Example]]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a program did with a question.
+
+    Attributes:
+        prediction: its answer.
+        trace: of each call the predictor's name, the inputs and the outputs, as DSPy traces them.
+    """
+
+    prediction: dspy.Prediction
+    trace: list[tuple[str, dict[str, Any], dspy.Prediction]]
+
+
+class Runs:
+    """Runs of one program by question and demonstrations, each made once; copies of a program share them.
+
+    Args:
+        lm: the language model of the settings in which they are made; in others there are none.
+        workers: how many are under way at once.
+    """
+
+    def __init__(self, lm: dspy.LM, workers: int) -> None:
+        self._lm = lm
+        self._slots = asyncio.Semaphore(workers)
+        self._tasks: dict[str, list[tuple[Demos, asyncio.Task[Run]]]] = defaultdict(list)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "Runs":
+        return self
+
+    async def make(self, program: Program, question: str) -> Run:
+        """Run a program on a question, unless that was done or is under way.
+
+        Raises:
+            DSPyError: the run failed.
+        """
+        task = self._find(program, question)
+        if task is None:
+            task = asyncio.create_task(self._run(program, question))
+            self._tasks[question].append((_demos(program), task))
+        return await task
+
+    def recall(self, program: Program, question: str) -> Run | None:
+        """The run of a program on a question, if it was made.
+
+        Raises:
+            DSPyError: the run failed.
+        """
+        task = self._find(program, question)
+        return task.result() if task else None
+
+    def _find(self, program: Program, question: str) -> asyncio.Task[Run] | None:
+        if dspy.settings.lm is not self._lm:
+            return None
+        demos = _demos(program)
+        return next((task for shown, task in self._tasks[question] if shown == demos), None)
+
+    async def _run(self, program: Program, question: str) -> Run:
+        async with self._slots:
+            with dspy.context(trace=[]):
+                prediction = await program.acall(question=question)
+                traced = dspy.settings.trace
+        names = {id(predictor): name for name, predictor in program.named_predictors()}
+        return Run(prediction, [(names[id(predictor)], *call) for predictor, *call in traced])
+
+
+def recalling(program: Program, runs: Runs) -> Program:
+    """A copy of a program that recalls its runs where they were made, and else makes them.
+
+    DSPy's bootstrap can't tell the difference: demonstrations come from the same predictions and the same trace.
+    """
+    copy = program.deepcopy()
+    copy.runs = runs
+    # By its class and not by an attribute, which would stay bound to this copy when DSPy makes its own.
+    copy.__class__ = type(type(program).__name__, (_Recalling, type(program)), {})
+    return copy
+
+
+class _Recalling(Program):
+    runs: Runs
+
+    def forward(self, question: str) -> dspy.Prediction:
+        run = self.runs.recall(self, question)
+        if run is None:
+            return super().forward(question)
+        if dspy.settings.trace is not None:
+            dspy.settings.trace.extend((getattr(self, name), *call) for name, *call in run.trace)
+        return run.prediction
+
+
+def _demos(program: Program) -> Demos:
+    return [list(predictor.demos) for predictor in program.predictors()]
