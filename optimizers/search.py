@@ -18,6 +18,7 @@ from hoptimizer.optimizers.budget import Budget
 from hoptimizer.optimizers.job import Job, Optimizer
 from hoptimizer.optimizers.layout import LAYOUTS, choose_layout
 from hoptimizer.optimizers.ledger import Ledger
+from hoptimizer.optimizers.scoring import score
 from hoptimizer.programs import Program
 
 # Dev questions that tell what a question costs.
@@ -100,6 +101,8 @@ class Search(Optimizer):
 
     def _search(self, job: Job, ledger: Ledger) -> Program:
         laid_out = choose_layout(job, self.layouts, ledger)
+        if self.budget and not ledger.candidates:  # which may end before the first one is scored
+            score(laid_out, laid_out.program, ledger)
         try:
             return self.search(laid_out, ledger)
         except AdapterParseError as error:
