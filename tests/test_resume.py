@@ -73,7 +73,12 @@ def run_state(folder: Path, run_id: str) -> tuple[dict, mlflow.entities.Run, int
     run = client.get_run(run_id)
     path = Path(folder / run.info.artifact_uri.removeprefix("file://")) / "variant" / "program.json"
     runs = client.search_runs([run.info.experiment_id])
-    return json.loads(path.read_text()), run, len(runs)
+    candidates = [child for child in runs if child.data.tags["hop.kind"] == "candidate"]
+    return json.loads(path.read_text()), run, (len(runs) - len(candidates), sorted(map(score, candidates)))
+
+
+def score(candidate: mlflow.entities.Run) -> tuple[int, float]:
+    return int(candidate.data.tags["hop.candidate"]), candidate.data.metrics["score"]
 
 
 def test_a_killed_compile_continues_without_repeating_finished_work(fresh, tmp_path_factory):
@@ -81,7 +86,7 @@ def test_a_killed_compile_continues_without_repeating_finished_work(fresh, tmp_p
     (whole / "home").mkdir()
     (whole / "home" / "models").symlink_to(home() / "models")
     undisturbed = finish(start(whole))
-    expected, run, _ = run_state(whole, undisturbed["run_id"])
+    expected, run, scored = run_state(whole, undisturbed["run_id"])
     total = cached_calls(whole)
 
     kill_after(start(fresh), fresh, total // 3, signal.SIGKILL)
@@ -92,7 +97,7 @@ def test_a_killed_compile_continues_without_repeating_finished_work(fresh, tmp_p
     result = finish(start(fresh))
 
     state, run, runs = run_state(fresh, result["run_id"])
-    assert runs == 1, "the killed run is the one that is finished"
+    assert runs == (1, scored[1]), "the killed run is the one that is finished, and each candidate has one"
     assert run.info.status == "FINISHED"
     assert run.data.metrics["computed_lm_calls"] <= cached_calls(fresh) - finished
     assert run.data.metrics["computed_lm_calls"] < total / 2
