@@ -101,7 +101,7 @@ def timed(url: str, bench: Workbench, search: Callable[[Job], Program]) -> tuple
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             compiled = search(job)
         seconds = time.perf_counter() - start
-    demos = {name: [demo.toDict() for demo in predictor.demos] for name, predictor in compiled.named_predictors()}
+    demos = {name: compiled.dump_state()[name]["demos"] for name, _ in compiled.named_predictors()}
     return demos, seconds, _calls(url) - before
 
 
