@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +16,7 @@ from hoptimizer.eval.settings import DataSettings
 from hoptimizer.models.errors import UserError, nearest
 from hoptimizer.models.options import Options
 from hoptimizer.models.settings import LMSettings
+from hoptimizer.models.validation import explain
 from hoptimizer.optimizers import settings as optimizers
 from hoptimizer.programs import settings as programs
 from hoptimizer.retrieval.settings import RetrieverSettings
@@ -230,37 +231,6 @@ def make_config(values: Any, source: str = "") -> Config:  # noqa: ANN401 - vali
         raise UserError(source + explain(error, Config)) from None
     except UserError as error:
         raise UserError(f"{source}{error}") from None
-
-
-def explain(error: ValidationError, model: type[BaseModel], prefix: str = "") -> str:
-    """The first of pydantic's complaints as one line that names the key and what was expected."""
-    first = error.errors()[0]
-    key = prefix + ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        known = _fields_at(model, first["loc"][:-1])
-        return f"{key}: unknown key; {nearest(str(first['loc'][-1]), known)}"
-    if first["type"] == "value_error" and isinstance(cause := first.get("ctx", {}).get("error"), UserError):
-        return str(cause)
-    if key == "data" and first["type"] == "missing":
-        return "data: required: a bundled set or a folder, e.g. data=atlas"
-    got = "" if first["type"] == "missing" else f", got {first['input']!r}"
-    return f"{key}: {first['msg'][0].lower()}{first['msg'][1:]}{got}"
-
-
-def _fields_at(model: type[BaseModel], path: Sequence[int | str]) -> list[str]:
-    """Names of the fields of the model found along a path of field names."""
-    for part in path:
-        field = model.model_fields.get(str(part))
-        inner = next(_models(field.annotation), None) if field else None
-        model = inner or model
-    return list(model.model_fields)
-
-
-def _models(annotation: Any) -> Iterator[type[BaseModel]]:  # noqa: ANN401 - a type annotation
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for argument in getattr(annotation, "__args__", ()):
-        yield from _models(argument)
 
 
 def json_schema() -> dict[str, Any]:

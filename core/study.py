@@ -14,10 +14,11 @@ from omegaconf import OmegaConf
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from hoptimizer.comparison import COLUMNS
-from hoptimizer.config import Config, explain, load_config, read_mapping
+from hoptimizer.config import Config, load_config, read_mapping
 from hoptimizer.eval.dataset import load
 from hoptimizer.eval.metrics import METRICS
 from hoptimizer.models.errors import UserError, nearest
+from hoptimizer.models.validation import explain
 from hoptimizer.programs.record import COUNTS
 
 NAME = "name"  # the axis along which named cells differ

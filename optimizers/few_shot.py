@@ -1,5 +1,6 @@
 """Demonstrations from annotations, and from the runs of a teacher."""
 
+import math
 import random
 from dataclasses import dataclass
 from typing import Annotated
@@ -11,7 +12,7 @@ from hoptimizer.optimizers.annotate import annotate
 from hoptimizer.optimizers.job import Job
 from hoptimizer.optimizers.ledger import Ledger
 from hoptimizer.optimizers.loops import Loop
-from hoptimizer.optimizers.prefetch import prefetch
+from hoptimizer.optimizers.prefetch import WAVE, prefetch
 from hoptimizer.optimizers.search import Search, Work, finished
 from hoptimizer.optimizers.teacher import teacher_settings
 from hoptimizer.programs import Program
@@ -101,5 +102,6 @@ class BootstrapFewShot(Bootstrapping):
 
 
 def bootstrap_runs(optimizer: Bootstrapping, job: Job) -> int:
-    """Runs of the teacher in one bootstrap, if one in four scores well."""
-    return min(len(job.trainset), 4 * optimizer.max_bootstrapped_demos)
+    """Runs of the teacher in one bootstrap, if one in four scores well; they are made in waves."""
+    waves = math.ceil(4 * optimizer.max_bootstrapped_demos / WAVE)
+    return min(len(job.trainset), waves * WAVE)

@@ -2,10 +2,11 @@
 
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, SerializeAsAny
+from pydantic import BeforeValidator, SerializeAsAny, ValidationError
 
 from hoptimizer.models.errors import UserError
 from hoptimizer.models.options import Options
+from hoptimizer.models.validation import explain
 from hoptimizer.optimizers.job import Optimizer
 
 
@@ -17,7 +18,12 @@ def _validated(section: Any) -> Options:  # noqa: ANN401 - whatever the config h
     options = {"name": section} if isinstance(section, str) else section
     if not isinstance(options, dict) or not isinstance(options.get("name"), str):
         raise UserError(f"optimizer: expected an optimizer's name, or a mapping with it, got {section!r}")
-    return settings_model(options["name"]).model_validate(options)
+    name = options["name"]
+    model = settings_model(name)
+    try:
+        return model.model_validate(options)
+    except ValidationError as error:
+        raise UserError(f"optimizer: {explain(error, model, prefix=f'{name}.')}") from None
 
 
 InnerOptions = Annotated[SerializeAsAny[Options], BeforeValidator(_validated)]
