@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import dspy
 from dspy.utils.exceptions import DSPyError
 
+from hoptimizer.models.errors import UserError
 from hoptimizer.optimizers.job import Job
 from hoptimizer.optimizers.loops import Loop
 from hoptimizer.optimizers.recall import Runs, recalling
@@ -39,11 +40,15 @@ def prefetch(job: Job, loops: Sequence[Loop], threshold: float) -> Program:
 
     Returns:
         the optimizer's ``teacher``, which remembers its runs; others it makes when it is asked.
+
+    Raises:
+        UserError: none of its runs had outputs that could all be parsed.
     """
     taught = teacher(job)
     with dspy.context(**teacher_settings(job)):
         runs = Runs(dspy.settings.lm, job.workers)
         asyncio.run(_all_waves(taught, job, loops, threshold, runs))
+        _check(runs, 1)
     return recalling(taught, runs)
 
 
@@ -64,12 +69,22 @@ async def _waves(taught: Program, job: Job, loop: Loop, threshold: float, runs: 
             if not running:
                 return
             done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            _check(runs, WAVE)
             failed += (await asyncio.gather(*done)).count(False)
     finally:
         # Nobody wants the answers of a compile that was stopped.
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+
+
+def _check(runs: Runs, least: int) -> None:
+    """Give a teacher up that has never kept to the format, if it was asked so often."""
+    if len(runs.made) >= least and not any(runs.made):
+        raise UserError(
+            f"the teacher {dspy.settings.lm.model} can't keep to the format: in each of {len(runs.made)} runs "
+            "an output could not be parsed; name another lm.teacher, or lm.default.adapter=json"
+        )
 
 
 async def _succeeds(taught: Program, example: dspy.Example, job: Job, threshold: float, runs: Runs) -> bool:

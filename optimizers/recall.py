@@ -68,6 +68,15 @@ class Runs:
         demos = _demos(program)
         return next((task for shown, task in self._tasks[question] if shown == demos), None)
 
+    @property
+    def made(self) -> list[bool]:
+        """Of each run that is over, whether all of its outputs could be parsed."""
+        tasks = [task for some in self._tasks.values() for _, task in some if task.done()]
+        return [
+            task.exception() is None and not any(record.failure for record in task.result().prediction.steps)
+            for task in tasks
+        ]
+
     async def _run(self, program: Program, question: str) -> Run:
         async with self._slots:
             with dspy.context(trace=[]):

@@ -131,9 +131,10 @@ class Search(Optimizer):
     def _reporter(self, job: Job, ledger: Ledger, whole: Spent) -> Callable[[Spent], None]:
         """Tells of the calls that were made, of those that are to be, and of the best score."""
         total = whole.calls
-        if self.budget and self.budget.lm_calls is not None:
-            total = min(total, self.budget.lm_calls)
-        stage = f"searching, about {total:,} calls"
+        stage = f"searching: about {_told(whole)}"
+        if self.budget:
+            total = min(total, self.budget.lm_calls or total)
+            stage += f"; at most {self.budget}"
         last = 0.0
 
         def told(spent: Spent) -> None:
@@ -148,6 +149,11 @@ class Search(Optimizer):
             )
 
         return told
+
+
+def _told(whole: Spent) -> str:
+    tokens = whole.prompt_tokens + whole.written_tokens
+    return f"{whole.calls:,} calls, {tokens:,} tokens" + (f", ${whole.usd:.2f}" if whole.usd else "")
 
 
 def _scaled(before: Spent, after: Spent, by: float, more: int = 0) -> Spent:

@@ -229,3 +229,12 @@ def test_members_of_an_ensemble_vote(run):
     assert len(program.members) == 3
     states = [candidate.state for candidate in told["candidates"]]
     assert all(member.dump_state() in states for member in program.members)
+
+
+def test_a_teacher_that_can_not_be_parsed_is_said(run):
+    engine = ScriptedEngine(lambda field, inputs, prompt: "")
+    engine.answer = lambda request, plain=engine.answer: replace(
+        plain(request), message=dspy.lm15.Message.assistant("no fields at all")
+    )
+    with pytest.raises(UserError, match=r"scripted/teacher can't keep to the format: in each of \d+ runs"):
+        run("bootstrap_few_shot", teacher_lm=engine.lm("scripted/teacher", temperature=0.0))
