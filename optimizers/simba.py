@@ -1,7 +1,6 @@
 """Demonstrations and rules from questions on which the program's runs differ."""
 
 import threading
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -64,15 +63,20 @@ class SIMBA(Search):
             temperature_for_candidates=self.temperature_for_candidates,
         )
         with dspy.context(callbacks=[*dspy.settings.callbacks, runs]):
-            return finished(job, optimizer.compile(job.program, trainset=job.examples("train"), seed=job.seed))
+            compiled = optimizer.compile(job.program, trainset=job.examples("train"), seed=job.seed)
+        runs.tell()
+        return finished(job, compiled)
 
 
 class _Runs(BaseCallback):
     """Tells the ledger of candidates: SIMBA scores runs one by one, and tells DSPy's callbacks of no evaluation.
 
+    It evaluates all candidates of a step at once. They are told of in an order of their own when the next step begins,
+    so that it does not matter which of them was ready first.
+
     Args:
         objective: scores a run.
-        ledger: is told of a candidate when it was run on so many questions.
+        ledger: is told of candidates that were run on so many questions.
         sizes: of a minibatch, and of the train set.
     """
 
@@ -80,13 +84,17 @@ class _Runs(BaseCallback):
         self._objective, self._ledger, self._sizes = objective, ledger, sizes
         self._running: dict[str, dict[str, Any]] = {}
         self._made: dict[int, tuple[dspy.Prediction, dict[str, Any]]] = {}
-        self._scores: dict[str, dict[str, float]] = defaultdict(dict)
+        self._candidates: dict[str, tuple[dict[str, Any], dict[str, float]]] = {}
         self._lock = threading.Lock()
 
     def on_module_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:  # noqa: ANN401 - DSPy's hook
         """A program starts on a question."""
-        # Runs that are sampled from a language model of their own are no measure of the program.
-        if isinstance(instance, Program) and not any(predictor.lm for predictor in instance.predictors()):
+        if not isinstance(instance, Program):
+            return
+        if any(predictor.lm for predictor in instance.predictors()):
+            # A step begins with runs that are sampled, from language models of their own; they measure no program.
+            self.tell()
+        else:
             self._running[call_id] = instance.dump_state()
 
     def on_module_end(self, call_id: str, outputs: Any | None, exception: BaseException | None = None) -> None:  # noqa: ANN401 - DSPy's hook
@@ -99,13 +107,14 @@ class _Runs(BaseCallback):
         score = self._objective(example, prediction, trace)
         _, state = self._made.pop(id(prediction), (None, None))
         if state:
-            self._score(state, example.id, score)
+            with self._lock:
+                _, scores = self._candidates.setdefault(str(state), (state, {}))
+                scores[example.id] = score
         return score
 
-    def _score(self, state: dict[str, Any], question: str, score: float) -> None:
+    def tell(self) -> None:
+        """Tell of those that were run on a whole minibatch, or on all questions."""
         with self._lock:
-            scores = self._scores[str(state)]
-            scores[question] = score
-            n, mean = len(scores), sum(scores.values()) / len(scores)
-        if n in self._sizes:
-            self._ledger.add(state, mean, n)
+            for _, (state, scores) in sorted(self._candidates.items()):
+                if len(scores) in self._sizes:
+                    self._ledger.add(state, sum(scores[id] for id in sorted(scores)) / len(scores), len(scores))
