@@ -80,7 +80,10 @@ class HotpotItem(Published):
         return "".join(sentences)
 
     def convert(self, pool: Pool, decomposition: Decomposition | None) -> Question:
-        """The item as a question; its hops and rationale are the decomposition's, where there is one."""
+        """The item as a question; its hops and rationale are the decomposition's, where there is one.
+
+        Without one, the rationale is made of the supporting sentences.
+        """
         ids: dict[str, str] = {}
         for title, sentences in self.context:
             if id := pool(title, self.join(sentences)):
@@ -93,9 +96,21 @@ class HotpotItem(Published):
             answers=[self.answer],
             passages=list(gold.values()),
             hops=self.hops(gold, decomposition.qa_pairs if decomposition else []),
-            rationale=decomposition.explanation if decomposition else None,
+            rationale=decomposition.explanation if decomposition else self.facts(),
             type=self.type,
         )
+
+    def facts(self) -> str:
+        """The supporting sentences, each after its paragraph's title, and the answer.
+
+        The published order says nothing about the chain. It begins with a paragraph that the question names, and ends
+        with one that has the answer.
+        """
+        texts = {(title, number): text for title, some in self.context for number, text in enumerate(some)}
+        places = [(title.strip(), number) for title, number in self.supporting_facts]
+        found = [(title, texts[title, number].strip()) for title, number in places if (title, number) in texts]
+        found.sort(key=lambda fact: (fact[0].lower() not in self.question.lower(), self.answer in fact[1]))
+        return " ".join([*(f"{title}: {text}" for title, text in found if text), f"So the answer is: {self.answer}."])
 
     def hops(self, gold: dict[str, str], pairs: list[QaPair]) -> list[Hop]:
         """The chain, where it is known.

@@ -79,6 +79,10 @@ def test_hotpotqa_keeps_answer_type_and_the_supporting_paragraphs_in_order(tmp_p
     assert question.answers == ["Lyon"]
     assert question.type == "bridge"
     assert question.hops == []
+    assert question.rationale == (
+        "The Bridge: Ines Moreau designed it. Ines Moreau (engineer): Ines Moreau was born in Lyon. "
+        "So the answer is: Lyon."
+    ), "from what the question names to what has the answer"
     assert [corpus[id].title for id in question.passages] == ["Ines Moreau (engineer)", "The Bridge"]
     assert corpus[question.passages[1]].text == "The bridge is of steel. Ines Moreau designed it."
     assert len(corpus) == 3
@@ -91,7 +95,7 @@ def test_2wiki_takes_hops_from_its_triples(tmp_path: Path):
         ("What is the designer of The Bridge?", "Ines Moreau", bridge),
         ("What is the place of birth of Inès Moreau?", "Lyon", moreau),
     ]
-    assert question.rationale is None
+    assert question.rationale.endswith("So the answer is: Lyon.")
 
 
 def test_2wiki_takes_questions_of_hops_and_rationale_from_the_decompositions(tmp_path: Path):
