@@ -1,4 +1,4 @@
-"""The candidates of a search as MLflow runs under the compile's own."""
+"""What a compile tells as it goes: its candidates as MLflow runs under its own, its figures, and what it costs."""
 
 import json
 import time
@@ -19,15 +19,21 @@ _TEXT_LENGTH = 500
 class SearchLog:
     """Keeps every candidate of a compile, with its score, instructions and demonstrations, and the best score so far.
 
+    It may be told from any thread, where MLflow would not know the active run.
+
     A compile that was killed scores its first candidates anew, from its cache: those have their runs already.
 
     Args:
         client: of the store.
         run: the compile's.
+
+    Attributes:
+        costs: ``estimate`` and ``spent``, as far as they are known.
     """
 
     def __init__(self, client: MlflowClient, run: Run) -> None:
         self._client, self._run = client, run
+        self.costs: dict[str, dict[str, float]] = {}
         found = client.search_runs(
             [run.info.experiment_id],
             f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{run.info.run_id}' and tags.`hop.kind` = '{KIND}'",
@@ -67,6 +73,19 @@ class SearchLog:
         run = self._client.create_run(self._run.info.experiment_id, tags=tags)
         self._client.log_batch(run.info.run_id, params=_params(_shown(state)))
         return run.info.run_id
+
+    def tell(self, of: str, figures: Mapping[str, float], update: int) -> None:
+        """Keep figures as curves over the updates.
+
+        Args:
+            of: what they are of; ``estimate`` and ``spent`` are the costs.
+            figures: by name.
+            update: of a training, or calls so far.
+        """
+        if of in ("estimate", "spent"):
+            self.costs[of] = dict(figures)
+        values = {f"{of}/{name}": value for name, value in figures.items()}
+        self._client.log_batch(self._run.info.run_id, metrics=_metrics(values, update), synchronous=of in self.costs)
 
     def settle(self, settings: Mapping[str, Any]) -> None:
         """Keep the settings that an optimizer runs with, as parameters of the compile's run; the first of a name."""

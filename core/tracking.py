@@ -246,10 +246,6 @@ class Tracker:
         """Log one figure of the active run."""
         mlflow.log_metric(name, value)
 
-    def log_training(self, name: str, figures: Mapping[str, float], update: int) -> None:
-        """Log figures of a training of the active run, as curves over its updates; they are there while it goes on."""
-        mlflow.log_metrics({f"{name}/{key}": value for key, value in figures.items()}, step=update, synchronous=False)
-
     def tag(self, name: str, value: str) -> None:
         """Set a tag of the active run."""
         mlflow.set_tag(_PREFIX + name, value)

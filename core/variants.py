@@ -22,7 +22,7 @@ from hoptimizer.models.home import home
 from hoptimizer.models.lm import is_local, is_tuned
 from hoptimizer.models.settings import LOCAL
 from hoptimizer.models.small_model import SmallModel
-from hoptimizer.optimizers import Job
+from hoptimizer.optimizers import Job, Optimizer
 from hoptimizer.programs import Ensemble, Program
 from hoptimizer.report import Report, silent
 from hoptimizer.tracking import VARIANT, Tracker
@@ -97,9 +97,8 @@ def compile_variant(
             start from holds another program.
     """
     bench = Workbench(config, report)
-    trainset = bench.data.split("train")
-    devset = bench.data.split("dev")
-    scored = bench.data.split(split)
+    trainset, scored = bench.data.split("train"), bench.data.split(split)
+    bench.data.split("dev")  # that there is none is said before a run is made
     name = name or f"{config.program.name} {config.optimizer.name}"
     fingerprint = fingerprint or f"{config.digest} {split}{' from ' + run_id if run_id else ''}"
     tracker = Tracker(config.tracking.uri, config.experiment)
@@ -113,58 +112,68 @@ def compile_variant(
         tracker.log_questions(bench.data, split, scored)
         program = _program(bench, tracker, run_id, state)
         log = SearchLog(tracker.client, tracker.get(run.info.run_id))
-        costs: dict[str, dict[str, float]] = {}
-
-        def logged(of: str, figures: Mapping[str, float], update: int) -> None:
-            tracker.log_training(of, figures, update)
-            if of in ("estimate", "spent"):
-                costs[of] = dict(figures)
-
         log.settle({f"lm_of.{step}": lm.model for step, lm in program.language_models().items()})
+        job = _job(bench, program, folder, log)
         optimizer = bench.optimizer()
-        job = Job(
-            program=program,
-            trainset=trainset,
-            devset=devset,
-            corpus=bench.data.corpus,
-            objective=replace(config.objective, judge=bench.judge),
-            teacher_lm=bench.lms.get("teacher"),
-            reflection_lm=bench.lms.get("reflection"),
-            seed=config.seed,
-            workers=config.workers,
-            folder=folder,
-            report=report,
-            log=logged,
-            record=log.record,
-            settle=log.settle,
-        )
         optimizer.check(job)
         before = None
         if score_before:
             before = _evaluate(bench, program, scored, f"{config.program.name} {_state(run_id)} on {split}")
             tracker.log_evaluation(before, split, "before")
         report(f"compiling {config.program.name} by {config.optimizer.name}", 0, 0, "")
-        meter = Meter(lambda _: False)
-        with _quiet(), dspy.context(meter=meter):
-            compiled = optimizer.compile(job)
-        if "spent" not in costs:
-            logged("spent", asdict(meter.spent), meter.spent.calls)
-        log.crown(compiled.dump_state())
+        compiled = _compiled(optimizer, job, log)
         after = _evaluate(bench, compiled, scored, f"{config.program.name} compiled on {split}")
         tracker.log_evaluation(after, split, "after")
-        small, tuned = _small_models(compiled), _tuned_lms(compiled)
-        folders = {f"steps/{step}": model.folder for step, model in small.items()}
-        folders |= {f"lm/{folder.name}": folder for folder in map(_folder, tuned)}
-        steps = _log_steps(tracker, small)
-        tracker.log_files(job.folder.glob("*.jsonl"), "examples")
-        tracker.log_program(compiled, folders)
-        # A compile that is continued computes only what its first part did not.
-        tracker.log_metric("computed_lm_calls", dspy.cache.computed)
-        tracker.log_model(config, compiled, folders)
-    for lm in tuned:
+        steps = _keep(tracker, config, compiled, job)
+    for lm in _tuned_lms(compiled):
         lm.kill()  # the next cell of a study may need the memory
-    shutil.rmtree(job.folder, ignore_errors=True)  # what it held is in the run
-    return Variant(run.info.run_id, config, True, split, after, before, steps, costs)
+    shutil.rmtree(folder, ignore_errors=True)  # what it held is in the run
+    return Variant(run.info.run_id, config, True, split, after, before, steps, log.costs)
+
+
+def _job(bench: Workbench, program: Program, folder: Path, log: SearchLog) -> Job:
+    config = bench.config
+    return Job(
+        program=program,
+        trainset=bench.data.split("train"),
+        devset=bench.data.split("dev"),
+        corpus=bench.data.corpus,
+        objective=replace(config.objective, judge=bench.judge),
+        teacher_lm=bench.lms.get("teacher"),
+        reflection_lm=bench.lms.get("reflection"),
+        seed=config.seed,
+        workers=config.workers,
+        folder=folder,
+        report=bench.report,
+        log=log.tell,
+        record=log.record,
+        settle=log.settle,
+    )
+
+
+def _compiled(optimizer: Optimizer, job: Job, log: SearchLog) -> Program:
+    """The compiled program, and what it took in the log."""
+    meter = Meter(lambda _: False)
+    with _quiet(), dspy.context(meter=meter):
+        compiled = optimizer.compile(job)
+    if "spent" not in log.costs:  # searches have a meter of their own
+        log.tell("spent", asdict(meter.spent), meter.spent.calls)
+    log.crown(compiled.dump_state())
+    return compiled
+
+
+def _keep(tracker: Tracker, config: Config, compiled: Program, job: Job) -> dict[str, dict[str, float]]:
+    """Put a compiled program into the active run; how well its small models do, by the step."""
+    small = _small_models(compiled)
+    folders = {f"steps/{step}": model.folder for step, model in small.items()}
+    folders |= {f"lm/{folder.name}": folder for folder in map(_folder, _tuned_lms(compiled))}
+    steps = _log_steps(tracker, small)
+    tracker.log_files(job.folder.glob("*.jsonl"), "examples")
+    tracker.log_program(compiled, folders)
+    # A compile that is continued computes only what its first part did not.
+    tracker.log_metric("computed_lm_calls", dspy.cache.computed)
+    tracker.log_model(config, compiled, folders)
+    return steps
 
 
 def evaluate_variant(
