@@ -1,10 +1,12 @@
 """Optimizers one after the other, prompts and weights in turn (Soylu et al., 2024)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
+from hoptimizer.models.calls import Stopped
 from hoptimizer.models.errors import UserError
 from hoptimizer.models.settings import Layout
 from hoptimizer.optimizers.inner import InnerOptions, built
@@ -42,8 +44,20 @@ class BetterTogether(Search):
     def search(self, job: Job, ledger: Ledger) -> Program:
         program = job.program
         scored = [(score(job, program, ledger), program)]
-        for number, options in enumerate(self.strategy, 1):
-            part = replace(job, program=program, folder=job.folder / f"{number}-{options.name}")
-            program = built(options).compile(part)
-            scored.append((score(job, program, ledger), program))
+        try:
+            for number, options in enumerate(self.strategy, 1):
+                part = replace(job, program=program, folder=job.folder / f"{number}-{options.name}")
+                program = built(options).compile(part)
+                scored.append((score(job, program, ledger), program))
+        except Stopped:
+            # The best may be a candidate of the optimizer that was stopped, on the language models of its program.
+            if ledger.error:
+                raise
+            if ledger.best and _lms(ledger.best.state) == _lms(program.dump_state()):
+                return ledger.restored(program)
         return max(scored, key=lambda pair: pair[0])[1]
+
+
+def _lms(state: Mapping[str, Any]) -> Any:  # noqa: ANN401 - compared alone
+    """The fine-tuned language models of a state."""
+    return state["program"].get("lms")
