@@ -18,7 +18,7 @@ from hoptimizer.optimizers.training_loop import Masters, Report, Training, remov
 
 CARD = "finetuned.json"
 # Tokens of one forward and backward pass. What it keeps of each for the way back takes 1 MB of a small model's memory.
-PASS_TOKENS = 4096
+PASS_TOKENS = 2048
 
 
 def train_lm(
