@@ -1,0 +1,83 @@
+"""A compile's candidates, figures and settings in a real MLflow store."""
+
+import mlflow
+import pytest
+
+from hoptimizer.candidates import SearchLog
+from hoptimizer.models.calls import Spent
+from hoptimizer.optimizers.ledger import Candidate
+
+
+def state(instructions: str) -> dict:
+    return {
+        "reader": {"signature": {"instructions": instructions}, "demos": [{"question": "?"}]},
+        "program": {"layout": "plain"},
+    }
+
+
+def candidate(number: int, score: float, calls: int, n: int = 8) -> Candidate:
+    return Candidate(number, state(f"Instructions {number}."), score, n, 0, Spent(calls=calls, seconds=1.5))
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory):
+    return mlflow.MlflowClient(f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db")
+
+
+@pytest.fixture
+def run(client, tmp_path):
+    experiment = client.create_experiment(tmp_path.name, artifact_location=str(tmp_path))
+    return client.create_run(experiment)
+
+
+def children(client, run):
+    found = client.search_runs(
+        [run.info.experiment_id], "tags.`hop.kind` = 'candidate'", order_by=["tags.hop.candidate"]
+    )
+    assert all(child.data.tags["mlflow.parentRunId"] == run.info.run_id for child in found)
+    return found
+
+
+def test_each_candidate_is_a_run_with_its_score_instructions_and_demonstrations(client, run):
+    log = SearchLog(client, run)
+    for one in (candidate(0, 0.25, 8), candidate(1, 0.5, 16), candidate(2, 0.375, 24)):
+        log.record(one)
+    log.crown(state("Instructions 1."))
+
+    first, second, third = children(client, run)
+    assert second.data.metrics == {
+        "score": 0.5, "n": 8, "failures": 0, "spent/calls": 16, "spent/seconds": 1.5
+    }  # fmt: skip
+    assert second.data.params == {"reader.instructions": "Instructions 1.", "reader.demos": "1", "layout": "plain"}
+    assert [artifact.path for artifact in client.list_artifacts(second.info.run_id)] == ["program.json"]
+    assert [child.data.tags.get("hop.winner") for child in (first, second, third)] == [None, "true", None]
+    assert client.get_run(run.info.run_id).data.tags["hop.winner"] == "1"
+    best = client.get_metric_history(run.info.run_id, "search/best_of_8")
+    assert [(point.step, point.value) for point in best] == [(8, 0.25), (16, 0.5), (24, 0.5)]
+
+
+def test_a_compile_that_is_continued_finds_its_candidates_again(client, run):
+    SearchLog(client, run).record(candidate(0, 0.25, 8))
+    again = SearchLog(client, client.get_run(run.info.run_id))
+    again.record(candidate(0, 0.25, 8))
+    again.record(candidate(0, 0.3, 30, n=20))
+    (child,) = children(client, run)
+    assert child.data.metrics["score"] == 0.3
+    assert child.data.metrics["n"] == 20
+    assert len(client.get_metric_history(run.info.run_id, "search/score")) == 2
+
+
+def test_the_first_value_of_a_setting_is_kept(client, run):
+    log = SearchLog(client, run)
+    log.settle({"MIPROv2.seed": 7})
+    log.settle({"MIPROv2.seed": 8, "MIPROv2.num_trials": 3})
+    SearchLog(client, client.get_run(run.info.run_id)).settle({"MIPROv2.seed": 9})
+    assert client.get_run(run.info.run_id).data.params == {"MIPROv2.seed": "7", "MIPROv2.num_trials": "3"}
+
+
+def test_costs_are_metrics_and_at_hand(client, run):
+    log = SearchLog(client, run)
+    log.tell("estimate", {"calls": 100.0}, 0)
+    log.tell("spent", {"calls": 80.0}, 80)
+    assert log.costs == {"estimate": {"calls": 100.0}, "spent": {"calls": 80.0}}
+    assert client.get_run(run.info.run_id).data.metrics == {"estimate/calls": 100.0, "spent/calls": 80.0}
