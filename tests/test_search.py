@@ -14,7 +14,8 @@ from hoptimizer.eval.question import Hop, Question
 from hoptimizer.models.calls import CallCache
 from hoptimizer.models.errors import UserError
 from hoptimizer.optimizers import Job, build_optimizer, settings_model
-from hoptimizer.programs import RAG
+from hoptimizer.optimizers.feedback import Feedback
+from hoptimizer.programs import RAG, StepRecord
 from hoptimizer.retrieval import Corpus
 from hoptimizer.signatures import Read
 
@@ -238,3 +239,23 @@ def test_a_teacher_that_can_not_be_parsed_is_said(run):
     )
     with pytest.raises(UserError, match=r"scripted/teacher can't keep to the format: in each of \d+ runs"):
         run("bootstrap_few_shot", teacher_lm=engine.lm("scripted/teacher", temperature=0.0))
+
+
+def test_gepa_is_told_where_a_run_went_wrong():
+    objective, corpus = Objective.parse("em"), Corpus([GOLD, OTHER])
+    steps = [
+        StepRecord("retrieve", "retrieval", {"query": "Question 1?"}, {"passages": ["other"]}),
+        StepRecord("reason", "lm", {}, {"thought": "Nothing is known."}, calls=1),
+        StepRecord("relevance", "lm", {"passage": "other"}, {"relevant": "yes"}, calls=1),
+        StepRecord("reader", "lm", {"context": ["other"]}, {"answer": "wrong"}, calls=1),
+    ]
+    prediction = dspy.Prediction(answer="wrong", passages=[OTHER], steps=steps)
+    feedback = Feedback(objective, corpus)
+    example = QUESTIONS[1].to_dspy()
+    assert feedback(example, prediction) == 0.0
+    told = {step: feedback(example, prediction, None, step, None) for step in ("reason", "relevance", "reader")}
+    assert all(one.score == 0.0 for one in told.values())
+    assert all("No search found 'Gold', which says: Hop 1? answer 1" in one.feedback for one in told.values())
+    assert "leaves the right chain at hop 1 of 1: Hop 1? answer 1" in told["reason"].feedback
+    assert "'Other' was judged relevant, and does not support the answer" in told["relevance"].feedback
+    assert "The reader saw 1 passages, among them 0 of the 1 that support the answer: none." in told["reader"].feedback
