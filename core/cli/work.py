@@ -22,6 +22,8 @@ def compile_command(words: Words = None, run: Run = None, split: Split = "dev", 
 
         hop compile my.yaml lm.default=openai/gpt-4o-mini optimizer.max_bootstrapped_demos=2
 
+        hop compile my.yaml optimizer=miprov2 optimizer.budget.lm_calls=2000
+
         hop compile --run 1f2e3d optimizer=distill
     """
     from hoptimizer.cli import tables
