@@ -1,5 +1,6 @@
 """The conversations that a language model is fine-tuned on."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import Any
@@ -79,7 +80,8 @@ def bootstrapped(job: Job, steps: Collection[str], layout: Layout, threshold: fl
             trace = dspy.settings.trace
         if any(record.failure for record in prediction.steps):
             return []
-        if job.objective(question.to_dspy(), prediction) < threshold:
+        # In a thread: a judge may have to be asked.
+        if await asyncio.to_thread(job.objective, question.to_dspy(), prediction) < threshold:
             return []
         return [
             Taken(step, inputs, {name: outputs[name] for name in predictor.signature.output_fields})

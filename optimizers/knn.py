@@ -68,7 +68,8 @@ class KNNFewShot(Bootstrapping):
             except DSPyError:
                 return annotated
             trace = dspy.settings.trace
-            if job.objective(example, prediction, trace) < self.metric_threshold:
+            # In a thread: a judge may have to be asked.
+            if await asyncio.to_thread(job.objective, example, prediction, trace) < self.metric_threshold:
                 return annotated
         names = {id(predictor): name for name, predictor in program.named_predictors()}
         calls: dict[str, list[dict[str, Any]]] = {}
