@@ -7,7 +7,6 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from hoptimizer.models.calls import Stopped
-from hoptimizer.models.errors import UserError
 from hoptimizer.models.settings import Layout
 from hoptimizer.optimizers.inner import InnerOptions, built
 from hoptimizer.optimizers.job import Job
@@ -31,10 +30,7 @@ class BetterTogether(Search):
     def check(self, job: Job) -> None:
         super().check(job)
         for options in self.strategy:
-            part = built(options)
-            if isinstance(part, Search) and part.budget:
-                raise UserError(f"optimizer.strategy: {options.name} has a budget; give one for all, optimizer.budget")
-            part.check(job)
+            built(options).check(job)
 
     def work(self, job: Job) -> Work:
         parts = [part.work(job) for part in map(built, self.strategy) if isinstance(part, Search)]

@@ -29,19 +29,16 @@ class Budget(BaseModel):
 
     def ends(self, spent: Spent) -> bool:
         """Whether nothing more may be spent."""
-        return (
-            (self.lm_calls is not None and spent.calls >= self.lm_calls)
-            or (self.minutes is not None and spent.seconds >= 60 * self.minutes)
-            or (self.usd is not None and spent.usd >= self.usd)
-        )
+        return any(used >= limit for used, limit in self._limits(spent))
 
     def covers(self, spent: Spent) -> bool:
         """Whether so much may be spent."""
-        return not (
-            (self.lm_calls is not None and spent.calls > self.lm_calls)
-            or (self.minutes is not None and spent.seconds > 60 * self.minutes)
-            or (self.usd is not None and spent.usd > self.usd)
-        )
+        return all(used <= limit for used, limit in self._limits(spent))
+
+    def _limits(self, spent: Spent) -> list[tuple[float, float]]:
+        """What was used of each thing that has a limit, and the limit."""
+        limits = [(spent.calls, self.lm_calls), (spent.seconds / 60, self.minutes), (spent.usd, self.usd)]
+        return [(used, limit) for used, limit in limits if limit is not None]
 
     def __str__(self) -> str:
         parts = [

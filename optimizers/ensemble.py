@@ -30,16 +30,16 @@ class EnsembleSearch(Search):
 
     def check(self, job: Job) -> None:
         super().check(job)
-        if not isinstance(optimizer := built(self.of), Search):
-            raise UserError(f"optimizer.of: {self.of.name} makes one program, and no candidates; take another")
-        optimizer.check(job)
+        self._inner().check(job)
 
     def work(self, job: Job) -> Work:
-        optimizer = built(self.of)
-        if not isinstance(optimizer, Search):
-            raise TypeError(f"{self.of.name} makes no candidates")
-        return optimizer.work(job)
+        return self._inner().work(job)
 
     def search(self, job: Job, ledger: Ledger) -> Program:
-        built(self.of).compile(job)
+        self._inner().compile(job)
         return Ensemble([ledger.restored(job.program, candidate) for candidate in ledger.ranking[: self.size]])
+
+    def _inner(self) -> Search:
+        if not isinstance(optimizer := built(self.of), Search):
+            raise UserError(f"optimizer.of: {self.of.name} makes one program, and no candidates; take another")
+        return optimizer

@@ -3,7 +3,7 @@
 import math
 import random
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import dspy
 from pydantic import Field
@@ -80,28 +80,31 @@ class Bootstrapping(Demonstrating):
         """One bootstrap by DSPy."""
         return Loop(trainset, self.max_bootstrapped_demos, self.max_labeled_demos)
 
+    def options(self, job: Job) -> dict[str, Any]:
+        """What all of DSPy's bootstrapping optimizers are constructed with."""
+        return {
+            "metric": job.objective,
+            "metric_threshold": self.metric_threshold,
+            "teacher_settings": teacher_settings(job),
+            "max_bootstrapped_demos": self.max_bootstrapped_demos,
+            "max_labeled_demos": self.max_labeled_demos,
+        }
+
+    def bootstrap_runs(self, job: Job) -> int:
+        """Runs of the teacher in one bootstrap, if one in four scores well; they are made in waves."""
+        waves = math.ceil(4 * self.max_bootstrapped_demos / WAVE)
+        return min(len(job.trainset), waves * WAVE)
+
 
 @dataclass(frozen=True, kw_only=True)
 class BootstrapFewShot(Bootstrapping):
     """Demonstrations from the runs of a teacher that scored well (``dspy.BootstrapFewShot``)."""
 
     def work(self, job: Job) -> Work:
-        return Work(runs=bootstrap_runs(self, job))
+        return Work(runs=self.bootstrap_runs(job))
 
     def search(self, job: Job, ledger: Ledger) -> Program:
         trainset = self.trainset(job)
         taught = prefetch(job, [self.loop(trainset)], self.metric_threshold)
-        optimizer = dspy.BootstrapFewShot(
-            metric=job.objective,
-            metric_threshold=self.metric_threshold,
-            teacher_settings=teacher_settings(job),
-            max_bootstrapped_demos=self.max_bootstrapped_demos,
-            max_labeled_demos=self.max_labeled_demos,
-        )
+        optimizer = dspy.BootstrapFewShot(**self.options(job))
         return finished(job, optimizer.compile(job.program, teacher=taught, trainset=trainset))
-
-
-def bootstrap_runs(optimizer: Bootstrapping, job: Job) -> int:
-    """Runs of the teacher in one bootstrap, if one in four scores well; they are made in waves."""
-    waves = math.ceil(4 * optimizer.max_bootstrapped_demos / WAVE)
-    return min(len(job.trainset), waves * WAVE)

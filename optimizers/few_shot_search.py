@@ -5,13 +5,12 @@ from typing import Any
 
 import dspy
 
-from hoptimizer.optimizers.few_shot import Bootstrapping, Count, Positive, bootstrap_runs
+from hoptimizer.optimizers.few_shot import Bootstrapping, Count, Positive
 from hoptimizer.optimizers.job import Job
 from hoptimizer.optimizers.ledger import Ledger
 from hoptimizer.optimizers.loops import random_search_loops
 from hoptimizer.optimizers.prefetch import prefetch
 from hoptimizer.optimizers.search import Work, finished
-from hoptimizer.optimizers.teacher import teacher_settings
 from hoptimizer.programs import Program
 
 
@@ -30,18 +29,14 @@ class BootstrapRandomSearch(Bootstrapping):
 
     def work(self, job: Job) -> Work:
         bootstraps = self.num_candidate_programs + 1
-        return Work(runs=bootstraps * bootstrap_runs(self, job) + (bootstraps + 2) * len(job.devset))
+        return Work(runs=bootstraps * self.bootstrap_runs(job) + (bootstraps + 2) * len(job.devset))
 
     def search(self, job: Job, ledger: Ledger) -> Program:
         trainset = self.trainset(job)
         loops = random_search_loops(self.loop(trainset), self.num_candidate_programs)
         taught = prefetch(job, loops, self.metric_threshold)
         optimizer = dspy.BootstrapFewShotWithRandomSearch(
-            metric=job.objective,
-            metric_threshold=self.metric_threshold,
-            teacher_settings=teacher_settings(job),
-            max_bootstrapped_demos=self.max_bootstrapped_demos,
-            max_labeled_demos=self.max_labeled_demos,
+            **self.options(job),
             num_candidate_programs=self.num_candidate_programs,
             num_threads=job.workers,
         )
@@ -61,20 +56,17 @@ class BootstrapOptuna(Bootstrapping):
     num_candidate_programs: Positive = 16
 
     def work(self, job: Job) -> Work:
-        return Work(runs=bootstrap_runs(self, job) + self.num_candidate_programs * len(job.devset))
+        return Work(runs=self.bootstrap_runs(job) + self.num_candidate_programs * len(job.devset))
 
     def search(self, job: Job, ledger: Ledger) -> Program:
         trainset = self.trainset(job)
         taught = prefetch(job, [self.loop(trainset)], self.metric_threshold)
         optimizer = _SeededOptuna(
-            metric=job.objective,
-            teacher_settings=teacher_settings(job),
-            max_bootstrapped_demos=self.max_bootstrapped_demos,
-            max_labeled_demos=self.max_labeled_demos,
+            **self.options(job),
             num_candidate_programs=self.num_candidate_programs,
             num_threads=job.workers,
+            seed=job.seed,
         )
-        optimizer.metric_threshold, optimizer.seed = self.metric_threshold, job.seed
         return finished(
             job,
             optimizer.compile(
@@ -90,8 +82,9 @@ class BootstrapOptuna(Bootstrapping):
 class _SeededOptuna(dspy.BootstrapFewShotWithOptuna):
     """DSPy's takes every run of the teacher that scores above 0, and its sampler no seed."""
 
-    metric_threshold: float
-    seed: int
+    def __init__(self, *, metric_threshold: float, seed: int, **options: Any) -> None:  # noqa: ANN401 - DSPy's
+        super().__init__(**options)
+        self.metric_threshold, self.seed = metric_threshold, seed
 
     def compile(self, student: Program, *, teacher: Program, max_demos: int, trainset: Any, valset: Any) -> Program:  # noqa: ANN401 - DSPy's
         import optuna  # not for who only names the optimizer

@@ -17,6 +17,7 @@ from hoptimizer.optimizers.collecting import Wanted, collect
 from hoptimizer.optimizers.examples import Example
 from hoptimizer.optimizers.job import Job
 from hoptimizer.optimizers.oracle import Taken, Unannotated, replay
+from hoptimizer.optimizers.teacher import teacher, teacher_settings
 
 Row = dict[str, Any]
 """A conversation's ``messages``, the last of which is the model's, and the ``step`` that has it."""
@@ -66,17 +67,14 @@ def bootstrapped(job: Job, steps: Collection[str], layout: Layout, threshold: fl
         layout: how local models are written to, where the program does not say.
         threshold: the least score.
     """
-    teacher = job.program.deepcopy()
-    teacher.layout = teacher.layout or layout
-    on: dict[str, Any] = {}
-    if job.teacher_lm:
-        teacher.lms, on = {}, {"lm": job.teacher_lm}
+    taught = teacher(job)
+    taught.layout = taught.layout or layout
     # A trace holds the predictors; which step one is can't be told from its place there.
-    names = {id(predictor): name for name, predictor in teacher.named_predictors()}
+    names = {id(predictor): name for name, predictor in taught.named_predictors()}
 
     async def take(question: Question) -> list[Taken]:
-        with dspy.context(trace=[], **on):
-            prediction = await teacher.acall(question=question.question)
+        with dspy.context(trace=[], **teacher_settings(job)):
+            prediction = await taught.acall(question=question.question)
             trace = dspy.settings.trace
         if any(record.failure for record in prediction.steps):
             return []

@@ -21,9 +21,12 @@ def _validated(section: Any) -> Options:  # noqa: ANN401 - whatever the config h
     name = options["name"]
     model = settings_model(name)
     try:
-        return model.model_validate(options)
+        validated = model.model_validate(options)
     except ValidationError as error:
         raise UserError(f"optimizer: {explain(error, model, prefix=f'{name}.')}") from None
+    if getattr(validated, "budget", None):
+        raise UserError(f"optimizer: {name}, as a part of another, has a budget; give one for all, optimizer.budget")
+    return validated
 
 
 InnerOptions = Annotated[SerializeAsAny[Options], BeforeValidator(_validated)]

@@ -7,12 +7,11 @@ import dspy
 from dspy.teleprompt.infer_rules import RulesInductionProgram
 from pydantic import Field
 
-from hoptimizer.optimizers.few_shot import Bootstrapping, Positive, bootstrap_runs
+from hoptimizer.optimizers.few_shot import Bootstrapping, Positive
 from hoptimizer.optimizers.job import Job
 from hoptimizer.optimizers.ledger import Ledger
 from hoptimizer.optimizers.prefetch import prefetch
 from hoptimizer.optimizers.search import Search, Work, finished, prompt_model
-from hoptimizer.optimizers.teacher import teacher_settings
 from hoptimizer.programs import Program
 
 
@@ -64,7 +63,7 @@ class InferRules(Bootstrapping):
 
     def work(self, job: Job) -> Work:
         proposals = self.num_candidates * len(job.program.predictors())
-        return Work(runs=bootstrap_runs(self, job) + self.num_candidates * len(job.devset), proposals=proposals)
+        return Work(runs=self.bootstrap_runs(job) + self.num_candidates * len(job.devset), proposals=proposals)
 
     def search(self, job: Job, ledger: Ledger) -> Program:
         trainset = self.trainset(job)
@@ -74,11 +73,7 @@ class InferRules(Bootstrapping):
             num_candidates=self.num_candidates,
             num_rules=self.num_rules,
             num_threads=job.workers,
-            teacher_settings=teacher_settings(job),
-            metric=job.objective,
-            metric_threshold=self.metric_threshold,
-            max_bootstrapped_demos=self.max_bootstrapped_demos,
-            max_labeled_demos=self.max_labeled_demos,
+            **self.options(job),
         )
         optimizer.rules_induction_program = RulesInductionProgram(self.num_rules, {"lm": prompt_model(job)})
         # DSPy writes its rules into the signatures, which its candidates share with each other and with every program:

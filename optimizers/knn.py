@@ -12,6 +12,8 @@ from pydantic import Field
 from hoptimizer.optimizers.few_shot import Bootstrapping, Positive
 from hoptimizer.optimizers.job import Job
 from hoptimizer.optimizers.ledger import Ledger
+from hoptimizer.optimizers.prefetch import without
+from hoptimizer.optimizers.recall import Runs
 from hoptimizer.optimizers.search import Work
 from hoptimizer.optimizers.teacher import teacher, teacher_settings
 from hoptimizer.programs import Program
@@ -47,34 +49,25 @@ class KNNFewShot(Bootstrapping):
 
     async def _shown(self, job: Job, trainset: list[dspy.Example]) -> list[dict[str, dict[str, Any]]]:
         taught = dspy.LabeledFewShot(k=self.max_labeled_demos).compile(teacher(job), trainset=trainset)
-        slots = asyncio.Semaphore(job.workers)
-
-        async def one(example: dspy.Example) -> dict[str, dict[str, Any]]:
-            async with slots:
-                return await self._demonstrations(job, taught, example)
-
         with dspy.context(**teacher_settings(job)):
-            return await asyncio.gather(*(one(example) for example in trainset))
+            runs = Runs(dspy.settings.lm, job.workers)
+            return await asyncio.gather(*(self._demonstrations(job, taught, runs, example) for example in trainset))
 
-    async def _demonstrations(self, job: Job, taught: Program, example: dspy.Example) -> dict[str, dict[str, Any]]:
+    async def _demonstrations(
+        self, job: Job, taught: Program, runs: Runs, example: dspy.Example
+    ) -> dict[str, dict[str, Any]]:
         """By the step, a call of the teacher's run if that scored well, else the annotated fields."""
-        program = taught.deepcopy()
-        for predictor in program.predictors():
-            predictor.demos = [demo for demo in predictor.demos if demo != example]
-        annotated = {name: _fields(example, predictor.signature) for name, predictor in program.named_predictors()}
-        with dspy.context(trace=[]):
-            try:
-                prediction = await program.acall(**example.inputs())
-            except DSPyError:
-                return annotated
-            trace = dspy.settings.trace
-            # In a thread: a judge may have to be asked.
-            if await asyncio.to_thread(job.objective, example, prediction, trace) < self.metric_threshold:
-                return annotated
-        names = {id(predictor): name for name, predictor in program.named_predictors()}
+        annotated = {name: _fields(example, predictor.signature) for name, predictor in taught.named_predictors()}
+        try:
+            run = await runs.make(without(taught, example), example.question)
+        except DSPyError:
+            return annotated
+        # In a thread: a judge may have to be asked.
+        if await asyncio.to_thread(job.objective, example, run.prediction, None) < self.metric_threshold:
+            return annotated
         calls: dict[str, list[dict[str, Any]]] = {}
-        for predictor, inputs, outputs in trace:
-            calls.setdefault(names[id(predictor)], []).append({"augmented": True, **inputs, **outputs})
+        for step, inputs, outputs in run.trace:
+            calls.setdefault(step, []).append({"augmented": True, **inputs, **outputs})
         # A step that was taken several times shows one of them, whichever.
         draw = random.Random(f"{job.seed} {example.id}")
         return annotated | {name: draw.choice(some) for name, some in calls.items()}

@@ -8,13 +8,12 @@ import dspy
 from pydantic import Field
 
 from hoptimizer.models.errors import UserError
-from hoptimizer.optimizers.few_shot import Bootstrapping, Positive, bootstrap_runs
+from hoptimizer.optimizers.few_shot import Bootstrapping, Positive
 from hoptimizer.optimizers.job import Job
 from hoptimizer.optimizers.ledger import Ledger
 from hoptimizer.optimizers.loops import mipro_loops
 from hoptimizer.optimizers.prefetch import prefetch
 from hoptimizer.optimizers.search import Work, finished, prompt_model
-from hoptimizer.optimizers.teacher import teacher_settings
 from hoptimizer.programs import Program
 
 # DSPy summarizes the train set in so many calls, and the program in some.
@@ -48,7 +47,7 @@ class MIPROv2(Bootstrapping):
 
     def work(self, job: Job) -> Work:
         steps = len(job.program.predictors())
-        bootstraps = (self.num_candidates - 2) * bootstrap_runs(self, job)
+        bootstraps = (self.num_candidates - 2) * self.bootstrap_runs(job)
         scored = self.trials(job) * (self.minibatch_size or len(job.devset)) + len(job.devset)
         return Work(runs=bootstraps + scored, proposals=_SUMMARIES + (self.num_candidates + 2) * steps)
 
@@ -63,18 +62,14 @@ class MIPROv2(Bootstrapping):
         loops = mipro_loops(self.loop(trainset), self.num_candidates, job.seed)
         taught = prefetch(job, loops, self.metric_threshold)
         optimizer = dspy.MIPROv2(
-            metric=job.objective,
+            **self.options(job),
             prompt_model=prompt_model(job),
             task_model=dspy.settings.lm,
-            teacher_settings=teacher_settings(job),
-            max_bootstrapped_demos=self.max_bootstrapped_demos,
-            max_labeled_demos=self.max_labeled_demos,
             auto=None,
             num_candidates=self.num_candidates,
             num_threads=job.workers,
             seed=job.seed,
             init_temperature=self.init_temperature,
-            metric_threshold=self.metric_threshold,
             track_stats=False,
         )
         compiled = optimizer.compile(

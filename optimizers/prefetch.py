@@ -80,16 +80,17 @@ async def _waves(taught: Program, job: Job, loop: Loop, threshold: float, runs: 
 
 def _check(runs: Runs, least: int) -> None:
     """Give a teacher up that has never kept to the format, if it was asked so often."""
-    if len(runs.made) >= least and not any(runs.made):
+    made = runs.made
+    if len(made) >= least and not any(made):
         raise UserError(
-            f"the teacher {dspy.settings.lm.model} can't keep to the format: in each of {len(runs.made)} runs "
+            f"the teacher {dspy.settings.lm.model} can't keep to the format: in each of {len(made)} runs "
             "an output could not be parsed; name another lm.teacher, or lm.default.adapter=json"
         )
 
 
 async def _succeeds(taught: Program, example: dspy.Example, job: Job, threshold: float, runs: Runs) -> bool:
     try:
-        run = await runs.make(_without(taught, example), example.question)
+        run = await runs.make(without(taught, example), example.question)
     except DSPyError:
         return False  # The bootstrap meets the same failure, and counts it.
     # A judge that it may ask is waited for without holding up the other runs.
@@ -104,7 +105,7 @@ def _labeled(taught: Program, loop: Loop) -> Program:
     return dspy.LabeledFewShot(k=loop.labeled).compile(taught, trainset=list(loop.trainset))
 
 
-def _without(taught: Program, example: dspy.Example) -> Program:
+def without(taught: Program, example: dspy.Example) -> Program:
     """The teacher for a question: none is shown its own answer."""
     if not any(demo == example for predictor in taught.predictors() for demo in predictor.demos):
         return taught

@@ -85,6 +85,10 @@ def test_where_a_run_is_tracked_does_not_change_what_it_is():
         (["data=atlas", "program=ircot", "program.reader=maybe"], ["program.reader", "'direct'", "'maybe'"]),
         (["data=atlas", "optimizer=bootstrap"], ["optimizer.name", "bootstrap_few_shot"]),
         (["data=atlas", "optimizer.demos=3"], ["optimizer.demos", "unknown key"]),
+        (
+            ["data=atlas", "optimizer=ensemble", "optimizer.of={name: copro, budget: {lm_calls: 9}}"],
+            ["optimizer", "copro", "give one for all, optimizer.budget"],
+        ),
         (["data=atlas", "metric=f2"], ["metric", "'f2'"]),
         (["data=atlas", "metric.lm_call=-1"], ["metric", "did you mean 'lm_calls'"]),
         (["data=atlas", "metric.f1=.nan"], ["metric.f1", "finite number", "nan"]),

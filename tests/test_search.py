@@ -168,7 +168,6 @@ def test_a_budget_is_in_minutes_too(run):
         ("simba", {"bsize": 25}, {}, "25 of 24 train questions; take fewer"),
         ("miprov2", {"minibatch_size": 17}, {}, "17 of 16 dev questions; take fewer"),
         ("ensemble", {"of": "distill"}, {}, "makes one program, and no candidates"),
-        ("better_together", {"strategy": [{"name": "copro", "budget": {"lm_calls": 9}}]}, {}, "give one for all"),
     ],
 )
 def test_what_can_not_be_done_is_said_before_anything_is_spent(run, name, options, job, message):
