@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mlflow import MlflowClient
-from mlflow.entities import Metric, Param, Run, RunTag
+from mlflow.entities import Metric, Param, Run, RunStatus, RunTag
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
 
 from hoptimizer.optimizers.ledger import Candidate
@@ -28,7 +28,7 @@ class SearchLog:
         run: the compile's.
 
     Attributes:
-        costs: ``estimate`` and ``spent``, as far as they are known.
+        costs: ``estimate``, ``spent`` and ``unscored``, as far as they are known.
     """
 
     def __init__(self, client: MlflowClient, run: Run) -> None:
@@ -40,7 +40,8 @@ class SearchLog:
             max_results=10_000,
         )
         self._runs = {int(child.data.tags[_NUMBER]): child.info.run_id for child in found}
-        self._scored = {int(child.data.tags[_NUMBER]): child.data.metrics.get("n", 0) for child in found}
+        done = (child for child in found if child.info.status == RunStatus.to_string(RunStatus.FINISHED))
+        self._scored = {int(child.data.tags[_NUMBER]): child.data.metrics["n"] for child in done}
         self._settings = dict(run.data.params)
         self._states: dict[int, dict[str, Any]] = {}
         self._best: dict[float, float] = {}
@@ -55,34 +56,35 @@ class SearchLog:
         self._scored[number] = candidate.n
         scores = {"score": candidate.score, "n": candidate.n, "failures": candidate.failures}
         spent = {"spent/calls": candidate.spent.calls, "spent/seconds": candidate.spent.seconds}
-        run_id = self._runs.get(number) or self._start(number, candidate.state)
-        self._runs[number] = run_id
-        self._client.log_batch(run_id, metrics=_metrics({**scores, **spent}))
+        run_id = self._runs[number] = self._started(number)
+        self._client.log_batch(run_id, metrics=_metrics({**scores, **spent}), params=_params(_shown(candidate.state)))
         self._client.log_text(run_id, json.dumps(candidate.state, ensure_ascii=False, indent=1), "program.json")
-        self._client.set_terminated(run_id)
         points = {"search/score": candidate.score, f"search/best_of_{candidate.n}": best}
         self._client.log_batch(self._run.info.run_id, metrics=_metrics(points, step=candidate.spent.calls))
+        self._client.set_terminated(run_id)  # the mark that all of it is kept
 
-    def _start(self, number: int, state: Mapping[str, Any]) -> str:
+    def _started(self, number: int) -> str:
+        """The run of a candidate, which is running."""
+        if run_id := self._runs.get(number):
+            self._client.update_run(run_id, status=RunStatus.to_string(RunStatus.RUNNING))
+            return run_id
         tags = {
             MLFLOW_PARENT_RUN_ID: self._run.info.run_id,
             MLFLOW_RUN_NAME: f"candidate {number}",
             "hop.kind": KIND,
             _NUMBER: str(number),
         }
-        run = self._client.create_run(self._run.info.experiment_id, tags=tags)
-        self._client.log_batch(run.info.run_id, params=_params(_shown(state)))
-        return run.info.run_id
+        return self._client.create_run(self._run.info.experiment_id, tags=tags).info.run_id
 
     def tell(self, of: str, figures: Mapping[str, float], update: int) -> None:
         """Keep figures as curves over the updates.
 
         Args:
-            of: what they are of; ``estimate`` and ``spent`` are the costs.
+            of: what they are of; ``estimate``, ``spent`` and ``unscored`` are the costs.
             figures: by name.
             update: of a training, or calls so far.
         """
-        if of in ("estimate", "spent"):
+        if of in ("estimate", "spent", "unscored"):
             self.costs[of] = dict(figures)
         values = {f"{of}/{name}": value for name, value in figures.items()}
         self._client.log_batch(self._run.info.run_id, metrics=_metrics(values, update), synchronous=of in self.costs)

@@ -6,11 +6,11 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
@@ -237,10 +237,10 @@ class Tracker:
                 pip_requirements=[f"hoptimizer=={version('hoptimizer')}"],
             )
 
-    def log_files(self, files: Iterable[Path], folder: str) -> None:
-        """Log files into a folder of the active run."""
-        for file in files:
-            mlflow.log_artifact(str(file), folder)
+    def log_files(self, source: Path, pattern: str, folder: str) -> None:
+        """Log the files of a folder that match a pattern, wherever they lie in it, into a folder of the active run."""
+        for file in source.rglob(pattern):
+            mlflow.log_artifact(str(file), str(PurePosixPath(folder) / file.parent.relative_to(source).as_posix()))
 
     def log_metric(self, name: str, value: float) -> None:
         """Log one figure of the active run."""

@@ -43,7 +43,7 @@ class Variant:
         after: its scores.
         before: the scores on the same questions of what was compiled, where they were asked for.
         costs: of the compile, ``estimate`` and ``spent``: ``calls``, ``prompt_tokens``, ``written_tokens``, ``usd`` and
-            ``seconds``.
+            ``seconds``; where runs of it could not be scored, ``unscored``: how many ``by_judge`` and ``by_metric``.
         steps: how well its small models do on dev, by the step: ``f1``, ``precision``, ``recall``,
             ``balanced_accuracy`` and ``n``; of those that write, ``f1`` and ``n``; of those that copy words,
             ``token_f1`` and ``n``, and of a labeler ``tag_f1`` and the ``recall``, ``precision`` and ``passages`` of
@@ -116,12 +116,12 @@ def compile_variant(
         job = _job(bench, program, folder, log)
         optimizer = bench.optimizer()
         optimizer.check(job)
+        report(f"compiling {config.program.name} by {config.optimizer.name}", 0, 0, "")
+        compiled = _compiled(optimizer, job, log)
         before = None
         if score_before:
             before = _evaluate(bench, program, scored, f"{config.program.name} {_state(run_id)} on {split}")
             tracker.log_evaluation(before, split, "before")
-        report(f"compiling {config.program.name} by {config.optimizer.name}", 0, 0, "")
-        compiled = _compiled(optimizer, job, log)
         after = _evaluate(bench, compiled, scored, f"{config.program.name} compiled on {split}")
         tracker.log_evaluation(after, split, "after")
         steps = _keep(tracker, config, compiled, job)
@@ -158,6 +158,10 @@ def _compiled(optimizer: Optimizer, job: Job, log: SearchLog) -> Program:
         compiled = optimizer.compile(job)
     if "spent" not in log.costs:  # searches have a meter of their own
         log.tell("spent", asdict(meter.spent), meter.spent.calls)
+    objective = job.objective
+    if objective.judge_failures or objective.metric_failures:
+        unscored = {"by_judge": len(objective.judge_failures), "by_metric": len(objective.metric_failures)}
+        log.tell("unscored", unscored, 0)
     log.crown(compiled.dump_state())
     return compiled
 
@@ -168,7 +172,7 @@ def _keep(tracker: Tracker, config: Config, compiled: Program, job: Job) -> dict
     folders = {f"steps/{step}": model.folder for step, model in small.items()}
     folders |= {f"lm/{folder.name}": folder for folder in map(_folder, _tuned_lms(compiled))}
     steps = _log_steps(tracker, small)
-    tracker.log_files(job.folder.glob("*.jsonl"), "examples")
+    tracker.log_files(job.folder, "*.jsonl", "examples")
     tracker.log_program(compiled, folders)
     # A compile that is continued computes only what its first part did not.
     tracker.log_metric("computed_lm_calls", dspy.cache.computed)
@@ -262,14 +266,21 @@ def restore(bench: Workbench, state: dict[str, Any], variant: str) -> Program:
     return program
 
 
+def _parts(program: Program) -> list[Program]:
+    """The programs that have language models and small models."""
+    return program.members if isinstance(program, Ensemble) else [program]
+
+
 def _small_models(program: Program) -> dict[str, SmallModel]:
     """The small models of a program that lie in folders."""
-    return {step: model for step, model in program.models.items() if isinstance(model, SmallModel)}
+    models = {step: model for part in _parts(program) for step, model in part.models.items()}
+    return {step: model for step, model in models.items() if isinstance(model, SmallModel)}
 
 
 def _tuned_lms(program: Program) -> list[dspy.LM]:
     """The fine-tuned language models of a program that lie in folders, each once."""
-    return [lm for lm in {lm.model: lm for lm in program.lms.values() if is_tuned(lm)}.values() if is_local(lm)]
+    lms = {lm.model: lm for part in _parts(program) for lm in part.lms.values() if is_tuned(lm)}
+    return [lm for lm in lms.values() if is_local(lm)]
 
 
 def _folder(lm: dspy.LM) -> Path:

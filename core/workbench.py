@@ -42,6 +42,7 @@ class Workbench:
     def __init__(self, config: Config, report: Report = silent) -> None:
         self.config = config
         self.report = report
+        self._keeps_calls = False
 
     @cached_property
     def data(self) -> DataSet:
@@ -102,6 +103,7 @@ class Workbench:
         if name != model:
             model = f"{LOCAL}{self._kept(f'{variant}/lm/{name}')}"
         lm = _build(self.config.lm["default"].model_copy(update={"model": model}))
+        lm.cache = lm.cache or self._keeps_calls
         return tuned(lm, model)
 
     def step_model(self, source: str, step: str) -> StepModel:
@@ -153,7 +155,8 @@ class Workbench:
         """
         _use_cache(self.config, calls)
         if calls:
-            for lm in self.lms.values():
+            self._keeps_calls = True
+            for lm in filter(None, [*self.lms.values(), self.judge]):
                 lm.cache = True
         with dspy.context(lm=self.lms["default"], adapter=build_adapter()):
             yield

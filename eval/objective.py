@@ -7,6 +7,7 @@ from typing import Any
 
 import dspy
 
+from hoptimizer.eval.failures import one_line
 from hoptimizer.eval.judge import ACCURACY, judge
 from hoptimizer.eval.metrics import METRICS, Gold, score_prediction
 from hoptimizer.models.errors import UserError, nearest
@@ -40,11 +41,13 @@ class Objective:
         judge: the language model that gives the verdicts of ``accuracy``.
         judge_failures: why a call's score lacks a verdict, in one line each. DSPy calls from several threads, and
             appending to a list is safe among them.
+        metric_failures: what metrics raised in calls, in one line each.
     """
 
     weights: tuple[tuple[str, float], ...]
     judge: dspy.LM | None = None
     judge_failures: list[str] = field(default_factory=list, compare=False)
+    metric_failures: list[str] = field(default_factory=list, compare=False)
 
     @classmethod
     def parse(cls, value: object) -> "Objective":
@@ -93,12 +96,17 @@ class Objective:
         return float(sum(weight * scores.get(name, 0.0) for name, weight in self.weights))
 
     def __call__(self, example: Gold, prediction: Any, trace: Any = None) -> float:  # noqa: ANN401 - DSPy's signature
-        """The objective of one prediction. A judge that fails counts as a wrong answer, and in ``judge_failures``.
+        """The objective of one prediction. A judge that fails counts as a wrong answer, and in ``judge_failures``; so
+        does a metric, in ``metric_failures``.
 
         Raises:
             UserError: the judge can't be used at all.
         """
-        scores = measured(example, prediction)
+        try:
+            scores = measured(example, prediction)
+        except Exception as error:  # noqa: BLE001 - metrics may be anybody's, and one run is not to lose the others
+            self.metric_failures.append(one_line(error))
+            return 0.0
         if self.is_judged:
             scores[ACCURACY] = self._accuracy(example, getattr(prediction, "answer", None))
         return self.of(scores)

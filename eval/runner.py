@@ -10,7 +10,7 @@ import dspy
 from dspy.utils.exceptions import DSPyError
 
 from hoptimizer.eval.dataset import Question
-from hoptimizer.eval.failures import failure_of
+from hoptimizer.eval.failures import failure_of, one_line
 from hoptimizer.eval.judge import ACCURACY, ajudge
 from hoptimizer.eval.objective import OBJECTIVE, Objective, measured
 from hoptimizer.programs.program import Program
@@ -28,9 +28,9 @@ class Row:
         answer: the program's answer; empty where it failed.
         passages: ids of the passages the program collected.
         scores: every metric and count of this question, ``seconds`` among them; ``accuracy`` where a judge gave its
-            verdict, ``objective`` where a weighted sum is maximized.
+            verdict, ``objective`` where a weighted sum is maximized. Where a metric failed, none but ``seconds``.
         steps: the step records as plain data.
-        failure: why the program failed on this question, or ``None``.
+        failure: why the program or a metric failed on this question, or ``None``.
         judge_failure: why the judge gave no verdict on the answer, or ``None``.
     """
 
@@ -146,10 +146,14 @@ async def _ask(program: Program, question: Question) -> Row:
     except DSPyError as error:
         failure = failure_of(error, "the language model", "the lm section")
         prediction = dspy.Prediction(answer="", passages=[], steps=[])
-    scores = measured(question, prediction) | {"seconds": time.perf_counter() - start}
+    seconds = time.perf_counter() - start
+    try:
+        scores = measured(question, prediction)
+    except Exception as error:  # noqa: BLE001 - metrics may be anybody's, and one question is not to lose the others
+        scores, failure = {}, failure or f"a metric failed: {one_line(error)}"
     passages = [passage.id for passage in prediction.passages]
     steps = [record.as_dict() for record in prediction.steps]
-    return Row(question, prediction.answer, passages, scores, steps, failure)
+    return Row(question, prediction.answer, passages, scores | {"seconds": seconds}, steps, failure)
 
 
 async def _judged(row: Row, judge: dspy.LM) -> Row:

@@ -2,8 +2,8 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from dspy.clients.cache import Cache
 # DSPy culls a cache that grows over its limit; a call that was paid for is kept.
 _NO_LIMIT = 1 << 50
 _SECONDS = "seconds"
+_PRICE = "price of "
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,12 @@ class Meter:
         """So far."""
         return Spent(self._calls, self._prompt, self._written, self._usd, time.monotonic() - self._start)
 
-    def ask(self, key: str) -> None:
+    def ask(self, key: str, replayed: bool = False) -> None:
         """A call is asked for.
+
+        Args:
+            key: of the call.
+            replayed: whether it was answered before the work was killed, when there was time for it.
 
         Raises:
             Stopped: it is a new one, and nothing more may be spent.
@@ -79,19 +84,17 @@ class Meter:
         with self._lock:
             if key in self._seen:
                 return
-            if self._limit(self.spent):
+            if self._limit(replace(self.spent, seconds=0.0) if replayed else self.spent):
                 raise Stopped
             self._seen.add(key)
             self._calls += 1
 
-    def answered(self, key: str, records: Sequence[dict[str, Any]]) -> None:
-        """It was answered, for the first time; ``records`` are DSPy's, with their usage and cost."""
+    def answered(self, prompt_tokens: int, written_tokens: int, usd: float) -> None:
+        """It was answered, for the first time."""
         with self._lock:
-            for record in records:
-                usage = record.get("usage") or {}
-                self._prompt += usage.get("prompt_tokens") or 0
-                self._written += usage.get("completion_tokens") or 0
-                self._usd += record.get("cost") or 0.0
+            self._prompt += prompt_tokens
+            self._written += written_tokens
+            self._usd += usd
         self.told(self.spent)
 
 
@@ -123,11 +126,12 @@ class CallCache(Cache):
 
     def get(self, request: dict[str, Any], ignored_args_for_cache_key: list[str] | None = None) -> Any:  # noqa: ANN401 - DSPy's
         key = self.cache_key(request, ignored_args_for_cache_key)
-        if meter := _meter():
-            meter.ask(key)
         found = super().get(request, ignored_args_for_cache_key)
+        if meter := _meter():
+            meter.ask(key, replayed=found is not None)
         if found is None and self._shared and (found := self._shared.get(request, ignored_args_for_cache_key)):
             super().put(request, found, ignored_args_for_cache_key)
+            self.disk_cache.set(_PRICE + key, self._shared.disk_cache.get(_PRICE + key))
         if found is not None:
             self._count(meter, key, found)
         return found
@@ -139,18 +143,35 @@ class CallCache(Cache):
         ignored_args_for_cache_key: list[str] | None = None,
         enable_memory_cache: bool = True,
     ) -> None:
+        key = self.cache_key(request, ignored_args_for_cache_key)
         super().put(request, value, ignored_args_for_cache_key, enable_memory_cache)
         if self._shared:
             self._shared.put(request, value, ignored_args_for_cache_key, enable_memory_cache)
+        if not isinstance(value, dict):
+            for cache in (self, self._shared) if self._shared else (self,):
+                cache.disk_cache.set(_PRICE + key, _price_of_response(value))
         self.computed += 1
         if meter := _meter():
             self.disk_cache.set(_SECONDS, meter.spent.seconds)
-            self._count(meter, self.cache_key(request, ignored_args_for_cache_key), value)
+            self._count(meter, key, value)
 
     def _count(self, meter: Meter | None, key: str, record: Any) -> None:  # noqa: ANN401 - DSPy's
         if meter and key not in self._counted:
             self._counted.add(key)
-            meter.answered(key, [record] if isinstance(record, dict) else [])
+            price = _price_of_record(record) if isinstance(record, dict) else self.disk_cache.get(_PRICE + key)
+            meter.answered(*(price or (0, 0, 0.0)))
+
+
+def _price_of_record(record: dict[str, Any]) -> tuple[int, int, float]:
+    """The tokens that were read and written, and the dollars, of a call in DSPy's own format."""
+    usage = record.get("usage") or {}
+    return usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0, record.get("cost") or 0.0
+
+
+def _price_of_response(response: Any) -> tuple[int, int, float]:  # noqa: ANN401 - LiteLLM's
+    """Those of a call through LiteLLM, whose usage DSPy clears when it comes from a cache."""
+    usage = response.usage
+    return usage.prompt_tokens, usage.completion_tokens, response._hidden_params.get("response_cost") or 0.0
 
 
 def _meter() -> Meter | None:

@@ -1,16 +1,16 @@
 """Optimizers one after the other, prompts and weights in turn (Soylu et al., 2024)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
 from hoptimizer.models.calls import Stopped
+from hoptimizer.models.errors import UserError
 from hoptimizer.models.settings import Layout
 from hoptimizer.optimizers.inner import InnerOptions, built
 from hoptimizer.optimizers.job import Job
-from hoptimizer.optimizers.ledger import Ledger
+from hoptimizer.optimizers.ledger import Ledger, lms_of
 from hoptimizer.optimizers.scoring import score
 from hoptimizer.optimizers.search import Search, Work
 from hoptimizer.programs import Program
@@ -29,6 +29,8 @@ class BetterTogether(Search):
 
     def check(self, job: Job) -> None:
         super().check(job)
+        if any(options.name == "ensemble" for options in self.strategy[:-1]):
+            raise UserError("optimizer.strategy: no other optimizer takes the programs of an ensemble; put it last")
         for options in self.strategy:
             built(options).check(job)
 
@@ -49,11 +51,6 @@ class BetterTogether(Search):
             # The best may be a candidate of the optimizer that was stopped, on the language models of its program.
             if ledger.error:
                 raise
-            if ledger.best and _lms(ledger.best.state) == _lms(program.dump_state()):
+            if ledger.best and lms_of(ledger.best.state) == lms_of(program.dump_state()):
                 return ledger.restored(program)
         return max(scored, key=lambda pair: pair[0])[1]
-
-
-def _lms(state: Mapping[str, Any]) -> Any:  # noqa: ANN401 - compared alone
-    """The fine-tuned language models of a state."""
-    return state["program"].get("lms")

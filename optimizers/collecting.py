@@ -72,7 +72,7 @@ def collect(wanted: Sequence[Wanted], file: Path, workers: int, progress: Progre
 
         try:
             asyncio.run(label_all())
-        except ExceptionGroup as group:
+        except BaseExceptionGroup as group:  # the end of a budget is no Exception
             raise group.exceptions[0] from None
     return [example for key in unique if (example := kept[key]) is not None]
 

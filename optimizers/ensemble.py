@@ -1,7 +1,7 @@
 """The best candidates of an optimizer, which vote."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -9,7 +9,7 @@ from hoptimizer.models.errors import UserError
 from hoptimizer.models.settings import Layout
 from hoptimizer.optimizers.inner import InnerOptions, built
 from hoptimizer.optimizers.job import Job
-from hoptimizer.optimizers.ledger import Ledger
+from hoptimizer.optimizers.ledger import Ledger, lms_of
 from hoptimizer.optimizers.search import Search, Work
 from hoptimizer.programs import Program
 from hoptimizer.programs.ensemble import Ensemble
@@ -21,12 +21,14 @@ class EnsembleSearch(Search):
 
     Args:
         of: the optimizer that makes the candidates, by its name or with its options.
-        size: programs that vote.
+        size: programs that vote, if there are as many.
     """
 
     of: InnerOptions
     size: Annotated[int, Field(ge=2)] = 3
     layouts: tuple[Layout, ...] = ()
+
+    makes_candidates: ClassVar[bool] = False
 
     def check(self, job: Job) -> None:
         super().check(job)
@@ -37,9 +39,12 @@ class EnsembleSearch(Search):
 
     def search(self, job: Job, ledger: Ledger) -> Program:
         self._inner().compile(job)
-        return Ensemble([ledger.restored(job.program, candidate) for candidate in ledger.ranking[: self.size]])
+        # Those of an earlier optimizer may be on other language models.
+        lms = lms_of(job.program.dump_state())
+        ours = [candidate for candidate in ledger.ranking if lms_of(candidate.state) == lms]
+        return Ensemble([ledger.restored(job.program, candidate) for candidate in ours[: self.size]])
 
     def _inner(self) -> Search:
-        if not isinstance(optimizer := built(self.of), Search):
+        if not (isinstance(optimizer := built(self.of), Search) and optimizer.makes_candidates):
             raise UserError(f"optimizer.of: {self.of.name} makes one program, and no candidates; take another")
         return optimizer

@@ -3,7 +3,7 @@
 import math
 import random
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import dspy
 from pydantic import Field
@@ -50,6 +50,8 @@ class LabeledFewShot(Demonstrating):
     """
 
     k: Positive = 4
+
+    makes_candidates: ClassVar[bool] = False
 
     def work(self, job: Job) -> Work:
         return Work(runs=0)
@@ -99,6 +101,8 @@ class Bootstrapping(Demonstrating):
 @dataclass(frozen=True, kw_only=True)
 class BootstrapFewShot(Bootstrapping):
     """Demonstrations from the runs of a teacher that scored well (``dspy.BootstrapFewShot``)."""
+
+    makes_candidates: ClassVar[bool] = False
 
     def work(self, job: Job) -> Work:
         return Work(runs=self.bootstrap_runs(job))

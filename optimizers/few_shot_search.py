@@ -5,6 +5,7 @@ from typing import Any
 
 import dspy
 
+from hoptimizer.models.errors import UserError
 from hoptimizer.optimizers.few_shot import Bootstrapping, Count, Positive
 from hoptimizer.optimizers.job import Job
 from hoptimizer.optimizers.ledger import Ledger
@@ -98,6 +99,12 @@ class _SeededOptuna(dspy.BootstrapFewShotWithOptuna):
             teacher_settings=self.teacher_settings,
         )
         self.compiled_teleprompter = bootstrap.compile(self.student, teacher=teacher, trainset=trainset)
+        for name, predictor in self.compiled_teleprompter.named_predictors():
+            if not predictor.demos:  # which Optuna would choose among
+                raise UserError(
+                    f"optimizer.metric_threshold={self.metric_threshold:g}: no run of the teacher that scored so well "
+                    f"shows the step {name!r}; lower it, or take another lm.teacher or optimizer.max_labeled_demos=4"
+                )
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=self.seed))
         study.optimize(self.objective, n_trials=self.num_candidate_sets)

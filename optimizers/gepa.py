@@ -42,6 +42,11 @@ class GEPA(Search):
         super().check(job)
         if job.reflection_lm is None:
             raise UserError("optimizer=gepa: no language model reflects; name one, as in lm.reflection=MODEL")
+        if self.reflection_minibatch_size > len(job.trainset):
+            raise UserError(
+                f"optimizer.reflection_minibatch_size: {self.reflection_minibatch_size} of {len(job.trainset)} train "
+                "questions; take fewer"
+            )
 
     def work(self, job: Job) -> Work:
         runs = self.max_full_evals * (len(job.trainset) + len(job.devset))

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import dspy
 from dspy.utils.exceptions import DSPyError
@@ -12,7 +12,7 @@ from pydantic import Field
 from hoptimizer.optimizers.few_shot import Bootstrapping, Positive
 from hoptimizer.optimizers.job import Job
 from hoptimizer.optimizers.ledger import Ledger
-from hoptimizer.optimizers.prefetch import without
+from hoptimizer.optimizers.prefetch import check_format, without
 from hoptimizer.optimizers.recall import Runs
 from hoptimizer.optimizers.search import Work
 from hoptimizer.optimizers.teacher import teacher, teacher_settings
@@ -36,6 +36,8 @@ class KNNFewShot(Bootstrapping):
     k: Positive = 4
     encoder: Annotated[str, Field(min_length=1)] = "minilm"
 
+    makes_candidates: ClassVar[bool] = False
+
     def work(self, job: Job) -> Work:
         return Work(runs=len(job.trainset) + len(job.devset))
 
@@ -43,6 +45,8 @@ class KNNFewShot(Bootstrapping):
         trainset = self.trainset(job)
         shown = asyncio.run(self._shown(job, trainset))
         program = job.program.deepcopy()
+        for predictor in program.predictors():
+            predictor.demos = []
         pool = [(example.question, demos) for example, demos in zip(trainset, shown, strict=True)]
         program.neighbours = Neighbours(self.k, self.encoder, pool)
         return program
@@ -51,7 +55,9 @@ class KNNFewShot(Bootstrapping):
         taught = dspy.LabeledFewShot(k=self.max_labeled_demos).compile(teacher(job), trainset=trainset)
         with dspy.context(**teacher_settings(job)):
             runs = Runs(dspy.settings.lm, job.workers)
-            return await asyncio.gather(*(self._demonstrations(job, taught, runs, example) for example in trainset))
+            shown = await asyncio.gather(*(self._demonstrations(job, taught, runs, example) for example in trainset))
+            check_format(runs.made)
+        return shown
 
     async def _demonstrations(
         self, job: Job, taught: Program, runs: Runs, example: dspy.Example

@@ -2,7 +2,7 @@
 
 import copy
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from dspy.utils.callback import BaseCallback
 from hoptimizer.eval.failures import SYSTEMIC, one_line
 from hoptimizer.models.calls import Meter, Spent, Stopped
 from hoptimizer.models.errors import UserError
-from hoptimizer.programs import Program
+from hoptimizer.programs import Ensemble, Program
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class Candidate:
         state: instructions and demonstrations, as the program dumps them.
         score: the mean of the objective.
         n: questions it was scored on.
+        is_whole: whether those were all of dev, and not a part of it, or train questions.
         failures: questions on which it failed.
         spent: by the compile, when it was scored.
     """
@@ -32,6 +33,7 @@ class Candidate:
     state: dict[str, Any]
     score: float
     n: int
+    is_whole: bool
     failures: int
     spent: Spent
 
@@ -44,6 +46,7 @@ class Ledger(BaseCallback):
 
     Args:
         meter: counts the calls.
+        dev: the ids of the dev questions.
         record: is told of each candidate, and again where it is scored on more questions.
         settle: is told the constructor and compile parameters of each of DSPy's optimizers that runs.
     """
@@ -51,6 +54,7 @@ class Ledger(BaseCallback):
     def __init__(
         self,
         meter: Meter,
+        dev: Collection[str],
         record: Callable[[Candidate], None],
         settle: Callable[[Mapping[str, Any]], None],
     ) -> None:
@@ -58,37 +62,46 @@ class Ledger(BaseCallback):
         self.candidates: list[Candidate] = []
         self.error: UserError | None = None
         """Why no call can succeed, where that is so."""
-        self._record, self._settle = record, settle
+        self._dev, self._record, self._settle = frozenset(dev), record, settle
         self._evaluated: dict[str, dict[str, Any]] = {}
         self._compiling = 0
         self._lock = threading.RLock()
 
-    def add(self, state: dict[str, Any], score: float, n: int, failures: int = 0) -> None:
+    def add(self, state: dict[str, Any], scores: Mapping[str, float], failures: int = 0) -> float:
         """A program was scored.
 
         Args:
             state: as it dumps it.
-            score: the mean of the objective.
-            n: questions.
+            scores: the objective by the question's id.
             failures: questions on which it failed.
+
+        Returns:
+            the mean of the objective.
         """
+        # In an order of its own: which question was ready first must not show in the last digit.
+        mean = sum(scores[id] for id in sorted(scores)) / len(scores)
+        is_whole = self._dev <= scores.keys()
         with self._lock:
-            known = next((i for i, candidate in enumerate(self.candidates) if candidate.state == state), None)
-            number = len(self.candidates) if known is None else known
-            candidate = Candidate(number, state, score, n, failures, self.meter.spent)
+            known = self.find(state)
+            number = len(self.candidates) if known is None else known.number
+            candidate = Candidate(number, state, mean, len(scores), is_whole, failures, self.meter.spent)
             if known is None:
                 self.candidates.append(candidate)
-            elif n > self.candidates[known].n:
-                self.candidates[known] = candidate
+            elif (is_whole, len(scores)) > (known.is_whole, known.n):
+                self.candidates[number] = candidate
             else:
-                return
+                return mean
         self._record(candidate)
+        return mean
+
+    def find(self, state: dict[str, Any]) -> Candidate | None:
+        """The candidate of a state, if it was scored."""
+        return next((candidate for candidate in self.candidates if candidate.state == state), None)
 
     @property
     def ranking(self) -> list[Candidate]:
-        """Those that were scored on the most questions, the best first; of equals the one that was scored first."""
-        most = max((candidate.n for candidate in self.candidates), default=0)
-        whole = [candidate for candidate in self.candidates if candidate.n == most]
+        """Those that were scored on all of dev, the best first; of equals the one that was scored first."""
+        whole = [candidate for candidate in self.candidates if candidate.is_whole]
         return sorted(whole, key=lambda candidate: -candidate.score)
 
     @property
@@ -103,10 +116,8 @@ class Ledger(BaseCallback):
             program: of the same steps.
             candidate: of this ledger.
         """
-        restored = program.deepcopy()
-        if chosen := candidate or self.best:
-            restored.load_state(copy.deepcopy(chosen.state))
-        return restored
+        chosen = candidate or self.best
+        return _with(program, chosen.state) if chosen else program.deepcopy()
 
     def on_evaluate_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:  # noqa: ANN401 - DSPy's hook
         """An evaluation begins; the program may be changed once it ended."""
@@ -117,10 +128,10 @@ class Ledger(BaseCallback):
         state = self._evaluated.pop(call_id)
         if outputs is None or exception is not None:
             return
-        scores = [float(score) for _, _, score in outputs.results]
+        scores = {example.id: float(score) for example, _, score in outputs.results}
         # What raised is an empty prediction in DSPy's results.
         failures = sum(isinstance(given, dspy.Prediction) and not given.keys() for _, given, _ in outputs.results)
-        self.add(state, sum(scores) / len(scores), len(scores), failures)
+        self.add(state, scores, failures)
 
     def on_compile_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:  # noqa: ANN401 - DSPy's hook
         """One of DSPy's optimizers starts; the settings of those that it starts in turn follow from its own."""
@@ -143,6 +154,20 @@ class Ledger(BaseCallback):
         if isinstance(exception, SYSTEMIC):
             self.error = UserError(f"the language model can't be used: {one_line(exception)}; check the lm section")
             raise Stopped
+
+
+def lms_of(state: Mapping[str, Any]) -> Any:  # noqa: ANN401 - compared alone
+    """The fine-tuned language models of a program's state."""
+    return state["program"].get("lms")
+
+
+def _with(program: Program, state: dict[str, Any]) -> Program:
+    """A copy of a program that has a state."""
+    if members := state["program"].get("members"):
+        return Ensemble([_with(program, member) for member in members])
+    restored = program.deepcopy()
+    restored.load_state(copy.deepcopy(state))
+    return restored
 
 
 def _is_setting(name: str, value: object) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import dspy
 from dspy.utils.exceptions import DSPyError
@@ -9,7 +10,7 @@ from dspy.utils.exceptions import DSPyError
 from hoptimizer.models.errors import UserError
 from hoptimizer.optimizers.job import Job
 from hoptimizer.optimizers.loops import Loop
-from hoptimizer.optimizers.recall import Runs, recalling
+from hoptimizer.optimizers.recall import Run, Runs, recalling
 from hoptimizer.optimizers.teacher import teacher, teacher_settings
 from hoptimizer.programs import Program
 
@@ -42,35 +43,43 @@ def prefetch(job: Job, loops: Sequence[Loop], threshold: float) -> Program:
         the optimizer's ``teacher``, which remembers its runs; others it makes when it is asked.
 
     Raises:
-        UserError: none of its runs had outputs that could all be parsed.
+        UserError: none of its outputs can be parsed; of the first loop's first wave that is said at once.
     """
     taught = teacher(job)
     with dspy.context(**teacher_settings(job)):
         runs = Runs(dspy.settings.lm, job.workers)
         asyncio.run(_all_waves(taught, job, loops, threshold, runs))
-        _check(runs, 1)
+        check_format(runs.made)
     return recalling(taught, runs)
 
 
 async def _all_waves(taught: Program, job: Job, loops: Sequence[Loop], threshold: float, runs: Runs) -> None:
-    await asyncio.gather(*(_waves(_labeled(taught, loop), job, loop, threshold, runs) for loop in loops))
+    await asyncio.gather(
+        *(_waves(_labeled(taught, loop), job, loop, threshold, runs, number == 0) for number, loop in enumerate(loops))
+    )
 
 
-async def _waves(taught: Program, job: Job, loop: Loop, threshold: float, runs: Runs) -> None:
+async def _waves(taught: Program, job: Job, loop: Loop, threshold: float, runs: Runs, judged: bool) -> None:
     asked = failed = 0
-    running: set[asyncio.Task[bool]] = set()
+    running: set[asyncio.Task[_Outcome]] = set()
+    first: list[asyncio.Task[_Outcome]] = []
     try:
         while True:
             # A wave need not wait for the end of the one before, only until that can't be enough any more.
             while asked - failed < loop.bootstrapped and asked < len(loop.trainset):
                 wave = loop.trainset[asked : asked + WAVE]
-                running |= {asyncio.create_task(_succeeds(taught, example, job, threshold, runs)) for example in wave}
+                tasks = [asyncio.create_task(_outcome(taught, example, job, threshold, runs)) for example in wave]
+                if judged and not asked:
+                    first = tasks
+                running.update(tasks)
                 asked += len(wave)
             if not running:
                 return
             done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            _check(runs, WAVE)
-            failed += (await asyncio.gather(*done)).count(False)
+            failed += sum(not outcome.succeeds for outcome in await asyncio.gather(*done))
+            if first and all(task.done() for task in first):
+                check_format([run for task in first if (run := task.result().run)])
+                first = []
     finally:
         # Nobody wants the answers of a compile that was stopped.
         for task in running:
@@ -78,24 +87,38 @@ async def _waves(taught: Program, job: Job, loop: Loop, threshold: float, runs: 
         await asyncio.gather(*running, return_exceptions=True)
 
 
-def _check(runs: Runs, least: int) -> None:
-    """Give a teacher up that has never kept to the format, if it was asked so often."""
-    made = runs.made
-    if len(made) >= least and not any(made):
+def check_format(runs: Sequence[Run]) -> None:
+    """Give a teacher up that can't keep to the format.
+
+    Args:
+        runs: some of its, made in the present settings.
+
+    Raises:
+        UserError: in none of them could any output be parsed.
+    """
+    if runs and not any(run.is_readable for run in runs):
         raise UserError(
-            f"the teacher {dspy.settings.lm.model} can't keep to the format: in each of {len(made)} runs "
-            "an output could not be parsed; name another lm.teacher, or lm.default.adapter=json"
+            f"the teacher {dspy.settings.lm.model} can't keep to the format: in {len(runs)} runs no output could be "
+            "parsed; name another lm.teacher, or lm.default.adapter=json"
         )
 
 
-async def _succeeds(taught: Program, example: dspy.Example, job: Job, threshold: float, runs: Runs) -> bool:
+@dataclass(frozen=True)
+class _Outcome:
+    """Of a run: whether it scores well enough, and the run where it did not fail."""
+
+    succeeds: bool
+    run: Run | None
+
+
+async def _outcome(taught: Program, example: dspy.Example, job: Job, threshold: float, runs: Runs) -> _Outcome:
     try:
         run = await runs.make(without(taught, example), example.question)
     except DSPyError:
-        return False  # The bootstrap meets the same failure, and counts it.
+        return _Outcome(False, None)  # The bootstrap meets the same failure, and counts it.
     # A judge that it may ask is waited for without holding up the other runs.
     score = await asyncio.to_thread(job.objective, example, run.prediction, None)
-    return score >= threshold if threshold else bool(score)
+    return _Outcome(score >= threshold if threshold else bool(score), run)
 
 
 def _labeled(taught: Program, loop: Loop) -> Program:

@@ -24,6 +24,12 @@ class Run:
     prediction: dspy.Prediction
     trace: list[tuple[str, dict[str, Any], dspy.Prediction]]
 
+    @property
+    def is_readable(self) -> bool:
+        """Whether an output of a language model could be parsed, if there was any."""
+        asked = [record for record in self.prediction.steps if record.kind == "lm"]
+        return not asked or any(record.failure is None for record in asked)
+
 
 class Runs:
     """Runs of one program by question and demonstrations, each made once; copies of a program share them.
@@ -69,13 +75,10 @@ class Runs:
         return next((task for shown, task in self._tasks[question] if shown == demos), None)
 
     @property
-    def made(self) -> list[bool]:
-        """Of each run that is over, whether all of its outputs could be parsed."""
+    def made(self) -> list[Run]:
+        """The runs that are over, but for those that failed."""
         tasks = [task for some in self._tasks.values() for _, task in some if task.done()]
-        return [
-            task.exception() is None and not any(record.failure for record in task.result().prediction.steps)
-            for task in tasks
-        ]
+        return [task.result() for task in tasks if task.exception() is None]
 
     async def _run(self, program: Program, question: str) -> Run:
         async with self._slots:

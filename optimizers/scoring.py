@@ -1,6 +1,6 @@
 """Scoring a candidate on dev."""
 
-from hoptimizer.eval.runner import evaluate, mean_scores
+from hoptimizer.eval.runner import evaluate
 from hoptimizer.optimizers.job import Job
 from hoptimizer.optimizers.ledger import Ledger
 from hoptimizer.programs import Program
@@ -12,6 +12,6 @@ def score(job: Job, candidate: Program, ledger: Ledger) -> float:
     judge = objective.judge if objective.is_judged else None
     rows = evaluate(candidate, job.devset, workers=job.workers, judge=judge).rows
     objective.judge_failures.extend(row.judge_failure for row in rows if row.judge_failure)
-    mean = objective.of(mean_scores(rows))
-    ledger.add(candidate.dump_state(), mean, len(rows), sum(row.failure is not None for row in rows))
-    return mean
+    # What a question's scores lack counts 0, as it does where DSPy evaluates.
+    scores = {row.question.id: objective.of(row.scores) for row in rows}
+    return ledger.add(candidate.dump_state(), scores, sum(row.failure is not None for row in rows))

@@ -5,6 +5,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from typing import ClassVar
 
 import dspy
 from dspy.utils.exceptions import AdapterParseError
@@ -55,6 +56,9 @@ class Search(Optimizer):
     layouts: tuple[Layout, ...] = LAYOUTS
     budget: Budget | None = None
 
+    makes_candidates: ClassVar[bool] = True
+    """Whether it chooses among programs, and does not make just one."""
+
     @abstractmethod
     def search(self, job: Job, ledger: Ledger) -> Program:
         """The compiled program.
@@ -72,11 +76,10 @@ class Search(Optimizer):
         if self.budget is None:
             return
         if self.budget.lm_calls is not None and self.budget.lm_calls < len(job.devset):
-            raise UserError(
-                f"optimizer.budget: {self.budget} do not finish one candidate, which takes a call or more for each of "
-                f"the {len(job.devset)} dev questions; give more, or take fewer questions with data.dev"
-            )
-        if self.budget.usd is not None and is_local(dspy.settings.lm):
+            raise self._too_small(f"a call or more for each of the {len(job.devset)} dev questions")
+        others = [job.teacher_lm, job.reflection_lm, job.objective.judge if job.objective.is_judged else None]
+        lms = [*job.program.language_models().values(), *(lm for lm in others if lm)]
+        if self.budget.usd is not None and all(is_local(lm) for lm in lms):
             raise UserError("optimizer.budget.usd: a local model has no price; give lm_calls or minutes")
 
     def compile(self, job: Job) -> Program:
@@ -85,7 +88,7 @@ class Search(Optimizer):
         limit = self.budget.ends if self.budget else lambda _: False
         seconds = dspy.cache.seconds if isinstance(dspy.cache, CallCache) else 0.0
         meter = Meter(limit, seconds=seconds)
-        ledger = Ledger(meter, job.record, job.settle)
+        ledger = Ledger(meter, [question.id for question in job.devset], job.record, job.settle)
         # A question on which a candidate fails scores 0. That no question can succeed is the ledger's to tell.
         with dspy.context(meter=meter, ledger=ledger, callbacks=[ledger], max_errors=sys.maxsize):
             try:
@@ -94,22 +97,33 @@ class Search(Optimizer):
             except Stopped:
                 if ledger.error:
                     raise ledger.error from None
+                if self.budget and not ledger.best:
+                    raise self._too_small("more calls than that") from None
                 return ledger.restored(job.program)
             finally:
-                failures = {"judge_failures": len(job.objective.judge_failures)} if job.objective.is_judged else {}
-                job.log("spent", asdict(meter.spent) | failures, meter.spent.calls)
+                job.log("spent", asdict(meter.spent), meter.spent.calls)
 
     def _search(self, job: Job, ledger: Ledger) -> Program:
         laid_out = choose_layout(job, self.layouts, ledger)
-        if self.budget and not ledger.candidates:  # which may end before the first one is scored
+        if self.budget and not ledger.best:  # which may end before the first one is scored
             score(laid_out, laid_out.program, ledger)
         try:
-            return self.search(laid_out, ledger)
+            program = self.search(laid_out, ledger)
         except AdapterParseError as error:
             raise UserError(
                 f"optimizer: a proposal can't be parsed ({' '.join(str(error).split())[:200]}); name a model that "
                 "keeps to the format in lm.reflection"
             ) from error
+        made = ledger.find(program.dump_state())
+        if not (made and made.is_whole):  # by an optimizer that makes one program, or scores on other questions
+            score(laid_out, program, ledger)
+        return program
+
+    def _too_small(self, takes: str) -> UserError:
+        return UserError(
+            f"optimizer.budget: {self.budget} do not finish one candidate, which takes {takes}; give more, or take "
+            "fewer questions with data.dev"
+        )
 
     def _probe(self, job: Job, meter: Meter) -> Spent:
         """What the whole will take, by what some questions take."""
@@ -122,9 +136,10 @@ class Search(Optimizer):
         job.log("estimate", asdict(whole), 0)
         candidate = _scaled(before, meter.spent, len(job.devset) / len(some))
         if self.budget and not self.budget.covers(candidate):
+            raise self._too_small(f"about {candidate.calls:,} calls")
+        if self.budget and self.budget.usd is not None and not meter.spent.usd and not is_local(dspy.settings.lm):
             raise UserError(
-                f"optimizer.budget: {self.budget} do not finish one candidate, which takes about {candidate.calls:,} "
-                "calls; give more, or take fewer questions with data.dev"
+                f"optimizer.budget.usd: no price is known for {dspy.settings.lm.model}; give lm_calls or minutes"
             )
         return whole
 

@@ -1,8 +1,7 @@
 """Demonstrations and rules from questions on which the program's runs differ."""
 
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import dspy
@@ -13,6 +12,7 @@ from hoptimizer.models.errors import UserError
 from hoptimizer.optimizers.few_shot import Count, Positive
 from hoptimizer.optimizers.job import Job
 from hoptimizer.optimizers.ledger import Ledger
+from hoptimizer.optimizers.scoring import score
 from hoptimizer.optimizers.search import Search, Work, finished, prompt_model
 from hoptimizer.programs import Program
 
@@ -46,11 +46,11 @@ class SIMBA(Search):
 
     def work(self, job: Job) -> Work:
         each = self.bsize * (2 * self.num_candidates + 1)
-        whole = (self.num_candidates + 1) * len(job.trainset)
+        whole = (self.num_candidates + 1) * len(job.trainset) + self.max_steps * len(job.devset)
         return Work(runs=self.max_steps * each + whole, proposals=self.max_steps * (self.num_candidates + 1) // 2)
 
     def search(self, job: Job, ledger: Ledger) -> Program:
-        runs = _Runs(job.objective, ledger, (self.bsize, len(job.trainset)))
+        runs = _Runs(job, ledger, (self.bsize, len(job.trainset)))
         optimizer = dspy.SIMBA(
             metric=runs.metric,
             bsize=self.bsize,
@@ -72,19 +72,21 @@ class _Runs(BaseCallback):
     """Tells the ledger of candidates: SIMBA scores runs one by one, and tells DSPy's callbacks of no evaluation.
 
     It evaluates all candidates of a step at once. They are told of in an order of their own when the next step begins,
-    so that it does not matter which of them was ready first.
+    so that it does not matter which of them was ready first; the best one is then scored on dev, where it can be
+    compared with those of other steps.
 
     Args:
-        objective: scores a run.
-        ledger: is told of candidates that were run on so many questions.
-        sizes: of a minibatch, and of the train set.
+        job: the compile.
+        ledger: is told of candidates that were run on a whole minibatch, or on all train questions.
+        sizes: of these.
     """
 
-    def __init__(self, objective: Callable[..., float], ledger: Ledger, sizes: tuple[int, int]) -> None:
-        self._objective, self._ledger, self._sizes = objective, ledger, sizes
-        self._running: dict[str, dict[str, Any]] = {}
+    def __init__(self, job: Job, ledger: Ledger, sizes: tuple[int, int]) -> None:
+        self._job, self._ledger, self._sizes = job, ledger, sizes
+        self._ids = {question.question: question.id for question in job.trainset}
+        self._running: dict[str, tuple[dict[str, Any], str]] = {}
         self._made: dict[int, tuple[dspy.Prediction, dict[str, Any]]] = {}
-        self._candidates: dict[str, tuple[dict[str, Any], dict[str, float]]] = {}
+        self._tried: dict[str, _Tried] = {}
         self._lock = threading.Lock()
 
     def on_module_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:  # noqa: ANN401 - DSPy's hook
@@ -95,26 +97,49 @@ class _Runs(BaseCallback):
             # A step begins with runs that are sampled, from language models of their own; they measure no program.
             self.tell()
         else:
-            self._running[call_id] = instance.dump_state()
+            self._running[call_id] = instance.dump_state(), inputs["kwargs"]["question"]
 
     def on_module_end(self, call_id: str, outputs: Any | None, exception: BaseException | None = None) -> None:  # noqa: ANN401 - DSPy's hook
         """It answered; its prediction is kept until it is scored, so that no other has its id."""
-        if (state := self._running.pop(call_id, None)) and outputs is not None:
-            self._made[id(outputs)] = (outputs, state)
+        if call_id not in self._running:
+            return
+        state, question = self._running.pop(call_id)
+        if outputs is None:
+            self._keep(state, question, 0.0, failures=1)
+        else:
+            self._made[id(outputs)] = outputs, state
 
     def metric(self, example: dspy.Example, prediction: dspy.Prediction | None, trace: Any = None) -> float:  # noqa: ANN401 - DSPy's
         """The objective, as SIMBA asks for it."""
-        score = self._objective(example, prediction, trace)
+        score = self._job.objective(example, prediction, trace)
         _, state = self._made.pop(id(prediction), (None, None))
         if state:
-            with self._lock:
-                _, scores = self._candidates.setdefault(str(state), (state, {}))
-                scores[example.id] = score
+            self._keep(state, example.question, score)
         return score
 
-    def tell(self) -> None:
-        """Tell of those that were run on a whole minibatch, or on all questions."""
+    def _keep(self, state: dict[str, Any], question: str, score: float, failures: int = 0) -> None:
         with self._lock:
-            for _, (state, scores) in sorted(self._candidates.items()):
-                if len(scores) in self._sizes:
-                    self._ledger.add(state, sum(scores[id] for id in sorted(scores)) / len(scores), len(scores))
+            tried = self._tried.setdefault(str(state), _Tried(state))
+            tried.scores[self._ids[question]] = score
+            tried.failures += failures
+
+    def tell(self) -> None:
+        """Tell of those that are new; what else begins waits for it."""
+        with self._lock:
+            tried = [tried for _, tried in sorted(self._tried.items()) if len(tried.scores) in self._sizes]
+            new = [one for one in tried if self._ledger.find(one.state) is None]
+            means = [self._ledger.add(one.state, one.scores, one.failures) for one in tried]
+            if new:
+                best = max(new, key=lambda one: means[tried.index(one)])
+                program = self._ledger.restored(self._job.program, self._ledger.find(best.state))
+                with dspy.context(callbacks=[other for other in dspy.settings.callbacks if other is not self]):
+                    score(self._job, program, self._ledger)
+
+
+@dataclass(eq=False)
+class _Tried:
+    """A candidate, its scores by the question's id, and how often it failed."""
+
+    state: dict[str, Any]
+    scores: dict[str, float] = field(default_factory=dict)
+    failures: int = 0

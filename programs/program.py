@@ -47,7 +47,7 @@ class Program(dspy.Module):
         self.layout: Layout | None = None
         # Small models that take steps over, by the step's name.
         self.models: dict[str, StepModel] = {}
-        # Chooses the demonstrations by the question, where an optimizer left that to it; else the predictors have them.
+        # Chooses the demonstrations of the predictors that have none, by the question.
         self.neighbours: Neighbours | None = None
 
     @abstractmethod
@@ -104,8 +104,8 @@ class Program(dspy.Module):
             options = {"config": {"logprobs": True}} if measured else {}
             with dspy.context(trace=trace):
                 demos = list(predictor.demos)
-                if self.neighbours:
-                    demos = await asyncio.to_thread(self.neighbours, name, shown["question"])
+                if self.neighbours and not demos:
+                    demos = await asyncio.to_thread(self.neighbours, name, shown.get("question") or shown["query"])
                 lm = self._lm(name, predictor)
                 prediction, calls, failure = await _fit(predictor, lm, shown, demos, cuttable, options)
             outputs = {field: prediction.get(field) for field in predictor.signature.output_fields}

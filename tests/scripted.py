@@ -1,6 +1,7 @@
 """A scripted retriever and a scripted language model, for tests of control flow alone."""
 
 import asyncio
+import json
 import math
 import re
 import time
@@ -14,6 +15,7 @@ from hoptimizer.retrieval.retriever import Retriever
 
 _OUTPUT = re.compile(r"the field `\[\[ ## (\w+) ## ]]`")
 _OUTPUTS = re.compile(r"(?:the field|then) `\[\[ ## (\w+) ## ]]`(?! and then ending)")
+_JSON_OUTPUTS = re.compile(r"JSON object in the following order of fields: (.*)\.")
 _INPUT = re.compile(r"\[\[ ## (\w+) ## ]]\n(.*?)\n\n(?=\[\[ ## |Respond with)", re.DOTALL)
 
 
@@ -76,7 +78,8 @@ def passage(id: str, text: str = "") -> Passage:
 
 
 class ScriptedEngine:
-    """Answers DSPy's chat layout like :class:`ScriptedLM`, behind a real ``dspy.LM``, whose calls go through its cache.
+    """Answers DSPy's chat and JSON layouts like :class:`ScriptedLM`, behind a real ``dspy.LM``, whose calls go through
+    its cache.
 
     Args:
         script: ``(output field, {input field: text}, whole prompt) -> value``; asked for each field of the output.
@@ -102,11 +105,16 @@ class ScriptedEngine:
         fields = _OUTPUTS.findall(text)
         inputs = dict(_INPUT.findall(text))
         prompt = f"{request.system} {[message.text for message in request.messages]}"
-        parts = [f"[[ ## {field} ## ]]\n{self.script(field, inputs, prompt)}" for field in fields]
+        if asked := _JSON_OUTPUTS.search(text):
+            names = re.findall(r"`(\w+)`", asked[1])
+            answer = json.dumps({field: self.script(field, inputs, prompt) for field in names})
+        else:
+            parts = [f"[[ ## {field} ## ]]\n{self.script(field, inputs, prompt)}" for field in fields]
+            answer = "\n\n".join([*parts, "[[ ## completed ## ]]"])
         return lm15.Response(
             id=None,
             model=request.model,
-            message=lm15.Message.assistant("\n\n".join([*parts, "[[ ## completed ## ]]"])),
+            message=lm15.Message.assistant(answer),
             finish_reason="stop",
             usage=lm15.Usage(input_tokens=len(text.split()), output_tokens=10),
         )

@@ -16,7 +16,7 @@ def state(instructions: str) -> dict:
 
 
 def candidate(number: int, score: float, calls: int, n: int = 8) -> Candidate:
-    return Candidate(number, state(f"Instructions {number}."), score, n, 0, Spent(calls=calls, seconds=1.5))
+    return Candidate(number, state(f"Instructions {number}."), score, n, n >= 8, 0, Spent(calls=calls, seconds=1.5))
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +65,27 @@ def test_a_compile_that_is_continued_finds_its_candidates_again(client, run):
     assert child.data.metrics["score"] == 0.3
     assert child.data.metrics["n"] == 20
     assert len(client.get_metric_history(run.info.run_id, "search/score")) == 2
+
+
+def test_a_candidate_that_was_half_kept_is_kept_again(client, run, monkeypatch):
+    class Killed(BaseException):
+        pass
+
+    def killed(*_, **__):
+        raise Killed
+
+    log = SearchLog(client, run)
+    for step in ("log_text", "set_terminated"):
+        with monkeypatch.context() as patched:
+            patched.setattr(client, step, killed)
+            with pytest.raises(Killed):
+                log.record(candidate(0, 0.25, 8))
+        log = SearchLog(client, client.get_run(run.info.run_id))
+    log.record(candidate(0, 0.25, 8))
+    (child,) = children(client, run)
+    assert child.info.status == "FINISHED"
+    assert [artifact.path for artifact in client.list_artifacts(child.info.run_id)] == ["program.json"]
+    assert client.get_run(run.info.run_id).data.metrics["search/best_of_8"] == 0.25
 
 
 def test_the_first_value_of_a_setting_is_kept(client, run):

@@ -508,6 +508,26 @@ def test_compiles_go_on_from_a_tuned_model(variant, config):
     assert answers(evaluate_variant(further.config, run_id=further.run_id).after) == answers(further.after)
 
 
+def test_calls_of_a_compile_are_kept_whatever_the_config_says_of_the_cache(variant, config, base, tmp_path):
+    bench = Workbench(config("lm.default.cache=false", f"lm.judge.model=local/{base}", "lm.judge.cache=false"))
+    tuned_model = state_of(variant)["program"]["lms"]["reader"]
+    assert not bench.tuned_lm(tuned_model, f"runs:/{variant.run_id}/variant").cache
+    with bench.active(tmp_path / "calls"):
+        assert bench.lms["default"].cache
+        assert bench.judge.cache
+        assert bench.tuned_lm(tuned_model, f"runs:/{variant.run_id}/variant").cache
+
+
+def test_an_ensemble_keeps_the_tuned_model_of_its_members(variant, config):
+    inner = "{name: bootstrap_random_search, num_candidate_programs: 1, metric_threshold: 0}"
+    words = ["program.reader=direct", "program.max_steps=3", "optimizer.name=ensemble", f"optimizer.of={inner}"]
+    ensemble = compile_variant(config(*words), run_id=variant.run_id, score_before=False)
+    members = state_of(ensemble)["program"]["members"]
+    assert len(members) > 1
+    assert all(member["program"]["lms"] == state_of(variant)["program"]["lms"] for member in members)
+    assert answers(evaluate_variant(ensemble.config, run_id=ensemble.run_id).after) == answers(ensemble.after)
+
+
 @pytest.mark.parametrize("program", ["rag", "ra_isf"])
 def test_other_programs_are_compiled_too(config, program):
     words = ["program.self_knowledge=false"] if program == "ra_isf" else ["optimizer.lora=2"]

@@ -6,7 +6,7 @@ from dspy.utils import DummyLM
 from dspy.utils.exceptions import LMServerError, LMTransportError
 from scripted import ScriptedRetriever, passage
 
-from hoptimizer.eval import Hop, Question
+from hoptimizer.eval import Hop, Question, runner
 from hoptimizer.eval.runner import evaluate
 from hoptimizer.models.errors import UserError
 from hoptimizer.optimizers.annotate import annotate
@@ -53,6 +53,22 @@ def test_a_question_on_which_the_model_fails_is_counted_and_scores_nothing():
     assert evaluation.metrics["failures"] == 2
     assert evaluation.metrics["f1"] == 0.0
     assert "overloaded" in evaluation.rows[0].failure
+
+
+def test_a_metric_that_raises_is_counted_and_loses_its_question_alone(monkeypatch):
+    plain = runner.measured
+
+    def broken(question, prediction):
+        if question.id == QUESTIONS[0].id:
+            raise ZeroDivisionError("no words")
+        return plain(question, prediction)
+
+    monkeypatch.setattr(runner, "measured", broken)
+    with answering({question.question: {"answer": "Welles"} for question in QUESTIONS}):
+        evaluation = evaluate(Direct(), QUESTIONS)
+    assert evaluation.rows[0].failure == "a metric failed: ZeroDivisionError: no words"
+    assert evaluation.metrics["failures"] == 1
+    assert len(evaluation.scores("f1")) == len(QUESTIONS) - 1
 
 
 def test_a_model_that_cannot_be_reached_stops_the_run_with_one_line():

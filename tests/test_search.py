@@ -6,16 +6,17 @@ from dataclasses import replace
 
 import dspy
 import pytest
-from dspy.utils.exceptions import LMAuthError
+from dspy.utils.exceptions import LMAuthError, LMServerError
 from scripted import ScriptedEngine, ScriptedRetriever, passage
 
+from hoptimizer.eval import objective
 from hoptimizer.eval.objective import Objective
 from hoptimizer.eval.question import Hop, Question
 from hoptimizer.models.calls import CallCache
 from hoptimizer.models.errors import UserError
 from hoptimizer.optimizers import Job, build_optimizer, settings_model
 from hoptimizer.optimizers.feedback import Feedback
-from hoptimizer.programs import RAG, StepRecord
+from hoptimizer.programs import RAG, IRCoT, StepRecord
 from hoptimizer.retrieval import Corpus
 from hoptimizer.signatures import Read
 
@@ -60,7 +61,8 @@ def model(delay=0.0):
         number = inputs.get("question", "").removeprefix("Question ").removesuffix("?")
         if field == "answer":
             return f"answer {number}" if drawn(prompt) < 110 else "unknown"
-        return f"words {drawn(prompt)}"
+        words = f"words {drawn(prompt)}"
+        return json.dumps({"reader": words}) if field == "module_advice" else words
 
     return ScriptedEngine(script, delay)
 
@@ -110,6 +112,14 @@ def test_the_same_program_comes_out_whatever_the_concurrency(run, name):
     wide, told, _ = run(name, workers=16, calls="wide")
     narrow, others, _ = run(name, workers=2, calls="narrow")
     assert json.dumps(wide.dump_state(), default=str) == json.dumps(narrow.dump_state(), default=str)
+    assert len(told["candidates"]) > 1 or name in (
+        "labeled_few_shot",
+        "bootstrap_few_shot",
+        "knn_few_shot",
+        "infer_rules",
+    )
+    state = wide.dump_state()
+    assert any(candidate.state == state and candidate.is_whole for candidate in told["candidates"])
     scored = [(candidate.number, candidate.score, candidate.n) for candidate in told["candidates"]]
     assert scored == [(candidate.number, candidate.score, candidate.n) for candidate in others["candidates"]]
 
@@ -144,13 +154,44 @@ def test_a_compile_that_stopped_anywhere_is_replayed_from_its_own_calls(run, nam
 @pytest.mark.parametrize("name", ["bootstrap_random_search", "copro", "miprov2", "simba", "gepa"])
 @pytest.mark.parametrize("workers", [2, 16])
 def test_a_budget_ends_a_search_with_the_best_so_far(run, name, workers):
-    program, told, calls = run(name, {"budget": {"lm_calls": 60}}, workers=workers, calls=f"{workers}")
-    assert told["figures"]["spent"]["calls"] <= 60
-    assert calls <= 60 + workers, "the same call, asked by several at once, counts once"
-    most = max(candidate.n for candidate in told["candidates"])
-    best = max((c for c in told["candidates"] if c.n == most), key=lambda candidate: candidate.score)
+    program, told, calls = run(name, {"budget": {"lm_calls": 100}}, workers=workers, calls=f"{workers}")
+    assert told["figures"]["spent"]["calls"] <= 100
+    assert calls <= 100 + workers, "the same call, asked by several at once, counts once"
+    best = max((c for c in told["candidates"] if c.is_whole), key=lambda candidate: candidate.score)
+    assert len(told["candidates"]) > 1
     assert program.dump_state()["reader"]["demos"] == best.state["reader"]["demos"]
     assert program.dump_state()["reader"]["signature"] == best.state["reader"]["signature"]
+
+
+def test_simba_under_a_budget_ends_with_a_better_program_than_it_began_with(run):
+    program, told, _ = run("simba", {"budget": {"lm_calls": 140}}, seed=5)
+    base, best = told["candidates"][0], max(c.score for c in told["candidates"] if c.is_whole)
+    assert best > base.score
+    assert program.dump_state() != base.state
+
+
+def test_a_question_that_fails_does_not_hide_simbas_candidates(run):
+    engine = model()
+    plain = engine.answer
+
+    def answer(request):
+        if "5?" in request.messages[-1].text:
+            raise LMServerError("overloaded")
+        return plain(request)
+
+    engine.answer = answer
+    _, told, _ = run("simba", engine=engine)
+    assert any(candidate.failures for candidate in told["candidates"])
+
+
+def test_minutes_that_were_spent_do_not_end_a_replay(run):
+    budget = {"budget": {"minutes": 0.03}}
+    first, told, _ = run("copro", budget, engine=model(delay=0.05))
+    again, replayed, calls = run("copro", budget, engine=model(delay=0.05))
+    assert len(told["candidates"]) > 1
+    assert [c.score for c in replayed["candidates"]] == [c.score for c in told["candidates"]]
+    assert again.dump_state() == first.dump_state()
+    assert calls == 0
 
 
 def test_a_budget_is_in_minutes_too(run):
@@ -168,6 +209,9 @@ def test_a_budget_is_in_minutes_too(run):
         ("simba", {"bsize": 25}, {}, "25 of 24 train questions; take fewer"),
         ("miprov2", {"minibatch_size": 17}, {}, "17 of 16 dev questions; take fewer"),
         ("ensemble", {"of": "distill"}, {}, "makes one program, and no candidates"),
+        ("ensemble", {"of": "labeled_few_shot"}, {}, "makes one program, and no candidates"),
+        ("gepa", {"reflection_minibatch_size": 25}, {}, "25 of 24 train questions; take fewer"),
+        ("better_together", {"strategy": [{"name": "ensemble", "of": "copro"}, "copro"]}, {}, "put it last"),
     ],
 )
 def test_what_can_not_be_done_is_said_before_anything_is_spent(run, name, options, job, message):
@@ -175,6 +219,46 @@ def test_what_can_not_be_done_is_said_before_anything_is_spent(run, name, option
     with pytest.raises(UserError, match=message):
         run(name, options, engine=engine, **job)
     assert engine.calls == 0
+
+
+@pytest.mark.parametrize(("name", "calls"), [("copro", 16), ("bootstrap_few_shot", 20)])
+def test_a_budget_that_ends_before_a_candidate_is_scored_is_refused(run, name, calls):
+    program = IRCoT(ScriptedRetriever({q.question: [GOLD, OTHER] for q in QUESTIONS}), k=2)
+    with pytest.raises(UserError, match=f"{calls} calls do not finish one candidate"):
+        run(name, {"budget": {"lm_calls": calls}}, program=program)
+
+
+def test_a_price_that_nobody_knows_is_no_budget(run):
+    with pytest.raises(UserError, match="no price is known for scripted/model"):
+        run("copro", {"budget": {"usd": 2}})
+
+
+def test_what_a_question_lacks_counts_0_wherever_candidates_are_scored(run):
+    half = [question.model_copy(update={"passages": []}) if n % 2 else question for n, question in enumerate(DEV)]
+    _, told, _ = run("infer_rules", {"budget": {"lm_calls": 1000}}, objective=Objective.parse("recall"), devset=half)
+    assert len(told["candidates"]) > 1
+    assert {candidate.score for candidate in told["candidates"]} == {0.5}
+
+
+def test_a_metric_that_raises_is_counted(run, monkeypatch):
+    plain = objective.score_prediction
+
+    def broken(question, prediction):
+        if question.id in ("q3", "q30"):
+            raise ZeroDivisionError("no words")
+        return plain(question, prediction)
+
+    monkeypatch.setattr(objective, "score_prediction", broken)
+    metric = Objective.parse("em")
+    _, told, _ = run("bootstrap_random_search", objective=metric)
+    assert told["candidates"]
+    assert set(metric.metric_failures) == {"ZeroDivisionError: no words"}
+
+
+def test_demonstrations_that_there_are_none_of_are_one_line(run):
+    engine = ScriptedEngine(lambda field, inputs, prompt: "unknown")
+    with pytest.raises(UserError, match="no run of the teacher that scored so well shows the step 'reader'"):
+        run("bootstrap_optuna", {"max_labeled_demos": 0}, engine=engine)
 
 
 def test_the_estimate_is_near_what_is_spent(run):
@@ -224,6 +308,12 @@ def test_demonstrations_of_the_nearest_questions_depend_on_the_question(run):
     assert loaded.neighbours("reader", "Question 1?") == shown[0]
 
 
+def test_later_demonstrations_go_before_those_of_the_nearest_questions(run):
+    _, told, _ = run("better_together", {"strategy": ["knn_few_shot", "bootstrap_few_shot"]})
+    scores = [candidate.score for candidate in told["candidates"]]
+    assert len(set(scores)) == 3
+
+
 def test_members_of_an_ensemble_vote(run):
     program, told, _ = run("ensemble", {"size": 3})
     assert len(program.members) == 3
@@ -231,13 +321,14 @@ def test_members_of_an_ensemble_vote(run):
     assert all(member.dump_state() in states for member in program.members)
 
 
-def test_a_teacher_that_can_not_be_parsed_is_said(run):
+@pytest.mark.parametrize(("name", "runs"), [("bootstrap_few_shot", 16), ("knn_few_shot", 24)])
+def test_a_teacher_that_can_not_be_parsed_is_said(run, name, runs):
     engine = ScriptedEngine(lambda field, inputs, prompt: "")
     engine.answer = lambda request, plain=engine.answer: replace(
         plain(request), message=dspy.lm15.Message.assistant("no fields at all")
     )
-    with pytest.raises(UserError, match=r"scripted/teacher can't keep to the format: in each of \d+ runs"):
-        run("bootstrap_few_shot", teacher_lm=engine.lm("scripted/teacher", temperature=0.0))
+    with pytest.raises(UserError, match=f"scripted/teacher can't keep to the format: in {runs} runs no output"):
+        run(name, teacher_lm=engine.lm("scripted/teacher", temperature=0.0))
 
 
 def test_gepa_is_told_where_a_run_went_wrong():

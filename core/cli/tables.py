@@ -48,6 +48,8 @@ def _caption(variant: Variant) -> str:
     parts += [] if objective.is_metric else [f"objective: {objective.label}"]
     if spent := variant.costs.get("spent"):
         parts.append(_spent(spent, variant.costs.get("estimate")))
+    if unscored := variant.costs.get("unscored"):
+        parts.append(f"where {sum(unscored.values()):.0f} runs could not be scored and counted 0")
     return ", ".join(parts)
 
 

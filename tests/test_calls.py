@@ -1,0 +1,67 @@
+"""The calls of one piece of work: kept, counted, and ended by a budget."""
+
+import os
+import time
+
+import dspy
+import pytest
+from scripted import ScriptedEngine
+
+from hoptimizer.models.calls import CallCache, Meter, Spent, Stopped
+from hoptimizer.optimizers.collecting import Wanted, collect
+
+
+@pytest.fixture(autouse=True)
+def cache():
+    before = dspy.cache
+    yield
+    dspy.cache = before
+
+
+def test_time_that_was_spent_ends_no_call_that_was_answered_in_it(tmp_path):
+    engine = ScriptedEngine(lambda *_: "words")
+    lm = engine.lm(temperature=0.0)
+    dspy.cache = CallCache(tmp_path / "calls", None)
+    with dspy.context(meter=Meter(lambda spent: spent.seconds > 60)):
+        lm("one")
+    dspy.cache = CallCache(tmp_path / "calls", None)
+    with dspy.context(meter=Meter(lambda spent: spent.seconds > 60, seconds=61)):
+        lm("one")
+        with pytest.raises(Stopped):
+            lm("two")
+    assert engine.calls == 1
+
+
+def test_a_call_through_litellm_has_its_price_also_from_a_cache(tmp_path, monkeypatch):
+    monkeypatch.setitem(os.environ, "LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    shared = dspy.clients.cache.Cache(
+        enable_disk_cache=True, enable_memory_cache=True, disk_cache_dir=str(tmp_path / "shared"), restrict_pickle=True
+    )
+    lm = dspy.LM("openai/gpt-4o-mini", engine="litellm", api_key="none", mock_response="words")
+    spent = []
+    for folder in ("first", "first", "second"):
+        dspy.cache = CallCache(tmp_path / folder, shared)
+        meter = Meter(lambda spent: False)
+        with dspy.context(meter=meter):
+            lm("one")
+        spent.append((meter.spent.calls, meter.spent.prompt_tokens, meter.spent.written_tokens, meter.spent.usd))
+    assert len(set(spent)) == 1
+    assert min(spent[0]) > 0
+
+
+def test_the_end_of_a_budget_ends_a_collection_as_itself(tmp_path):
+    async def label():
+        raise Stopped
+
+    with pytest.raises(Stopped):
+        collect([Wanted({"question": f"{n}?"}, label) for n in range(3)], tmp_path / "rows.jsonl", 2, lambda *_: None)
+
+
+def test_time_goes_on_where_it_was(tmp_path):
+    dspy.cache = CallCache(tmp_path / "calls", None)
+    meter = Meter(lambda spent: False, seconds=5)
+    with dspy.context(meter=meter):
+        ScriptedEngine(lambda *_: "words", delay=0.01).lm()("one")
+    time.sleep(0.01)
+    assert isinstance(meter.spent, Spent)
+    assert 5 < CallCache(tmp_path / "calls", None).seconds < meter.spent.seconds
