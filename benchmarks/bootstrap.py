@@ -75,7 +75,7 @@ def by_dspy(optimizer: BootstrapFewShot, job: Job) -> Program:
 
 def by_us(optimizer: BootstrapFewShot, job: Job) -> Program:
     """What the optimizer compiles, without the estimate of a compile's cost that goes before it."""
-    return optimizer.search(job, Ledger(Meter(lambda spent: False), job.record, job.settle))
+    return optimizer.search(job, Ledger(Meter(lambda spent: False), [], job.record, job.settle))
 
 
 def timed(url: str, bench: Workbench, search: Callable[[Job], Program]) -> tuple[dict[str, Any], float, int]:
