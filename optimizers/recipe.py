@@ -30,7 +30,7 @@ class Recipe(BaseModel):
         weight_decay: of AdamW.
         max_tokens: where inputs are cut.
         patience: rounds without a better one after which the training ends early; ``None`` for none.
-        checkpoint_steps: updates between two checkpoints.
+        checkpoint_steps: updates between two checkpoints, at most; there is one every five minutes, too.
         seed: decides on every random choice.
     """
 

@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ Weights = dict[str, Tensor]
 
 _PREFIX = ".checkpoint-"
 _DRAFT = ".checkpoint.part"
+# Seconds without a checkpoint after which there is one, however few the updates: on a CPU each may take ten.
+_PATIENCE = 300
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class Plan:
         learning_rate: at its peak; it rises over the first tenth of the steps and falls to nothing.
         weight_decay: of AdamW, on matrices.
         patience: epochs without a better one after which it ends; ``None`` for none.
-        checkpoint_steps: updates between two checkpoints.
+        checkpoint_steps: updates between two checkpoints, at most.
         key: what is trained on what, as a digest; a checkpoint of another key is refused.
     """
 
@@ -148,6 +151,7 @@ class Training(Generic[Batch]):
             UserError: the checkpoint in the folder is of another training.
         """
         done, best, kept = self._resume()
+        saved = time.monotonic()
         batches = self.batches(0)
         each = len(batches)
         steps = each * self.plan.epochs
@@ -165,8 +169,10 @@ class Training(Generic[Batch]):
                 value, facts = self.evaluate()
                 if best is None or value > best.value:
                     best, kept = Best(epoch + 1, value, facts), self.masters.copy()
-            if (step + 1) % self.plan.checkpoint_steps == 0 or step + 1 == steps:
+            is_due = (step + 1) % self.plan.checkpoint_steps == 0 or time.monotonic() - saved > _PATIENCE
+            if is_due or step + 1 == steps:
                 self._save(step + 1, best, kept)
+                saved = time.monotonic()
             scores = facts and {name: score for name, score in facts.items() if isinstance(score, float)}
             self.report(Progress(step + 1, steps, loss.item(), scores))
         if best is None:

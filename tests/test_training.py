@@ -14,6 +14,7 @@ from hoptimizer.eval.question import Hop, Question
 from hoptimizer.models.card import read_card
 from hoptimizer.models.errors import UserError
 from hoptimizer.models.step_models import load_step_model
+from hoptimizer.optimizers import training_loop
 from hoptimizer.optimizers.calibration import best_threshold, classification_scores
 from hoptimizer.optimizers.examples import Example, Task, relevance_examples
 from hoptimizer.optimizers.training import GeneratorRecipe, train_classifier, train_generator
@@ -60,6 +61,20 @@ def test_killed_training_goes_on_to_identical_weights(trained, tmp_path):
     assert steps == [9, 10, 11, 12]  # the last checkpoint was after 8
     assert resumed == card
     assert (tmp_path / WEIGHTS).read_bytes() == (folder / WEIGHTS).read_bytes()
+
+
+def test_slow_updates_are_kept_sooner(tmp_path, monkeypatch):
+    monkeypatch.setattr(training_loop, "_PATIENCE", 0)
+
+    def stop(progress):
+        if progress.step == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, report=stop)
+    steps = []
+    train(tmp_path, report=lambda progress: steps.append(progress.step))
+    assert steps[0] == 3
 
 
 def test_finished_training_is_not_repeated_nor_overwritten(trained):
