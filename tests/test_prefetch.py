@@ -20,6 +20,7 @@ from hoptimizer.optimizers.instructions import InferRules
 from hoptimizer.optimizers.loops import Loop, mipro_loops, random_search_loops
 from hoptimizer.optimizers.mipro import MIPROv2
 from hoptimizer.optimizers.prefetch import WAVE, prefetch
+from hoptimizer.optimizers.search import finished
 from hoptimizer.optimizers.teacher import teacher
 from hoptimizer.programs import RAG, IRCoT
 from hoptimizer.retrieval import Corpus
@@ -136,7 +137,9 @@ def infer_rules(job, teacher, settings, labeled):
         1, 1, None, settings, metric=job.objective, metric_threshold=0.5, max_bootstrapped_demos=3,
         max_labeled_demos=labeled,
     )  # fmt: skip
-    return optimizer.compile(job.program, teacher=teacher, trainset=examples(), valset=examples()[:2])
+    # It writes into the signatures, which would be other tests' too.
+    student = finished(job, job.program)
+    return optimizer.compile(student, teacher=teacher, trainset=examples(), valset=examples()[:2])
 
 
 OPTIMIZERS = {
