@@ -9,7 +9,6 @@ from typing import Any
 import sentencex
 
 from hoptimizer.eval.question import Hop, Question
-from hoptimizer.optimizers.hop_labels import annotated, bare_title
 from hoptimizer.programs import Program
 from hoptimizer.programs.ra_isf import normalized
 from hoptimizer.programs.reader import states_answer
@@ -94,22 +93,8 @@ def _statement(answer: str) -> str:
     return f"So the answer is: {answer}."
 
 
-def thoughts(question: Question, corpus: Corpus) -> list[str]:
-    """The annotated thoughts between a question's retrievals; the last one states the answer.
-
-    They are its reasoning, but where it has no hops, and one supporting passage names the title of another one: then a
-    passage's thought is its title and what is to be searched for next. A small model that is to find the sentence of a
-    passage that leads on, as rationales have it, copies the first one.
-    """
-    path = [] if question.hops else annotated(question, corpus).hops
-    if not any(hop.tag == "continue" for hop in path):
-        return reasoning(question)
-    facts = [f"{bare_title(corpus[hop.passage])}: {', '.join(hop.useful)}." for hop in path if hop.useful]
-    return [*facts, _statement(question.answers[0])]
-
-
 def _thought(case: _Case, inputs: dict[str, Any], place: int) -> str:
-    return thoughts(case.question, case.corpus)[place]
+    return reasoning(case.question)[place]
 
 
 def _chain(case: _Case, inputs: dict[str, Any], place: int) -> str:

@@ -30,10 +30,10 @@ from hoptimizer.optimizers import Job
 from hoptimizer.optimizers.finetune import BootstrapFinetune
 from hoptimizer.optimizers.finetune_data import bootstrapped, replayed
 from hoptimizer.optimizers.finetune_data import conversations as collected
-from hoptimizer.optimizers.oracle import Unannotated, annotations, reasoning, replay, thoughts
+from hoptimizer.optimizers.oracle import Unannotated, annotations, reasoning, replay
 from hoptimizer.optimizers.provider import LocalProvider, LocalTrainingJob
 from hoptimizer.programs import RAG, RAISF, Direct, IRCoT
-from hoptimizer.retrieval import Corpus, Passage
+from hoptimizer.retrieval import Corpus
 from hoptimizer.signatures import Read
 from hoptimizer.variants import restore
 from hoptimizer.workbench import Workbench
@@ -219,17 +219,6 @@ def test_ircot_is_replayed_with_the_hops_as_its_thoughts():
 )
 def test_a_chain_of_thought_always_states_the_answer(rationale, sentences):
     assert reasoning(question(1, hops=[], rationale=rationale)) == sentences
-
-
-def test_thoughts_follow_the_titles_that_link_supporting_passages():
-    actor = Passage("actor", "Drew Fuller", "An actor, known for the series Charmed.")
-    series = Passage("series", "Charmed (series)", "It was shown by The WB.")
-    asked = {"answers": ["The WB"], "passages": ["series", "actor"], "hops": [], "rationale": "It was shown by The WB."}
-    corpus = Corpus([actor, series])
-    linked = Question(id="1", question="Which station showed the series that Drew Fuller is in?", **asked)
-    assert thoughts(linked, corpus) == ["Drew Fuller: Charmed.", "Charmed: The WB.", "So the answer is: The WB."]
-    both = Question(id="2", question="Were Drew Fuller and Charmed on The WB?", **asked)
-    assert thoughts(both, corpus) == reasoning(both)
 
 
 def test_ra_isf_is_replayed_with_what_it_knows_left_to_the_model():
