@@ -131,7 +131,8 @@ class CallCache(Cache):
             meter.ask(key, replayed=found is not None)
         if found is None and self._shared and (found := self._shared.get(request, ignored_args_for_cache_key)):
             super().put(request, found, ignored_args_for_cache_key)
-            self.disk_cache.set(_PRICE + key, self._shared.disk_cache.get(_PRICE + key))
+            if not isinstance(found, dict):
+                self.disk_cache.set(_PRICE + key, self._shared.disk_cache.get(_PRICE + key))
         if found is not None:
             self._count(meter, key, found)
         return found

@@ -114,9 +114,7 @@ class Search(Optimizer):
                 f"optimizer: a proposal can't be parsed ({' '.join(str(error).split())[:200]}); name a model that "
                 "keeps to the format in lm.reflection"
             ) from error
-        made = ledger.find(program.dump_state())
-        if not (made and made.is_whole):  # by an optimizer that makes one program, or scores on other questions
-            score(laid_out, program, ledger)
+        score(laid_out, program, ledger)  # which an optimizer may not have, or on other questions alone
         return program
 
     def _too_small(self, takes: str) -> UserError:

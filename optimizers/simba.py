@@ -128,10 +128,11 @@ class _Runs(BaseCallback):
         with self._lock:
             tried = [tried for _, tried in sorted(self._tried.items()) if len(tried.scores) in self._sizes]
             new = [one for one in tried if self._ledger.find(one.state) is None]
-            means = [self._ledger.add(one.state, one.scores, one.failures) for one in tried]
-            if new:
-                best = max(new, key=lambda one: means[tried.index(one)])
-                program = self._ledger.restored(self._job.program, self._ledger.find(best.state))
+            for one in tried:
+                self._ledger.add(one.state, one.scores, one.failures)
+            if scored := [candidate for one in new if (candidate := self._ledger.find(one.state))]:
+                best = max(scored, key=lambda candidate: candidate.score)
+                program = self._ledger.restored(self._job.program, best)
                 with dspy.context(callbacks=[other for other in dspy.settings.callbacks if other is not self]):
                     score(self._job, program, self._ledger)
 
