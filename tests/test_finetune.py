@@ -173,6 +173,17 @@ def test_a_model_is_trained_on_what_it_will_be_asked(trained, layout):
     assert json.loads(reply["content"]) == {"answer": "a city"}
 
 
+def test_the_plain_layout_has_no_quotes_that_would_end_a_copied_text(trained):
+    inputs = {"context": ['Ulm: a "city"', "Bonn"], "question": 'What is "Ulm"?'}
+    with dspy.context(lm=laid_out(trained[1], "plain"), adapter=build_adapter()):
+        given = dspy.settings.adapter.format_finetune_data(Read, [], inputs, {"answer": 'a "city"'})
+    _, asked, reply = (message["content"] for message in given["messages"])
+    assert "'Ulm'" in asked
+    assert "a 'city'" in asked
+    assert '"' not in asked
+    assert json.loads(reply) == {"answer": "a 'city'"}
+
+
 # What is learned from
 
 
