@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from hashlib import sha256
 from pathlib import Path
 
 import mlflow
@@ -40,6 +41,7 @@ OPTIMIZERS: dict[str, list[str]] = {
     "infer_rules": [*DEMOS, "optimizer.num_candidates=2"],
     "better_together": ["optimizer.strategy=[bootstrap_few_shot,{name: copro, breadth: 2, depth: 1}]"],
     "ensemble": ["optimizer.of=bootstrap_random_search"],
+    "bootstrap_finetune": ["optimizer.epochs=2", "optimizer.batch=4"],
 }
 
 
@@ -60,13 +62,14 @@ def start(folder: Path, name: str) -> subprocess.Popen[str]:
 
 
 def program(folder: Path, process: subprocess.Popen[str]) -> tuple[object, float]:
-    """The state of the compiled program, and how many of its calls the last process computed."""
+    """The compiled program's state and weights, and how many of its calls the last process computed."""
     out, err = process.communicate()
     if process.returncode:
         raise RuntimeError(err[-2000:])
     run = mlflow.MlflowClient(f"sqlite:///{folder}/mlflow.db").get_run(json.loads(out)["run_id"])
-    artifacts = folder / run.info.artifact_uri.removeprefix("file://")
-    return json.loads((artifacts / "variant" / "program.json").read_bytes()), run.data.metrics["computed_lm_calls"]
+    variant = folder / run.info.artifact_uri.removeprefix("file://") / "variant"
+    weights = [sha256(path.read_bytes()).hexdigest() for path in sorted(variant.rglob("*.safetensors"))]
+    return (json.loads((variant / "program.json").read_bytes()), weights), run.data.metrics.get("computed_lm_calls", 0)
 
 
 def main() -> int:

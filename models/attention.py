@@ -11,6 +11,8 @@ grouped heads) for single tokens; and the plain products give a token the same b
 as long as its own keys are cut in the same places. Hence the blocks at fixed positions.
 """
 
+import math
+import mmap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import cast
@@ -36,7 +38,8 @@ class KeyValues:
 
     A list of blocks, one for every ``BLOCK`` positions, each a tensor of shape
     ``(layers, 2, slots, heads, BLOCK, dim)``. It grows by a block when a sequence does, without a copy, and the blocks
-    of neighbouring slots are contiguous, which the matrix products need.
+    of neighbouring slots are contiguous, which the matrix products need. On CPU a block takes memory for the slots
+    whose sequences reach it: among 32, one of 8,000 tokens costs what it needs alone.
     """
 
     def __init__(self, layers: int, heads: int, dim: int, slots: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -49,9 +52,13 @@ class KeyValues:
     def reserve(self, length: int) -> None:
         """Make room for sequences of ``length`` tokens."""
         while len(self.blocks) * BLOCK < length:
-            # Zeros and not whatever memory holds: a masked position weighs 0, and 0 times NaN is NaN.
-            self.blocks.append(torch.zeros(self._shape, dtype=self._dtype, device=self._device))
+            self.blocks.append(_zeros(self._shape, self._dtype, self._device))
             self.parts.append([layer.unbind(0) for layer in self.blocks[-1].unbind(0)])
+
+    def release(self) -> None:
+        """Give the memory back; no slot is in use."""
+        self.blocks.clear()
+        self.parts.clear()
 
     def load(self, slot: int, start: int, states: Tensor) -> None:
         """Write states of shape ``(layers, 2, heads, n, dim)`` at positions ``start`` and following of a slot."""
@@ -70,6 +77,15 @@ class KeyValues:
         for block, low, high in _spans(0, length):
             states = self.blocks[block]
             states[:, :, target, :, low:high] = states[:, :, source, :, low:high]
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros and not whatever memory holds: a masked position weighs 0, and 0 times NaN is NaN."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    # The system's own zeros: a page of them takes memory when something is written to it.
+    pages = mmap.mmap(-1, math.prod(shape) * dtype.itemsize, access=mmap.ACCESS_COPY)
+    return torch.frombuffer(pages, dtype=dtype).view(shape)
 
 
 def _spans(start: int, stop: int, size: int = BLOCK) -> Iterable[tuple[int, int, int]]:

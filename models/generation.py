@@ -161,6 +161,8 @@ class Generator:
         for row in [row for row in self._rows if row.finished]:
             self._leave(row)
             self._deliver(row)
+        if not self._rows:
+            self._states.release()
 
     def _admit(self) -> None:
         """Give the free slots to those who wait, in their order."""

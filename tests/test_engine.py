@@ -10,12 +10,14 @@ from typing import Literal
 
 import dspy
 import numpy as np
+import psutil
 import pydantic
 import pytest
 import torch
 from dspy.utils.exceptions import ContextWindowExceededError, LMUnsupportedFeatureError
 
 from hoptimizer.models import LMSettings, build_adapter, build_lm
+from hoptimizer.models.attention import KeyValues
 from hoptimizer.models.constraint import Constraint
 from hoptimizer.models.engine import LocalEngine, generator
 from hoptimizer.models.generation import Generator
@@ -135,6 +137,19 @@ def test_cached_tokens_are_in_the_usage(lm):
     cached = usage["prompt_tokens_details"]["cached_tokens"]
     assert usage["prompt_tokens"] - 2 * PIECE < cached < usage["prompt_tokens"]
     assert 0 < usage["completion_tokens"] <= 40
+
+
+def test_a_long_sequence_takes_no_memory_for_the_slots_beside_it():
+    process = psutil.Process()
+    before = process.memory_info().rss
+    states = KeyValues(layers=8, heads=4, dim=64, slots=32, dtype=torch.float32, device=torch.device("cpu"))
+    states.reserve(8192)
+    states.load(3, 0, torch.ones(8, 2, 4, 8192, 64))
+    took = process.memory_info().rss - before
+    whole = sum(block.nbytes for block in states.blocks)
+    assert whole / 32 <= took < whole / 8
+    assert torch.equal(states.read(3, 8000, 8192), torch.ones(8, 2, 4, 192, 64))
+    assert not states.read(4, 0, 8192).any()
 
 
 def test_more_calls_than_slots_are_all_answered():
