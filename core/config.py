@@ -9,13 +9,23 @@ from typing import Annotated, Any
 import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    field_serializer,
+    model_validator,
+)
 
 from hoptimizer.eval.objective import NO_JUDGE, Objective
 from hoptimizer.eval.settings import DataSettings
 from hoptimizer.models.errors import UserError, nearest
 from hoptimizer.models.options import Options
 from hoptimizer.models.settings import LMSettings
+from hoptimizer.models.urls import without_password
 from hoptimizer.models.validation import explain
 from hoptimizer.optimizers import settings as optimizers
 from hoptimizer.programs import settings as programs
@@ -30,7 +40,7 @@ class TrackingSettings(BaseModel):
     """Where runs are kept.
 
     Attributes:
-        uri: any MLflow tracking URI.
+        uri: any MLflow tracking URI; dumped without a user's name and password.
         experiment: the MLflow experiment; the data set's name by default.
     """
 
@@ -38,6 +48,10 @@ class TrackingSettings(BaseModel):
 
     uri: str = "sqlite:///mlflow.db"
     experiment: str | None = None
+
+    @field_serializer("uri")
+    def _public(self, uri: str) -> str:
+        return without_password(uri)
 
 
 def _named(value: object) -> object:
@@ -93,6 +107,8 @@ class Config(BaseModel):
             values.get("optimizer"), "optimizer", "bootstrap_random_search", optimizers.settings_model
         )
         lm = values.get("lm") or {}
+        if not isinstance(lm, str | dict):
+            raise UserError(f"lm: expected a model, or models by role as in {{default: {DEFAULT_LM}}}; got {lm!r}")
         lm = {"default": lm} if isinstance(lm, str) or "model" in lm else lm
         default = lm.get("default", DEFAULT_LM)
         # `lm.default.temperature=0.7` alone keeps the default model.
@@ -115,11 +131,14 @@ class Config(BaseModel):
         return self.model_dump(mode="json")
 
     @property
+    def deciding(self) -> dict[str, Any]:
+        """Of the public config what decides on a result, which its place and the number of workers do not."""
+        return {key: value for key, value in self.public().items() if key not in ("tracking", "workers")}
+
+    @property
     def digest(self) -> str:
-        """Hash of everything that decides on a result; where it is tracked does not."""
-        public = self.public()
-        del public["tracking"], public["workers"]
-        return hashlib.sha256(json.dumps(public, sort_keys=True).encode()).hexdigest()
+        """Hash of everything that decides on a result."""
+        return hashlib.sha256(json.dumps(self.deciding, sort_keys=True).encode()).hexdigest()
 
     @property
     def objective(self) -> Objective:

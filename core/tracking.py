@@ -26,6 +26,7 @@ from hoptimizer.eval.dataset import DataSet
 from hoptimizer.eval.question import Question
 from hoptimizer.eval.runner import Evaluation
 from hoptimizer.models.errors import UserError
+from hoptimizer.models.urls import without_password
 from hoptimizer.programs import Program
 
 VARIANT = "variant"
@@ -82,7 +83,7 @@ class Tracker:
             self.experiment = mlflow.set_experiment(experiment)
         except (MlflowException, OSError) as error:
             reason = " ".join(str(error).split())
-            raise UserError(f"tracking.uri: can't open {uri!r}: {reason}") from error
+            raise UserError(f"tracking.uri: can't open {without_password(uri)!r}: {reason}") from error
         self.client = mlflow.MlflowClient()
 
     @contextmanager
@@ -110,6 +111,9 @@ class Tracker:
                 yield run
             except KeyboardInterrupt:
                 mlflow.end_run(RunStatus.to_string(RunStatus.KILLED))
+                raise
+            except UserError as error:
+                self.end_failed(str(error))
                 raise
 
     def finished(self, fingerprint: str) -> str | None:
@@ -149,9 +153,10 @@ class Tracker:
         return found[0].info.run_id if found else None
 
     def log_config(self, config: Config, data: DataSet) -> None:
-        """Log the resolved config (no secret), each of its values as a parameter, the LM of each step, the data set."""
+        """Log the resolved config (no secret), the data set, and as parameters what decides on the result."""
         public = config.public()
-        mlflow.log_params({key: str(value)[:500] for key, value in flatten(public).items() if value is not None})
+        deciding = flatten(config.deciding)
+        mlflow.log_params({key: str(value)[:500] for key, value in deciding.items() if value is not None})
         mlflow.log_text(_yaml(public), CONFIG)
         mlflow.set_tags(
             {
@@ -276,7 +281,29 @@ class Tracker:
         try:
             return self.client.get_run(run_id)
         except MlflowException as error:
-            raise UserError(f"run {run_id!r}: not in {self.uri}; `hop compare` lists the runs there") from error
+            raise self._unknown(run_id) from error
+
+    def whole_id(self, start: str) -> str:
+        """The id of the run whose id starts so, as tables show it.
+
+        Raises:
+            UserError: there is none, or more than one.
+        """
+        found = []
+        if start.isalnum():
+            experiments = [experiment.experiment_id for experiment in self.client.search_experiments()]
+            found = self.client.search_runs(experiments, f"attributes.run_id LIKE '{start}%'", max_results=2)
+        if len(found) > 1:
+            raise UserError(f"run {start!r}: the ids of several runs start so; give more of it")
+        if not found:
+            raise self._unknown(start)
+        return found[0].info.run_id
+
+    def _unknown(self, run_id: str) -> UserError:
+        return UserError(
+            f"run {run_id!r}: not in {without_password(self.uri)}; `hop compare data=NAME` lists runs, "
+            "tracking.uri=URI names another store"
+        )
 
     def _read(self, run_id: str, path: str) -> str:
         run = self.get(run_id)

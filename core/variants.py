@@ -1,6 +1,7 @@
 """Compiling, scoring and loading variants: a program, its state, its config and its scores in one MLflow run."""
 
 import contextlib
+import hashlib
 import io
 import logging
 import shutil
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import dspy
+from filelock import FileLock, Timeout
 
 from hoptimizer.candidates import SearchLog
 from hoptimizer.config import Config
@@ -96,26 +98,29 @@ def compile_variant(
         UserError: a part of the config can't be had: the data, the language model, the tracking store; or the run to
             start from holds another program.
     """
-    bench = Workbench(config, report)
+    bench = Workbench(config, report, keeps_calls=True)
     trainset, scored = bench.data.split("train"), bench.data.split(split)
     bench.data.split("dev")  # that there is none is said before a run is made
     name = name or f"{config.program.name} {config.optimizer.name}"
-    fingerprint = fingerprint or f"{config.digest} {split}{' from ' + run_id if run_id else ''}"
+    start = f" from {run_id}" if run_id else ""
+    fingerprint = fingerprint or f"{config.digest} {bench.data.digest} {split}{start}"
     tracker = Tracker(config.tracking.uri, config.experiment)
-    state = tracker.load_state(run_id) if run_id else {}
+    program, optimizer = _program(bench, tracker, run_id), bench.optimizer()
+    job = _job(bench, program)
+    with dspy.context(lm=bench.lms["default"]):
+        optimizer.check(job)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(_alone(f"{config.tracking.uri} {config.experiment} {fingerprint}"))
         run = stack.enter_context(tracker.run("compile", name, fingerprint))
         folder = home() / "work" / run.info.run_id
-        stack.enter_context(bench.active(folder / "calls"))
+        stack.enter_context(bench.active(folder / "calls", judged=True))
         tracker.log_config(config, bench.data)
         tracker.log_questions(bench.data, "train", trainset)
         tracker.log_questions(bench.data, split, scored)
-        program = _program(bench, tracker, run_id, state)
+        _tag_start(tracker, run_id)
         log = SearchLog(tracker.client, tracker.get(run.info.run_id))
         log.settle({f"lm_of.{step}": lm.model for step, lm in program.language_models().items()})
-        job = _job(bench, program, folder, log)
-        optimizer = bench.optimizer()
-        optimizer.check(job)
+        job = replace(job, folder=folder, log=log.tell, record=log.record, settle=log.settle)
         report(f"compiling {config.program.name} by {config.optimizer.name}", 0, 0, "")
         compiled = _compiled(optimizer, job, log)
         before = None
@@ -131,29 +136,38 @@ def compile_variant(
     return Variant(run.info.run_id, config, True, split, after, before, steps, log.costs)
 
 
-def _job(bench: Workbench, program: Program, folder: Path, log: SearchLog) -> Job:
+@contextlib.contextmanager
+def _alone(work: str) -> Iterator[None]:
+    """Hold a piece of work, so that no other process takes it up meanwhile; the system lets go of it after a kill."""
+    folder = home() / "work"
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(folder / f"{hashlib.sha256(work.encode()).hexdigest()[:16]}.lock", blocking=False):
+            yield
+    except Timeout as error:
+        raise UserError("this compile is under way in another process; wait for it, or stop it there") from error
+
+
+def _job(bench: Workbench, program: Program) -> Job:
     config = bench.config
     return Job(
         program=program,
         trainset=bench.data.split("train"),
         devset=bench.data.split("dev"),
         corpus=bench.data.corpus,
-        objective=replace(config.objective, judge=bench.judge),
+        objective=replace(config.objective, judge=bench.lms.get("judge")),
         teacher_lm=bench.lms.get("teacher"),
         reflection_lm=bench.lms.get("reflection"),
         seed=config.seed,
         workers=config.workers,
-        folder=folder,
+        folder=home() / "work",
         report=bench.report,
-        log=log.tell,
-        record=log.record,
-        settle=log.settle,
     )
 
 
 def _compiled(optimizer: Optimizer, job: Job, log: SearchLog) -> Program:
     """The compiled program, and what it took in the log."""
-    meter = Meter(lambda _: False)
+    meter = Meter(lambda _: False, seconds=dspy.cache.seconds)
     with _quiet(), dspy.context(meter=meter):
         compiled = optimizer.compile(job)
     if "spent" not in log.costs:  # searches have a meter of their own
@@ -205,23 +219,26 @@ def evaluate_variant(
     bench = Workbench(config, report)
     questions = bench.data.split(split)
     tracker = Tracker(config.tracking.uri, config.experiment)
-    state = tracker.load_state(run_id) if run_id else {}
     scored = f"{config.program.name} {_state(run_id)}"
-    with bench.active(), tracker.run("eval", name or scored, fingerprint) as run:
+    with bench.active(judged=True), tracker.run("eval", name or scored, fingerprint) as run:
         tracker.log_config(config, bench.data)
         tracker.log_questions(bench.data, split, questions)
-        program = _program(bench, tracker, run_id, state)
+        _tag_start(tracker, run_id)
+        program = _program(bench, tracker, run_id)
         evaluation = _evaluate(bench, program, questions, f"{scored} on {split}")
         tracker.log_evaluation(evaluation, split, "after")
     return Variant(run.info.run_id, config, run_id is not None, split, evaluation)
 
 
-def _program(bench: Workbench, tracker: Tracker, run_id: str | None, state: dict[str, Any]) -> Program:
-    """The program of a config, uncompiled, or as another run has it; the active one is tagged with that."""
-    if run_id is None:
-        return bench.program()
-    tracker.tag("variant", run_id)
-    return restore(bench, state, variant_of(run_id))
+def _program(bench: Workbench, tracker: Tracker, run_id: str | None) -> Program:
+    """The program of a config, uncompiled, or as a run has it."""
+    return restore(bench, tracker.load_state(run_id), variant_of(run_id)) if run_id else bench.program()
+
+
+def _tag_start(tracker: Tracker, run_id: str | None) -> None:
+    """Tag the active run with the one that has its program."""
+    if run_id:
+        tracker.tag("variant", run_id)
 
 
 def _state(run_id: str | None) -> str:
@@ -306,7 +323,7 @@ def _evaluate(bench: Workbench, program: Program, questions: Sequence[Question],
         questions,
         workers=bench.config.workers,
         progress=_running(bench.report, stage, objective),
-        judge=bench.judge,
+        judge=bench.lms.get("judge"),
         objective=objective,
     )
 

@@ -37,12 +37,15 @@ class Workbench:
     Args:
         config: a validated config.
         report: told about long work.
+        keeps_calls: whether language models use the cache, also where the config wants none: for work that is given a
+            folder for its calls.
     """
 
-    def __init__(self, config: Config, report: Report = silent) -> None:
+    def __init__(self, config: Config, report: Report = silent, *, keeps_calls: bool = False) -> None:
         self.config = config
         self.report = report
-        self._keeps_calls = False
+        self._keeps_calls = keeps_calls
+        self._answering: set[str] = set()
 
     @cached_property
     def data(self) -> DataSet:
@@ -73,13 +76,8 @@ class Workbench:
 
     @cached_property
     def lms(self) -> dict[str, dspy.LM]:
-        """Language models by role or step, but for the judge, which answering does not need."""
-        return {role: _checked_lm(settings) for role, settings in self.config.lm.items() if role != "judge"}
-
-    @cached_property
-    def judge(self) -> dspy.LM | None:
-        """The language model that judges answers, where the config names one."""
-        return _checked_lm(self.config.lm["judge"]) if "judge" in self.config.lm else None
+        """Language models by role or step; none was asked for a word yet."""
+        return {role: self._build(settings) for role, settings in self.config.lm.items()}
 
     def program(self) -> Program:
         """A new, uncompiled program."""
@@ -102,9 +100,7 @@ class Workbench:
         name = model.removeprefix(LOCAL)
         if name != model:
             model = f"{LOCAL}{self._kept(f'{variant}/lm/{name}')}"
-        lm = _build(self.config.lm["default"].model_copy(update={"model": model}))
-        lm.cache = lm.cache or self._keeps_calls
-        return tuned(lm, model)
+        return tuned(self._build(self.config.lm["default"].model_copy(update={"model": model})), model)
 
     def step_model(self, source: str, step: str) -> StepModel:
         """The small model of a source (a folder, a hub id, or a URI such as ``runs:/ID/PATH``) for a step.
@@ -146,34 +142,38 @@ class Workbench:
         return build_optimizer(self.config.optimizer)
 
     @contextlib.contextmanager
-    def active(self, calls: Path | None = None) -> Iterator[None]:
+    def active(self, calls: Path | None = None, *, judged: bool = False) -> Iterator[None]:
         """Within it, DSPy uses the config's default language model, its adapter and its cache.
 
         Args:
             calls: a folder for the calls of one piece of work that may be killed and taken up again; they are kept
-                there whatever becomes of the cache, and where the config wants none.
+                there whatever becomes of the cache.
+            judged: whether answers are judged in it, where the config names a judge.
+
+        Raises:
+            UserError: a language model can't answer.
         """
+        self._check_lms(judged)
         _use_cache(self.config, calls)
-        if calls:
-            self._keeps_calls = True
-            for lm in filter(None, [*self.lms.values(), self.judge]):
-                lm.cache = True
         with dspy.context(lm=self.lms["default"], adapter=build_adapter()):
             yield
 
+    def _check_lms(self, judged: bool) -> None:
+        """Find out whether those that are needed can answer, once for each."""
+        for role in [role for role in self.config.lm if role not in self._answering and (judged or role != "judge")]:
+            try:
+                check_lm(self.config.lm[role])
+            except UserError as error:
+                raise UserError(f"lm.{role}: {error}") from error
+            self._answering.add(role)
 
-def _checked_lm(settings: LMSettings) -> dspy.LM:
-    """The LM of settings, which can answer."""
-    check_lm(settings)
-    return _build(settings)
-
-
-def _build(settings: LMSettings) -> dspy.LM:
-    """The LM of settings; one in this process can be fine-tuned."""
-    lm = build_lm(settings)
-    if settings.is_local:
-        lm.provider = LocalProvider(settings.templated)
-    return lm
+    def _build(self, settings: LMSettings) -> dspy.LM:
+        """The LM of settings; one in this process can be fine-tuned."""
+        lm = build_lm(settings)
+        lm.cache = lm.cache or self._keeps_calls
+        if settings.is_local:
+            lm.provider = LocalProvider(settings.templated)
+        return lm
 
 
 @dataclass(frozen=True)

@@ -87,17 +87,31 @@ class Objective:
         terms = ((weight, name if abs(weight) == 1 else f"{abs(weight):g} {name}") for name, weight in self.weights)
         return " ".join(f"{'-' if weight < 0 else '+'} {term}" for weight, term in terms).removeprefix("+ ")
 
+    @property
+    def worst(self) -> float:
+        """What a question counts on which the program fails; none counts less.
+
+        It is 0, but where something is taken off it is as far below 0 as the best answer is above: a program that fails
+        makes no calls, and must not be the better one for that.
+        """
+        return 0.0 if all(weight > 0 for _, weight in self.weights) else -self.best
+
+    @property
+    def best(self) -> float:
+        """What a right answer counts, before anything is taken off."""
+        return sum(weight for name, weight in self.weights if name in _QUALITIES and weight > 0)
+
     def of(self, scores: Mapping[str, float]) -> float:
-        """The objective of one question's scores, or of means over questions: a sum is linear.
+        """The objective of the scores of one question that the program answered.
 
         What the scores lack counts 0, so that a question without the annotation for a metric moves no choice between
         programs.
         """
-        return float(sum(weight * scores.get(name, 0.0) for name, weight in self.weights))
+        return max(self.worst, float(sum(weight * scores.get(name, 0.0) for name, weight in self.weights)))
 
     def __call__(self, example: Gold, prediction: Any, trace: Any = None) -> float:  # noqa: ANN401 - DSPy's signature
-        """The objective of one prediction. A judge that fails counts as a wrong answer, and in ``judge_failures``; so
-        does a metric, in ``metric_failures``.
+        """The objective of one prediction. A judge that fails counts as a wrong answer, and in ``judge_failures``; a
+        metric that fails, in ``metric_failures``, as a program that does.
 
         Raises:
             UserError: the judge can't be used at all.
@@ -106,7 +120,7 @@ class Objective:
             scores = measured(example, prediction)
         except Exception as error:  # noqa: BLE001 - metrics may be anybody's, and one run is not to lose the others
             self.metric_failures.append(one_line(error))
-            return 0.0
+            return self.worst
         if self.is_judged:
             scores[ACCURACY] = self._accuracy(example, getattr(prediction, "answer", None))
         return self.of(scores)

@@ -129,12 +129,21 @@ class CallCache(Cache):
         found = super().get(request, ignored_args_for_cache_key)
         if meter := _meter():
             meter.ask(key, replayed=found is not None)
-        if found is None and self._shared and (found := self._shared.get(request, ignored_args_for_cache_key)):
+        if found is None and (found := self._from_shared(request, key, ignored_args_for_cache_key)) is not None:
             super().put(request, found, ignored_args_for_cache_key)
-            if not isinstance(found, dict):
-                self.disk_cache.set(_PRICE + key, self._shared.disk_cache.get(_PRICE + key))
         if found is not None:
             self._count(meter, key, found)
+        return found
+
+    def _from_shared(self, request: dict[str, Any], key: str, ignored: list[str] | None) -> Any:  # noqa: ANN401 - DSPy's
+        """What the shared cache has, with its price. An evaluation keeps none, and a call that costs nothing would make
+        what is compiled depend on what was evaluated before."""
+        found = self._shared.get(request, ignored) if self._shared else None
+        if self._shared and found is not None and not isinstance(found, dict):
+            price = self._shared.disk_cache.get(_PRICE + key)
+            if price is None:
+                return None
+            self.disk_cache.set(_PRICE + key, price)
         return found
 
     def put(
@@ -145,12 +154,12 @@ class CallCache(Cache):
         enable_memory_cache: bool = True,
     ) -> None:
         key = self.cache_key(request, ignored_args_for_cache_key)
+        if not isinstance(value, dict):  # before the call itself: a kill in between leaves no call without its price
+            for cache in (self, self._shared) if self._shared else (self,):
+                cache.disk_cache.set(_PRICE + key, _price_of_response(value))
         super().put(request, value, ignored_args_for_cache_key, enable_memory_cache)
         if self._shared:
             self._shared.put(request, value, ignored_args_for_cache_key, enable_memory_cache)
-        if not isinstance(value, dict):
-            for cache in (self, self._shared) if self._shared else (self,):
-                cache.disk_cache.set(_PRICE + key, _price_of_response(value))
         self.computed += 1
         if meter := _meter():
             self.disk_cache.set(_SECONDS, meter.spent.seconds)
@@ -159,8 +168,7 @@ class CallCache(Cache):
     def _count(self, meter: Meter | None, key: str, record: Any) -> None:  # noqa: ANN401 - DSPy's
         if meter and key not in self._counted:
             self._counted.add(key)
-            price = _price_of_record(record) if isinstance(record, dict) else self.disk_cache.get(_PRICE + key)
-            meter.answered(*(price or (0, 0, 0.0)))
+            meter.answered(*(_price_of_record(record) if isinstance(record, dict) else self.disk_cache[_PRICE + key]))
 
 
 def _price_of_record(record: dict[str, Any]) -> tuple[int, int, float]:

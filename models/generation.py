@@ -46,6 +46,10 @@ class _Row:
         return self.tokens[len(self.job.tokens) :]
 
 
+def _released() -> RuntimeError:
+    return RuntimeError("the model was taken out of memory while it was asked")
+
+
 class Generator:
     """A causal language model that writes texts for many callers at once.
 
@@ -98,7 +102,7 @@ class Generator:
         self._closed = False
 
     def submit(self, job: Job) -> "Future[Completion]":
-        """Hand in a job; cancelling the future takes it out of the batch.
+        """Hand in a job; cancelling the future takes it out of the batch. After :meth:`close`, the future fails.
 
         Raises:
             hoptimizer.models.constraint.GrammarError: no answer of the grammar is short enough.
@@ -107,6 +111,9 @@ class Generator:
         constraint = Constraint(self.compiler, job.grammar, job.max_tokens) if job.grammar else None
         future: Future[Completion] = Future()
         with self._wake:
+            if self._closed:
+                future.set_exception(_released())
+                return future
             self._waiting.append(_Row(job, future, constraint))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="generator", daemon=True)
@@ -116,13 +123,17 @@ class Generator:
         return future
 
     def close(self) -> None:
-        """Stop after the pass that is under way. At exit, a thread inside torch would bring the process down."""
+        """Stop after the pass that is under way; jobs that are not done fail. At exit, a thread inside torch would
+        bring the process down."""
         with self._wake:
             self._closed = True
             self._wake.notify()
         if self._thread is not None:
             self._thread.join()
         atexit.unregister(self.close)  # or the weights would stay in memory until then
+        for row in [*self._rows, *self._waiting]:
+            if row.future.set_running_or_notify_cancel():
+                row.future.set_exception(_released())
 
     def _run(self) -> None:
         while True:

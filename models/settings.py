@@ -2,7 +2,9 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_serializer, model_validator
+
+from hoptimizer.models.urls import without_password
 
 LOCAL = "local/"
 
@@ -18,7 +20,7 @@ class LMSettings(BaseModel):
             else a model string of DSPy such as ``openai/gpt-4o``.
         temperature: 0 for the likeliest text; ``None`` for what the provider does by default.
         max_tokens: the most tokens of an answer; ``None`` for 256 with a local model, else for the provider's limit.
-        api_base: URL of an OpenAI-compatible server.
+        api_base: URL of an OpenAI-compatible server; dumped without a user's name and password.
         api_key: its key; by default the provider's environment variable. Never dumped.
         adapter: how prompts and answers are laid out: ``json`` (DSPy's JSON layout), ``chat`` (DSPy's field markers),
             ``plain`` (a document without a chat template, for small models), or ``auto``: json for local models, chat
@@ -48,6 +50,10 @@ class LMSettings(BaseModel):
         if self.is_local and (self.api_base or self.api_key):
             raise ValueError(f"api_base and api_key have no meaning for {self.model}, which runs in this process")
         return self
+
+    @field_serializer("api_base")
+    def _public(self, url: str | None) -> str | None:
+        return url and without_password(url)
 
     @property
     def is_local(self) -> bool:

@@ -10,7 +10,7 @@ from hoptimizer.models.errors import UserError
 from hoptimizer.models.settings import Layout
 from hoptimizer.optimizers.inner import InnerOptions, built
 from hoptimizer.optimizers.job import Job
-from hoptimizer.optimizers.ledger import Ledger, lms_of
+from hoptimizer.optimizers.ledger import Ledger
 from hoptimizer.optimizers.scoring import score
 from hoptimizer.optimizers.search import Search, Work
 from hoptimizer.programs import Program
@@ -48,9 +48,9 @@ class BetterTogether(Search):
                 program = built(options).compile(part)
                 scored.append((score(job, program, ledger), program))
         except Stopped:
-            # The best may be a candidate of the optimizer that was stopped, on the language models of its program.
             if ledger.error:
                 raise
-            if ledger.best and lms_of(ledger.best.state) == lms_of(program.dump_state()):
-                return ledger.restored(program)
+            # The best may be a candidate of the optimizer that was stopped, on the models of the program it was given.
+            if alike := ledger.alike(program):
+                scored.append((alike[0].score, ledger.restored(program)))
         return max(scored, key=lambda pair: pair[0])[1]

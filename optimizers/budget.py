@@ -1,9 +1,13 @@
 """What a compile may spend."""
 
+from typing import Any
+
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from hoptimizer.models.calls import Spent
 from hoptimizer.models.errors import UserError
+
+_EXPECTED = "optimizer.budget: expected lm_calls, minutes or usd, e.g. optimizer.budget.lm_calls=2000"
 
 
 class Budget(BaseModel):
@@ -21,10 +25,17 @@ class Budget(BaseModel):
     minutes: float | None = Field(default=None, gt=0)
     usd: float | None = Field(default=None, gt=0)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _is_mapping(cls, value: Any) -> Any:  # noqa: ANN401 - whatever the config holds
+        if not isinstance(value, dict | Budget):
+            raise UserError(f"{_EXPECTED}; got {value!r}")
+        return value
+
     @model_validator(mode="after")
     def _some(self) -> "Budget":
         if self.lm_calls is None and self.minutes is None and self.usd is None:
-            raise UserError("optimizer.budget: expected lm_calls, minutes or usd, e.g. optimizer.budget.lm_calls=2000")
+            raise UserError(_EXPECTED)
         return self
 
     def ends(self, spent: Spent) -> bool:
@@ -34,6 +45,15 @@ class Budget(BaseModel):
     def covers(self, spent: Spent) -> bool:
         """Whether so much may be spent."""
         return all(used <= limit for used, limit in self._limits(spent))
+
+    def unit(self, spent: Spent) -> str:
+        """What was spent of each thing that has a limit."""
+        parts = [
+            f"{spent.calls:,} calls" if self.lm_calls is not None else "",
+            f"{spent.seconds / 60:.2g} minutes" if self.minutes is not None else "",
+            f"${spent.usd:.2g}" if self.usd is not None else "",
+        ]
+        return ", ".join(part for part in parts if part)
 
     def _limits(self, spent: Spent) -> list[tuple[float, float]]:
         """What was used of each thing that has a limit, and the limit."""

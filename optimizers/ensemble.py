@@ -9,7 +9,7 @@ from hoptimizer.models.errors import UserError
 from hoptimizer.models.settings import Layout
 from hoptimizer.optimizers.inner import InnerOptions, built
 from hoptimizer.optimizers.job import Job
-from hoptimizer.optimizers.ledger import Ledger, lms_of
+from hoptimizer.optimizers.ledger import Ledger
 from hoptimizer.optimizers.search import Search, Work
 from hoptimizer.programs import Program
 from hoptimizer.programs.ensemble import Ensemble
@@ -39,10 +39,8 @@ class EnsembleSearch(Search):
 
     def search(self, job: Job, ledger: Ledger) -> Program:
         self._inner().compile(job)
-        # Those of an earlier optimizer may be on other language models.
-        lms = lms_of(job.program.dump_state())
-        ours = [candidate for candidate in ledger.ranking if lms_of(candidate.state) == lms]
-        return Ensemble([ledger.restored(job.program, candidate) for candidate in ours[: self.size]])
+        best = ledger.alike(job.program)[: self.size]
+        return Ensemble([ledger.restored(job.program, candidate) for candidate in best])
 
     def _inner(self) -> Search:
         if not (isinstance(optimizer := built(self.of), Search) and optimizer.makes_candidates):

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar
 import dspy
 from pydantic import Field
 
+from hoptimizer.models.errors import UserError
 from hoptimizer.optimizers.annotate import annotate
 from hoptimizer.optimizers.job import Job
 from hoptimizer.optimizers.ledger import Ledger
@@ -77,6 +78,14 @@ class Bootstrapping(Demonstrating):
     max_bootstrapped_demos: Positive = 4
     max_labeled_demos: Count = 4
     metric_threshold: Share = 0.8
+
+    def check(self, job: Job) -> None:
+        super().check(job)
+        if self.metric_threshold > job.objective.best:
+            raise UserError(
+                f"optimizer.metric_threshold: {self.metric_threshold:g}, but {job.objective.label} is at most "
+                f"{job.objective.best:g}; lower it, or no run is ever demonstrated"
+            )
 
     def loop(self, trainset: list[dspy.Example]) -> Loop:
         """One bootstrap by DSPy."""

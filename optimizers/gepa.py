@@ -64,6 +64,7 @@ class GEPA(Search):
             max_merge_invocations=self.max_merge_invocations,
             num_threads=job.workers,
             seed=job.seed,
+            failure_score=job.objective.worst,
         )
         compiled = optimizer.compile(job.program, trainset=job.examples("train"), valset=job.examples("dev"))
         return finished(job, compiled)

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import dspy
 from dspy.teleprompt.infer_rules import RulesInductionProgram
+from dspy.utils.exceptions import DSPyError
 from pydantic import Field
 
 from hoptimizer.optimizers.few_shot import Bootstrapping, Positive
@@ -84,11 +85,20 @@ class InferRules(Bootstrapping):
 
 
 class _RulesOfSome(dspy.InferRules):
-    """DSPy's shows the whole train set, and drops one example after the other until the prompt fits."""
+    """DSPy's shows the whole train set, drops one example after the other until the prompt fits, and asserts that
+    nothing else went wrong."""
 
     def __init__(self, examples: int, **options: Any) -> None:  # noqa: ANN401 - DSPy's
         super().__init__(**options)
         self._examples = examples
+
+    def induce_natural_language_rules(self, predictor: dspy.Predict, trainset: list[dspy.Example]) -> str:
+        try:
+            return super().induce_natural_language_rules(predictor, trainset)
+        except (AssertionError, RuntimeError) as error:
+            if isinstance(error.__context__, DSPyError):
+                raise error.__context__ from None
+            raise
 
     def get_predictor_demos(self, trainset: list[dspy.Example], predictor: dspy.Predict) -> list[dict[str, Any]]:
         return super().get_predictor_demos(trainset[: self._examples], predictor)

@@ -9,7 +9,7 @@ import dspy
 from dspy.utils.exceptions import DSPyError
 from pydantic import Field
 
-from hoptimizer.optimizers.few_shot import Bootstrapping, Positive
+from hoptimizer.optimizers.few_shot import Count, Demonstrating, Positive, Share
 from hoptimizer.optimizers.job import Job
 from hoptimizer.optimizers.ledger import Ledger
 from hoptimizer.optimizers.prefetch import check_format, without
@@ -21,7 +21,7 @@ from hoptimizer.programs.neighbours import Neighbours
 
 
 @dataclass(frozen=True, kw_only=True)
-class KNNFewShot(Bootstrapping):
+class KNNFewShot(Demonstrating):
     """Each question is shown with those train questions that are most like it (as ``dspy.KNNFewShot`` does).
 
     DSPy's runs the teacher on a question's neighbours when it is asked; here it runs on every train question once,
@@ -30,10 +30,14 @@ class KNNFewShot(Bootstrapping):
 
     Args:
         k: demonstrations a step.
+        max_labeled_demos: demonstrations of the teacher.
+        metric_threshold: the least score of a run that is demonstrated.
         encoder: makes the sentence vectors by which questions are alike.
     """
 
     k: Positive = 4
+    max_labeled_demos: Count = 4
+    metric_threshold: Share = 0.8
     encoder: Annotated[str, Field(min_length=1)] = "minilm"
 
     makes_candidates: ClassVar[bool] = False

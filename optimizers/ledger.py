@@ -47,6 +47,7 @@ class Ledger(BaseCallback):
     Args:
         meter: counts the calls.
         dev: the ids of the dev questions.
+        worst: what a question counts on which a candidate fails.
         record: is told of each candidate, and again where it is scored on more questions.
         settle: is told the constructor and compile parameters of each of DSPy's optimizers that runs.
     """
@@ -55,6 +56,7 @@ class Ledger(BaseCallback):
         self,
         meter: Meter,
         dev: Collection[str],
+        worst: float,
         record: Callable[[Candidate], None],
         settle: Callable[[Mapping[str, Any]], None],
     ) -> None:
@@ -62,7 +64,7 @@ class Ledger(BaseCallback):
         self.candidates: list[Candidate] = []
         self.error: UserError | None = None
         """Why no call can succeed, where that is so."""
-        self._dev, self._record, self._settle = frozenset(dev), record, settle
+        self._dev, self._worst, self._record, self._settle = frozenset(dev), worst, record, settle
         self._evaluated: dict[str, dict[str, Any]] = {}
         self._compiling = 0
         self._lock = threading.RLock()
@@ -109,19 +111,27 @@ class Ledger(BaseCallback):
         """The first of the ranking, where anything was scored."""
         return next(iter(self.ranking), None)
 
+    def alike(self, program: Program) -> list[Candidate]:
+        """Those of the ranking that a program can become: their steps are on the same models, language models and small
+        ones, which a state names and does not hold."""
+        models = _models(program.dump_state())
+        return [candidate for candidate in self.ranking if _models(candidate.state) == models]
+
     def restored(self, program: Program, candidate: Candidate | None = None) -> Program:
-        """A candidate as a program, by default the best; the program as it is where nothing was scored.
+        """A candidate as a program, by default the best of those on the same models; the program as it is where none
+        was scored.
 
         Args:
-            program: of the same steps.
+            program: of the same steps, on the same models.
             candidate: of this ledger.
         """
-        chosen = candidate or self.best
+        chosen = candidate or next(iter(self.alike(program)), None)
         return _with(program, chosen.state) if chosen else program.deepcopy()
 
     def on_evaluate_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:  # noqa: ANN401 - DSPy's hook
         """An evaluation begins; the program may be changed once it ended."""
         self._evaluated[call_id] = inputs["program"].dump_state()
+        instance.failure_score = self._worst  # no optimizer of DSPy's passes one on
 
     def on_evaluate_end(self, call_id: str, outputs: Any | None, exception: BaseException | None = None) -> None:  # noqa: ANN401 - DSPy's hook
         """An evaluation ended."""
@@ -156,9 +166,11 @@ class Ledger(BaseCallback):
             raise Stopped
 
 
-def lms_of(state: Mapping[str, Any]) -> Any:  # noqa: ANN401 - compared alone
-    """The fine-tuned language models of a program's state."""
-    return state["program"].get("lms")
+def _models(state: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The small models and the fine-tuned language models of a program's state."""
+    if members := state["program"].get("members"):
+        return _models(members[0])
+    return state["program"]["models"], state["program"]["lms"]
 
 
 def _with(program: Program, state: dict[str, Any]) -> Program:

@@ -1,15 +1,17 @@
 """What every search over prompts shares: the budget, the ledger of its candidates, and the layout."""
 
+import math
 import sys
 import time
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import ClassVar
 
 import dspy
-from dspy.utils.exceptions import AdapterParseError
+from dspy.utils.exceptions import AdapterParseError, DSPyError
 
+from hoptimizer.eval.failures import one_line
 from hoptimizer.eval.runner import evaluate
 from hoptimizer.models.calls import CallCache, Meter, Spent, Stopped
 from hoptimizer.models.errors import UserError
@@ -88,7 +90,7 @@ class Search(Optimizer):
         limit = self.budget.ends if self.budget else lambda _: False
         seconds = dspy.cache.seconds if isinstance(dspy.cache, CallCache) else 0.0
         meter = Meter(limit, seconds=seconds)
-        ledger = Ledger(meter, [question.id for question in job.devset], job.record, job.settle)
+        ledger = Ledger(meter, [question.id for question in job.devset], job.objective.worst, job.record, job.settle)
         # A question on which a candidate fails scores 0. That no question can succeed is the ledger's to tell.
         with dspy.context(meter=meter, ledger=ledger, callbacks=[ledger], max_errors=sys.maxsize):
             try:
@@ -98,7 +100,7 @@ class Search(Optimizer):
                 if ledger.error:
                     raise ledger.error from None
                 if self.budget and not ledger.best:
-                    raise self._too_small("more calls than that") from None
+                    raise self._too_small("more than that") from None
                 return ledger.restored(job.program)
             finally:
                 job.log("spent", asdict(meter.spent), meter.spent.calls)
@@ -113,6 +115,11 @@ class Search(Optimizer):
             raise UserError(
                 f"optimizer: a proposal can't be parsed ({' '.join(str(error).split())[:200]}); name a model that "
                 "keeps to the format in lm.reflection"
+            ) from error
+        except DSPyError as error:  # of a proposal: where the program fails, its question scores 0
+            raise UserError(
+                f"optimizer: the language model that proposes failed: {one_line(error)}; check the lm section, and "
+                "give the same command again"
             ) from error
         score(laid_out, program, ledger)  # which an optimizer may not have, or on other questions alone
         return program
@@ -132,9 +139,13 @@ class Search(Optimizer):
         layouts = len(self.layouts) * len(job.devset) if len(self.layouts) > 1 and is_local(dspy.settings.lm) else 0
         whole = _scaled(before, meter.spent, (work.runs + layouts) / len(some), work.proposals)
         job.log("estimate", asdict(whole), 0)
-        candidate = _scaled(before, meter.spent, len(job.devset) / len(some))
+        candidate = replace(
+            _scaled(before, meter.spent, len(job.devset) / len(some)),
+            # As many questions as there are workers take the time of one, on a server that is fast enough.
+            seconds=(meter.spent.seconds - before.seconds) * math.ceil(len(job.devset) / max(job.workers, len(some))),
+        )
         if self.budget and not self.budget.covers(candidate):
-            raise self._too_small(f"about {candidate.calls:,} calls")
+            raise self._too_small(f"about {self.budget.unit(candidate)}")
         if self.budget and self.budget.usd is not None and not meter.spent.usd and not is_local(dspy.settings.lm):
             raise UserError(
                 f"optimizer.budget.usd: no price is known for {dspy.settings.lm.model}; give lm_calls or minutes"

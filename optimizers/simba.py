@@ -105,7 +105,7 @@ class _Runs(BaseCallback):
             return
         state, question = self._running.pop(call_id)
         if outputs is None:
-            self._keep(state, question, 0.0, failures=1)
+            self._keep(state, question, self._job.objective.worst, failures=1)
         else:
             self._made[id(outputs)] = outputs, state
 

@@ -17,8 +17,8 @@ from dspy.utils.exceptions import AdapterParseError, DSPyError
 
 from hoptimizer.eval.question import Question
 from hoptimizer.models.words import find, folded
-from hoptimizer.optimizers.collecting import failure, whole_rows
-from hoptimizer.optimizers.hop_labels import HopLabel, Labels, read_labels
+from hoptimizer.optimizers.collecting import failure
+from hoptimizer.optimizers.hop_labels import HopLabel, Labels
 from hoptimizer.optimizers.job import Job
 from hoptimizer.retrieval import Passage
 from hoptimizer.signatures import FindDependencies, LabelWords, NextQuery, SplitByPassages
@@ -29,7 +29,9 @@ class UnusableError(Exception):
 
 
 def synthesize(questions: Sequence[Question], job: Job, file: Path, stage: str) -> list[Labels]:
-    """Have a teacher label questions; each is in the file as soon as it is done, and is not asked about again.
+    """Have a teacher label questions; each is in the file as soon as it is done.
+
+    A compile that was killed labels them again, and finds the calls that were made in the run's own cache.
 
     Args:
         questions: with supporting passages.
@@ -41,12 +43,12 @@ def synthesize(questions: Sequence[Question], job: Job, file: Path, stage: str) 
         UserError: the teacher can't be asked; what is labelled so far stays.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
-    done = _kept(file)
+    done: dict[str, Labels] = {}
     teacher = Teacher(job.teacher_lm)
 
     async def run() -> None:
         slots = asyncio.Semaphore(job.workers)
-        with file.open("a", encoding="utf-8") as rows:
+        with file.open("w", encoding="utf-8") as rows:
 
             async def label(question: Question) -> None:
                 async with slots:
@@ -64,12 +66,11 @@ def synthesize(questions: Sequence[Question], job: Job, file: Path, stage: str) 
 
             async with asyncio.TaskGroup() as group:
                 for question in questions:
-                    if question.id not in done:
-                        group.create_task(label(question))
+                    group.create_task(label(question))
 
     try:
         asyncio.run(run())
-    except ExceptionGroup as group:
+    except BaseExceptionGroup as group:  # the end of a budget is no Exception
         raise group.exceptions[0] from None
     return [done[question.id] for question in questions]
 
@@ -176,11 +177,3 @@ def _in_order(after: Sequence[Sequence[int]]) -> list[int]:
         return list(TopologicalSorter(dict(enumerate(after))).static_order())
     except CycleError as error:
         raise UnusableError("sub-questions that wait for each other in a circle") from error
-
-
-def _kept(file: Path) -> dict[str, Labels]:
-    """The rows of a file; what a killed process left of one is cut off."""
-    if not file.exists():
-        return {}
-    whole_rows(file)
-    return {labels.id: labels for labels in read_labels(file)}

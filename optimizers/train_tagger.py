@@ -11,7 +11,7 @@ from pydantic import Field
 from hoptimizer.eval.question import Question
 from hoptimizer.models.errors import UserError
 from hoptimizer.models.small_model import SmallModel
-from hoptimizer.optimizers.hop_labels import Labels, annotated, read_labels, write_labels
+from hoptimizer.optimizers.hop_labels import Labels, annotated, write_labels
 from hoptimizer.optimizers.job import Job, Optimizer
 from hoptimizer.programs import EfficientRAG, Program
 
@@ -115,8 +115,6 @@ class TrainTagger(Optimizer):
             from hoptimizer.optimizers.synthesis import synthesize
 
             found = synthesize(supported, job, file, stage)
-        elif file.exists():
-            found = read_labels(file)
         else:
             found = [annotated(question, job.corpus) for question in supported]
             write_labels(found, file)

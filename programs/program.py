@@ -120,6 +120,18 @@ class Program(dspy.Module):
         lm = predictor.lm or self.lms.get(name) or dspy.settings.lm
         return laid_out(lm, self.layout) if lm and self.layout else lm
 
+    def set_lm(self, lm: dspy.LM) -> None:
+        """Set the language model of all steps.
+
+        A copy of the default one, as which DSPy's optimizers sample, differs in how it samples: a step that has a
+        language model of its own gets a copy of that with these settings.
+        """
+        super().set_lm(lm)
+        if dspy.settings.lm and lm.model == dspy.settings.lm.model:
+            sampling = {name: lm.kwargs[name] for name in ("rollout_id", "temperature") if name in lm.kwargs}
+            for step, own in self.lms.items():
+                getattr(self, step).lm = own.copy(**sampling)
+
     def language_models(self) -> dict[str, dspy.LM]:
         """The language model of each step that none of the small models takes."""
         steps = {name: self._lm(name, predictor) for name, predictor in self.named_predictors()}

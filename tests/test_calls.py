@@ -2,6 +2,7 @@
 
 import os
 import time
+from functools import partial
 
 import dspy
 import pytest
@@ -9,6 +10,7 @@ from scripted import ScriptedEngine
 
 from hoptimizer.models.calls import CallCache, Meter, Spent, Stopped
 from hoptimizer.optimizers.collecting import Wanted, collect
+from hoptimizer.optimizers.examples import Example
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +57,43 @@ def test_the_end_of_a_budget_ends_a_collection_as_itself(tmp_path):
 
     with pytest.raises(Stopped):
         collect([Wanted({"question": f"{n}?"}, label) for n in range(3)], tmp_path / "rows.jsonl", 2, lambda *_: None)
+
+
+def test_a_collection_that_was_killed_spends_what_it_would_have(tmp_path):
+    engine = ScriptedEngine(lambda *_: "words")
+    lm = engine.lm(temperature=0.0)
+
+    def collected(lm):
+        async def label(number):
+            return Example({"question": f"{number}?"}, (await lm.acall(f"{number}?"))[0])
+
+        dspy.cache = CallCache(tmp_path / "calls", None)
+        meter = Meter(lambda spent: False)
+        wanted = [Wanted({"question": f"{n}?"}, partial(label, n)) for n in range(3)]
+        with dspy.context(meter=meter):
+            examples = collect(wanted, tmp_path / "rows.jsonl", 2, lambda *_: None)
+        return examples, meter.spent.calls
+
+    undisturbed = collected(lm)
+    assert undisturbed[1] == engine.calls == 3
+    assert collected(lm) == undisturbed
+    assert engine.calls == 3
+
+
+def test_a_call_that_a_shared_cache_has_without_its_price_is_made_again(tmp_path, monkeypatch):
+    monkeypatch.setitem(os.environ, "LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    shared = dspy.clients.cache.Cache(
+        enable_disk_cache=True, enable_memory_cache=True, disk_cache_dir=str(tmp_path / "shared"), restrict_pickle=True
+    )
+    lm = dspy.LM("openai/gpt-4o-mini", engine="litellm", api_key="none", mock_response="words")
+    dspy.cache = shared  # an evaluation's
+    lm("one")
+    dspy.cache = CallCache(tmp_path / "calls", shared)
+    meter = Meter(lambda spent: False)
+    with dspy.context(meter=meter):
+        lm("one")
+    assert meter.spent.usd > 0
+    assert dspy.cache.computed == 1
 
 
 def test_time_goes_on_where_it_was(tmp_path):

@@ -100,6 +100,9 @@ def test_where_a_run_is_tracked_does_not_change_what_it_is():
         (["data=atlas", "lm.readr=openai/x"], ["lm.readr", "did you mean 'reader'"]),
         (["data=atlas", "lm.default.modle=openai/x"], ["lm.default.modle", "did you mean 'model'"]),
         (["data=atlas", "seed=seven"], ["seed", "integer", "'seven'"]),
+        (["data=atlas", "optimizer.budget=2000"], ["optimizer.budget", "lm_calls, minutes or usd", "2000"]),
+        (["data=atlas", "lm=5"], ["lm: expected a model", "5"]),
+        (["data=atlas", "lm=[a]"], ["lm: expected a model", "['a']"]),
         (["data=atlas", "noequals"], ["noequals", "key=value"]),
         (["data=atlas", "lm.default.api_key=${oc.env:NO_SUCH_VARIABLE}"], ["NO_SUCH_VARIABLE"]),
     ],
@@ -141,3 +144,20 @@ def test_the_schema_for_editors_knows_every_program_and_optimizer():
     text = json.dumps(json_schema())
     for name in ("ircot", "max_steps", "bootstrap_random_search", "num_candidate_programs", "checkpoint"):
         assert name in text
+
+
+def test_a_mistake_beside_a_key_does_not_tell_it():
+    with pytest.raises(UserError) as error:
+        load_config(None, ["data=atlas", "lm.default.api_key=sk-very-secret"])
+    assert "sk-very-secret" not in str(error.value)
+
+
+def test_passwords_in_addresses_are_not_dumped():
+    words = ["data=atlas", "lm.default.model=openai/x", "lm.default.api_base=http://me:hunter2@host:8000/v1"]
+    config = load_config(None, [*words, "tracking.uri=postgresql://me:hunter2@db/mlflow"])
+    assert config.tracking.uri == "postgresql://me:hunter2@db/mlflow"
+    public = config.public()
+    assert "hunter2" not in json.dumps(public)
+    assert public["tracking"]["uri"] == "postgresql://db/mlflow"
+    assert public["lm"]["default"]["api_base"] == "http://host:8000/v1"
+    assert load_config(None, ["data=atlas"]).public()["tracking"]["uri"] == "sqlite:///mlflow.db"

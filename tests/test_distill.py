@@ -166,34 +166,26 @@ def test_a_teacher_that_fails_half_way_leaves_what_it_labelled_and_is_not_asked_
     with pytest.raises(UserError, match=r"relevance-train: a language model failed: .*overloaded for now") as error:
         compiled(job(tmp_path, None, teacher=ScriptedLM(failing)), **options)
     assert "\n" not in str(error.value)
-    kept = rows(tmp_path, "relevance-train")
-    assert len(kept) == 5
-    again = ScriptedLM(script)
-    compiled(job(tmp_path, None, teacher=again), **options)
-    assert len(again.asked) == 16 - 5
-    assert kept.items() <= rows(tmp_path, "relevance-train").items()
+    assert len(rows(tmp_path, "relevance-train")) == 5
 
 
-def test_what_was_labelled_is_not_labelled_again_after_a_kill(tmp_path):
+def test_what_is_wanted_is_labelled_once_and_comes_in_its_order(tmp_path):
     labelled = []
 
-    def wanted(count):
-        async def label(number):
-            await asyncio.sleep((5 - number % 5) / 1000)
-            labelled.append(number)
-            return None if number == 2 else Example({"question": str(number), "length": 1}, str(number))
-
-        return [Wanted({"question": str(n)}, lambda n=n: label(n)) for n in [*range(count), 0]]
+    async def label(number):
+        await asyncio.sleep((5 - number % 5) / 1000)
+        labelled.append(number)
+        return None if number == 2 else Example({"question": str(number), "length": 1}, str(number))
 
     file = tmp_path / "rows.jsonl"
-    collect(wanted(4), file, 2, lambda done, total: None)
-    with file.open("ab") as kept:
-        kept.write(b'{"inputs": {"question": "4"}, "out')  # what a kill leaves of a row
+    file.write_text('{"inputs": {"question": "4"}, "out')  # what a kill leaves of a row
     told = []
-    examples = collect(wanted(6), file, 2, lambda done, total: told.append((done, total)))
+    wanted = [Wanted({"question": str(n)}, lambda n=n: label(n)) for n in [*range(6), 0]]
+    examples = collect(wanted, file, 2, lambda done, total: told.append((done, total)))
     assert sorted(labelled) == list(range(6))
     assert [example.output for example in examples] == ["0", "1", "3", "4", "5"]
-    assert told == [(5, 6), (6, 6)]
+    assert told == [(n, 6) for n in range(1, 7)]
+    assert len([json.loads(line) for line in file.read_text().splitlines()]) == 6
 
 
 BARE = [Question(id="1", question="Q?", answers=["a"])]

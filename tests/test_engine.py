@@ -160,6 +160,17 @@ def test_more_calls_than_slots_are_all_answered():
     assert few.counts.written_tokens <= 8 * 4
 
 
+def test_calls_of_a_model_that_is_taken_out_of_memory_fail():
+    few = Generator(str(pull("smollm2-135m-instruct")), slots=1)
+    prompts = _prompts(few, 3)
+    futures = [few.submit(Job(prompt, 200)) for prompt in prompts]
+    few.close()
+    futures.append(few.submit(Job(prompts[0], 4)))
+    for future in futures[1:]:
+        with pytest.raises(RuntimeError, match="taken out of memory"):
+            future.result(timeout=10)
+
+
 def test_a_cancelled_call_leaves_the_batch(lm, model):
     async def cancel() -> None:
         task = asyncio.create_task(lm.acall("Count to one thousand.", max_tokens=2000))

@@ -519,14 +519,14 @@ def test_compiles_go_on_from_a_tuned_model(variant, config):
     assert answers(evaluate_variant(further.config, run_id=further.run_id).after) == answers(further.after)
 
 
-def test_calls_of_a_compile_are_kept_whatever_the_config_says_of_the_cache(variant, config, base, tmp_path):
-    bench = Workbench(config("lm.default.cache=false", f"lm.judge.model=local/{base}", "lm.judge.cache=false"))
+def test_calls_of_a_compile_are_kept_whatever_the_config_says_of_the_cache(variant, config, base):
+    given = config("lm.default.cache=false", f"lm.judge.model=local/{base}", "lm.judge.cache=false")
     tuned_model = state_of(variant)["program"]["lms"]["reader"]
-    assert not bench.tuned_lm(tuned_model, f"runs:/{variant.run_id}/variant").cache
-    with bench.active(tmp_path / "calls"):
-        assert bench.lms["default"].cache
-        assert bench.judge.cache
-        assert bench.tuned_lm(tuned_model, f"runs:/{variant.run_id}/variant").cache
+    for keeps_calls in (False, True):
+        bench = Workbench(given, keeps_calls=keeps_calls)
+        assert bench.lms["default"].cache is keeps_calls
+        assert bench.lms["judge"].cache is keeps_calls
+        assert bench.tuned_lm(tuned_model, f"runs:/{variant.run_id}/variant").cache is keeps_calls
 
 
 def test_an_ensemble_keeps_the_tuned_model_of_its_members(variant, config):

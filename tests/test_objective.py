@@ -107,6 +107,13 @@ def test_an_evaluation_has_the_sum_of_each_question_and_its_mean():
     assert objective.of(mean_scores(scored.rows)) == 0.25
 
 
+def test_failing_is_never_worth_more_than_a_wrong_answer():
+    objective = Objective.parse({"f1": 1, "lm_calls": -0.25})
+    assert Objective.parse("f1").worst == 0
+    assert objective.worst == -1
+    assert objective.of({"f1": 0, "lm_calls": 40}) == objective.worst
+
+
 def test_a_plain_metric_adds_no_score():
     assert set(evaluation(Objective.parse("f1"))[0].metrics) == set(evaluation(None)[0].metrics)
     assert "objective" not in evaluation(None)[0].metrics

@@ -25,6 +25,19 @@ def thoughts(*sentences):
     return [{"thought": sentence} for sentence in sentences]
 
 
+def test_a_sampling_copy_of_the_default_model_leaves_steps_on_their_own():
+    default, own, other = (dspy.LM(f"openai/{name}", api_key="none") for name in ("default", "own", "other"))
+    program = IRCoT(ScriptedRetriever({}), k=1)
+    program.lms["reader"] = own
+    with dspy.context(lm=default):
+        program.set_lm(default.copy(rollout_id=3, temperature=1.0))
+        assert (program.reason.lm.model, program.reader.lm.model) == ("openai/default", "openai/own")
+        assert {program.reader.lm.kwargs[name] for name in ("rollout_id", "temperature")} == {3, 1.0}
+        assert own.kwargs.get("rollout_id") is None
+        program.set_lm(other)
+        assert program.reader.lm.model == "openai/other"
+
+
 def test_direct_answers_from_memory_with_one_call():
     prediction = run(Direct(), {"answer": " Orson Welles "})
     assert prediction.answer == "Orson Welles"

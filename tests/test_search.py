@@ -2,20 +2,23 @@
 
 import hashlib
 import json
+import re
 from dataclasses import replace
 
 import dspy
 import pytest
-from dspy.utils.exceptions import LMAuthError, LMServerError
+from dspy import lm15
+from dspy.utils.exceptions import ContextWindowExceededError, LMAuthError, LMInvalidRequestError, LMServerError
 from scripted import ScriptedEngine, ScriptedRetriever, passage
 
 from hoptimizer.eval import objective
 from hoptimizer.eval.objective import Objective
 from hoptimizer.eval.question import Hop, Question
-from hoptimizer.models.calls import CallCache
+from hoptimizer.models.calls import CallCache, Meter
 from hoptimizer.models.errors import UserError
 from hoptimizer.optimizers import Job, build_optimizer, settings_model
 from hoptimizer.optimizers.feedback import Feedback
+from hoptimizer.optimizers.ledger import Ledger
 from hoptimizer.programs import RAG, IRCoT, StepRecord
 from hoptimizer.retrieval import Corpus
 from hoptimizer.signatures import Read
@@ -33,6 +36,8 @@ QUESTIONS = [
     for n in range(40)
 ]
 TRAIN, DEV = QUESTIONS[:24], QUESTIONS[24:]
+
+HALF = Objective.parse({"em": 0.5, "lm_calls": -0.1})
 
 OPTIMIZERS = {
     "labeled_few_shot": {},
@@ -210,6 +215,7 @@ def test_a_budget_is_in_minutes_too(run):
         ("miprov2", {"minibatch_size": 17}, {}, "17 of 16 dev questions; take fewer"),
         ("ensemble", {"of": "distill"}, {}, "makes one program, and no candidates"),
         ("ensemble", {"of": "labeled_few_shot"}, {}, "makes one program, and no candidates"),
+        ("bootstrap_few_shot", {"metric_threshold": 0.9}, {"objective": HALF}, "is at most 0.5; lower it"),
         ("gepa", {"reflection_minibatch_size": 25}, {}, "25 of 24 train questions; take fewer"),
         ("better_together", {"strategy": [{"name": "ensemble", "of": "copro"}, "copro"]}, {}, "put it last"),
     ],
@@ -231,6 +237,73 @@ def test_a_budget_that_ends_before_a_candidate_is_scored_is_refused(run, name, c
 def test_a_price_that_nobody_knows_is_no_budget(run):
     with pytest.raises(UserError, match="no price is known for scripted/model"):
         run("copro", {"budget": {"usd": 2}})
+
+
+def test_a_budget_in_minutes_that_ends_before_a_candidate_says_so_in_minutes(run):
+    with pytest.raises(UserError, match=r"do not finish one candidate, which takes about [\d.]+ minutes"):
+        run("copro", {"budget": {"minutes": 0.05}}, engine=model(2.0))
+
+
+PROPOSED = re.compile(r"words \d")
+
+
+def failing(engine, error, where):
+    """A server that raises where the messages are so."""
+    plain = engine.answer
+
+    def answer(request):
+        if where(request):
+            raise error
+        return plain(request)
+
+    engine.answer = answer
+    return engine
+
+
+@pytest.mark.parametrize("name", ["copro", "gepa"])
+def test_a_candidate_that_fails_is_not_better_than_one_that_costs(run, name):
+    base = failing(model(), LMInvalidRequestError("refused"), lambda request: PROPOSED.search(f"{request.system}"))
+    dear = Objective.parse({"em": 1, "lm_calls": -0.9})
+    program, told, _ = run(name, engine=base, objective=dear)
+    failed = [candidate for candidate in told["candidates"] if candidate.failures]
+    assert failed
+    assert all(candidate.score < 0 for candidate in failed)
+    assert not PROPOSED.search(program.reader.signature.instructions)
+
+
+@pytest.mark.parametrize("name", ["copro", "infer_rules", "miprov2"])
+@pytest.mark.parametrize("error", [LMInvalidRequestError("refused"), ContextWindowExceededError(message="too long")])
+def test_a_model_that_fails_to_propose_is_one_line(run, name, error):
+    engine = failing(model(), error, lambda request: request.model == "scripted/reflection")
+    with pytest.raises(UserError, match="the language model that proposes failed: ") as raised:
+        run(name, engine=engine)
+    assert "\n" not in str(raised.value)
+
+
+def test_rules_that_can_not_be_parsed_are_one_line(run):
+    engine = model()
+    plain = engine.answer
+
+    def answer(request):
+        said = plain(request)
+        mute = replace(said, message=lm15.Message.assistant("no"))
+        return mute if request.model == "scripted/reflection" else said
+
+    engine.answer = answer
+    with pytest.raises(UserError, match="a proposal can't be parsed"):
+        run("infer_rules", engine=engine)
+
+
+def test_candidates_on_other_models_are_not_taken_for_ones_own():
+    program = RAG(ScriptedRetriever({}), k=2)
+    other = program.deepcopy()
+    other.models["reader"] = lambda inputs: inputs
+    ledger = Ledger(Meter(lambda _: False), ["q"], 0.0, lambda _: None, lambda _: None)
+    ledger.add(program.dump_state(), {"q": 0.0})
+    ledger.add(other.dump_state(), {"q": 1.0})
+    assert ledger.best.state == other.dump_state()
+    assert ledger.restored(program).dump_state() == program.dump_state()
+    assert [candidate.number for candidate in ledger.alike(other)] == [1]
 
 
 def test_what_a_question_lacks_counts_0_wherever_candidates_are_scored(run):

@@ -19,11 +19,13 @@ from transformers import BertTokenizerFast
 from hoptimizer import Tracker, compile_variant, load_config
 from hoptimizer.eval.objective import Objective
 from hoptimizer.models import build_adapter, build_lm
+from hoptimizer.models.calls import Stopped
 from hoptimizer.models.card import read_card
 from hoptimizer.models.errors import UserError
 from hoptimizer.models.step_models import load_step_model
 from hoptimizer.optimizers import Job
 from hoptimizer.optimizers.examples import Example
+from hoptimizer.optimizers.hop_labels import read_labels
 from hoptimizer.optimizers.synthesis import in_order, synthesize
 from hoptimizer.optimizers.tagger_data import FILTER_TASK
 from hoptimizer.optimizers.tagger_training import TaggerRecipe, train_tagger
@@ -246,13 +248,20 @@ def test_a_teacher_labels_questions_in_four_steps(tmp_path):
     assert len(lm.asked) == 2 * (1 + 2 + 2 + 1)
 
 
-def test_what_was_labelled_is_not_asked_again(tmp_path):
+def test_labels_of_a_compile_that_was_killed_are_made_anew(tmp_path):
     first, _, _ = synthesized(tmp_path, taught)
     with (tmp_path / "labels.jsonl").open("a") as file:
         file.write('{"id": "cut by a ki')
-    again, lm, _ = synthesized(tmp_path, taught)
-    assert again == first
-    assert lm.asked == []
+    again, _, _ = synthesized(tmp_path, taught)
+    assert again == first == read_labels(tmp_path / "labels.jsonl")
+
+
+def test_the_end_of_a_budget_ends_a_teacher_as_itself(tmp_path):
+    def script(asked, text):
+        raise Stopped
+
+    with pytest.raises(Stopped):
+        synthesized(tmp_path, script)
 
 
 @pytest.mark.parametrize(

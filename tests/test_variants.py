@@ -1,5 +1,6 @@
 """Compiling, scoring, comparing and loading variants on the embedded language model and a real MLflow store."""
 
+import shutil
 from pathlib import Path
 
 import mlflow
@@ -121,3 +122,61 @@ def test_every_optimizer_compiles_ircot(store, optimizer):
     variant = compile_variant(config(*words))
     assert variant.after.metrics["parse_failures"] == 0
     assert variant.after.metrics["lm_calls"] >= 2
+
+
+def test_a_run_is_found_by_the_start_of_its_id(compiled):
+    tracker = Tracker(compiled.config.tracking.uri, compiled.config.experiment)
+    assert tracker.whole_id(compiled.run_id[:8]) == compiled.run_id
+    with pytest.raises(UserError, match=r"run 'zzz': not in sqlite.*tracking\.uri=URI names another store"):
+        tracker.whole_id("zzz")
+
+
+def stopped(*words, **options):
+    """A compile that ends within its first evaluation."""
+
+    def report(stage, done, total, remark):
+        if "compiled on" in stage:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compile_variant(config("program=direct", "optimizer=labeled_few_shot", *words), report=report, **options)
+
+
+def runs(store):
+    tracker = Tracker(f"sqlite:///{store}/mlflow.db", "changing")
+    found = tracker.client.search_runs([tracker.experiment.experiment_id], "tags.`hop.kind` = 'compile'")
+    return {run.info.run_id: run.info.status for run in found}
+
+
+def test_a_compile_goes_on_with_other_workers_but_not_with_other_data(store):
+    files = shutil.copytree(load(config().data).folder, store / "changing")
+    words = [f"data.name={files}", "tracking.experiment=changing"]
+    stopped(*words, "workers=2")
+    assert list(runs(store).values()) == ["KILLED"]
+    with (files / "train.jsonl").open() as file:
+        lines = file.readlines()
+    (files / "train.jsonl").write_text("".join(reversed(lines)))
+    stopped(*words, "workers=2")
+    assert list(runs(store).values()) == ["KILLED", "KILLED"]
+    (files / "train.jsonl").write_text("".join(lines))
+    ended = compile_variant(config("program=direct", "optimizer=labeled_few_shot", *words, "workers=3"))
+    assert sorted(runs(store).values()) == ["FINISHED", "KILLED"]
+    assert runs(store)[ended.run_id] == "FINISHED"
+
+
+def test_a_compile_is_not_taken_up_twice_at_once(store):
+    words = ["program=direct", "optimizer=labeled_few_shot", "tracking.experiment=twice"]
+
+    def report(stage, done, total, remark):
+        if "compiled on" in stage:
+            compile_variant(config(*words))
+
+    with pytest.raises(UserError, match="under way in another process"):
+        compile_variant(config(*words), report=report)
+
+
+def test_what_can_not_be_done_leaves_no_run(store):
+    with pytest.raises(UserError, match="no language model reflects"):
+        compile_variant(config("program=direct", "optimizer=gepa", "tracking.experiment=refused"))
+    tracker = Tracker(config().tracking.uri, "refused")
+    assert not tracker.client.search_runs([tracker.experiment.experiment_id])

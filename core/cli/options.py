@@ -15,7 +15,10 @@ Words = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and all else on stderr.")]
-Run = Annotated[str | None, typer.Option("--run", metavar="ID", help="The MLflow run of a compiled variant.")]
+Run = Annotated[
+    str | None,
+    typer.Option("--run", metavar="ID", help="The MLflow run of a compiled variant: its id, or the start of it."),
+]
 Split = Annotated[str, typer.Option("--split", help="The questions: train, dev or test.")]
 
 
@@ -38,15 +41,26 @@ def read_words(words: Sequence[str] | None, base: dict[str, Any] | None = None) 
     return load_config(files[0] if files else None, [word for word in words or () if "=" in word], base)
 
 
-def config_of_run(run_id: str, words: Sequence[str] | None) -> Any:  # noqa: ANN401 - a Config, imported late
-    """The config of a run, changed by a command's words.
+def config_of_run(start: str, words: Sequence[str] | None) -> tuple[str, Any]:
+    """A run's id, and its config, changed by a command's words.
 
-    The words say where the run is kept, too, where that is not the default store.
+    Args:
+        start: of the id.
+        words: what the user typed; they say where the run is kept, too, where that is not the default store.
+
+    Raises:
+        UserError: there is no such run, or a word is wrong.
     """
-    from hoptimizer.config import TrackingSettings
+    from omegaconf import OmegaConf
+
+    from hoptimizer.config import TrackingSettings, read_mapping
     from hoptimizer.tracking import Tracker
 
-    uri = next((word.partition("=")[2] for word in words or () if word.startswith("tracking.uri=")), None)
-    uri = uri or TrackingSettings().uri
-    base = Tracker(uri, "Default").config_values(run_id)
-    return read_words(words, base | {"tracking": base.get("tracking", {}) | {"uri": uri}})
+    files = [read_mapping(Path(word)) for word in words or () if "=" not in word]
+    given = [OmegaConf.from_dotlist([word]) for word in words or () if word.startswith("tracking.uri=")]
+    uris = [uri for part in (*given, *files) if (uri := OmegaConf.select(part, "tracking.uri"))]
+    uri = next(iter(uris), TrackingSettings().uri)
+    tracker = Tracker(uri, "Default")
+    run_id = tracker.whole_id(start)
+    base = tracker.config_values(run_id)
+    return run_id, read_words(words, base | {"tracking": base.get("tracking", {}) | {"uri": uri}})

@@ -72,7 +72,11 @@ def study_command(
         if "=" not in word:
             raise UserError(f"{word}: one study file is enough; everything else is key=value")
     with working() as report:
-        variant = config_of_run(run, words).public() if run else None
+        variant = None
+        if run:
+            run, config = config_of_run(run, words)
+            variant = config.public()
+            variant["tracking"]["uri"] = config.tracking.uri  # with its password
         study = load_study(file, words or (), run_id=run, variant=variant)
         result = run_study(study, report)
     shown = [tables.sheet(sheet) for sheet in sheets(study, result.lines)]

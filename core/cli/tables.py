@@ -11,6 +11,7 @@ from rich.text import Text
 from hoptimizer.comparison import COLUMNS, Comparison
 from hoptimizer.config import TrackingSettings
 from hoptimizer.format import change, figure, heading
+from hoptimizer.models.urls import without_password
 from hoptimizer.optimizers.hop_labels import Labels
 from hoptimizer.study_table import Sheet
 from hoptimizer.variants import Variant
@@ -165,9 +166,10 @@ def sheet(shown: Sheet) -> Table:
 
 def open_mlflow(tracking: TrackingSettings) -> Text:
     """The command that opens the runs in MLflow."""
-    command = f"mlflow ui --backend-store-uri {tracking.uri}"
-    if not tracking.uri.startswith(("sqlite", "file", "postgresql", "mysql", "mssql")):
-        command = f"open {tracking.uri}"
+    uri = without_password(tracking.uri)
+    command = f"mlflow ui --backend-store-uri {uri}"
+    if not uri.startswith(("sqlite", "file", "postgresql", "mysql", "mssql")):
+        command = f"open {uri}"
     return Text(f"Runs, predictions and plots: {command}", style="cyan")
 
 
