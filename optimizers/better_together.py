@@ -50,6 +50,8 @@ class BetterTogether(Search):
         except Stopped:
             if ledger.error:
                 raise
+            if program is not scored[-1][1]:
+                job.report(f"the budget ended before what {options.name} made was scored: it is not kept", 0, 0, "")
             # The best may be a candidate of the optimizer that was stopped, on the models of the program it was given.
             if alike := ledger.alike(program):
                 scored.append((alike[0].score, ledger.restored(program)))

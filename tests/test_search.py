@@ -16,7 +16,7 @@ from hoptimizer.eval.objective import Objective
 from hoptimizer.eval.question import Hop, Question
 from hoptimizer.models.calls import CallCache, Meter
 from hoptimizer.models.errors import UserError
-from hoptimizer.optimizers import Job, build_optimizer, settings_model
+from hoptimizer.optimizers import Job, Optimizer, better_together, build_optimizer, settings_model
 from hoptimizer.optimizers.feedback import Feedback
 from hoptimizer.optimizers.ledger import Ledger
 from hoptimizer.programs import RAG, IRCoT, StepRecord
@@ -304,6 +304,23 @@ def test_candidates_on_other_models_are_not_taken_for_ones_own():
     assert ledger.best.state == other.dump_state()
     assert ledger.restored(program).dump_state() == program.dump_state()
     assert [candidate.number for candidate in ledger.alike(other)] == [1]
+
+
+class _Training(Optimizer):
+    def compile(self, job):
+        trained = job.program.deepcopy()
+        trained.reader.signature = trained.reader.signature.with_instructions("Trained.")
+        return trained
+
+
+def test_what_a_training_made_is_not_kept_without_a_word_where_the_budget_ends(run, monkeypatch):
+    monkeypatch.setattr(better_together, "built", lambda options: _Training())
+    said = []
+    options = {"strategy": ["bootstrap_finetune"], "budget": {"lm_calls": 20}}
+    program, _, calls = run("better_together", options, report=lambda stage, *_: said.append(stage))
+    assert calls == 20
+    assert program.reader.signature.instructions != "Trained."
+    assert "the budget ended before what bootstrap_finetune made was scored: it is not kept" in said
 
 
 def test_what_a_question_lacks_counts_0_wherever_candidates_are_scored(run):
