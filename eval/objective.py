@@ -101,12 +101,14 @@ class Objective:
         """What a right answer counts, before anything is taken off."""
         return sum(weight for name, weight in self.weights if name in _QUALITIES and weight > 0)
 
-    def of(self, scores: Mapping[str, float]) -> float:
-        """The objective of the scores of one question that the program answered.
+    def of(self, scores: Mapping[str, float], *, failed: bool = False) -> float:
+        """The objective of the scores of one question, or the worst where the program or a metric failed on it.
 
         What the scores lack counts 0, so that a question without the annotation for a metric moves no choice between
         programs.
         """
+        if failed:
+            return self.worst
         return max(self.worst, float(sum(weight * scores.get(name, 0.0) for name, weight in self.weights)))
 
     def __call__(self, example: Gold, prediction: Any, trace: Any = None) -> float:  # noqa: ANN401 - DSPy's signature

@@ -167,5 +167,4 @@ def _weighed(row: Row, objective: Objective) -> Row:
     # Without a verdict that counts in it, a sum would say that the answer is wrong.
     if objective.is_metric or (objective.is_judged and ACCURACY not in row.scores):
         return row
-    worth = objective.worst if row.failure else objective.of(row.scores)
-    return replace(row, scores=row.scores | {OBJECTIVE: worth})
+    return replace(row, scores=row.scores | {OBJECTIVE: objective.of(row.scores, failed=row.failure is not None)})

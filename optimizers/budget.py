@@ -40,30 +40,30 @@ class Budget(BaseModel):
 
     def ends(self, spent: Spent) -> bool:
         """Whether nothing more may be spent."""
-        return any(used >= limit for used, limit in self._limits(spent))
+        return any(used >= limit for _, used, limit in self._limits(spent))
 
     def covers(self, spent: Spent) -> bool:
         """Whether so much may be spent."""
-        return all(used <= limit for used, limit in self._limits(spent))
+        return all(used <= limit for _, used, limit in self._limits(spent))
 
-    def unit(self, spent: Spent) -> str:
+    def told(self, spent: Spent) -> str:
         """What was spent of each thing that has a limit."""
-        parts = [
-            f"{spent.calls:,} calls" if self.lm_calls is not None else "",
-            f"{spent.seconds / 60:.2g} minutes" if self.minutes is not None else "",
-            f"${spent.usd:.2g}" if self.usd is not None else "",
-        ]
-        return ", ".join(part for part in parts if part)
+        return ", ".join(_told(what, used, ".2") for what, used, _ in self._limits(spent))
 
-    def _limits(self, spent: Spent) -> list[tuple[float, float]]:
-        """What was used of each thing that has a limit, and the limit."""
-        limits = [(spent.calls, self.lm_calls), (spent.seconds / 60, self.minutes), (spent.usd, self.usd)]
-        return [(used, limit) for used, limit in limits if limit is not None]
+    def _limits(self, spent: Spent) -> list[tuple[str, float, float]]:
+        """The things that have a limit: which, what was used of it, and the limit."""
+        limits = [
+            ("calls", spent.calls, self.lm_calls),
+            ("minutes", spent.seconds / 60, self.minutes),
+            ("usd", spent.usd, self.usd),
+        ]
+        return [(what, used, limit) for what, used, limit in limits if limit is not None]
 
     def __str__(self) -> str:
-        parts = [
-            f"{self.lm_calls:,} calls" if self.lm_calls is not None else "",
-            f"{self.minutes:g} minutes" if self.minutes is not None else "",
-            f"${self.usd:g}" if self.usd is not None else "",
-        ]
-        return " or ".join(part for part in parts if part)
+        return " or ".join(_told(what, limit) for what, _, limit in self._limits(Spent()))
+
+
+def _told(what: str, amount: float, digits: str = "") -> str:
+    if what == "usd":
+        return f"${amount:{digits}g}"
+    return f"{amount:,} calls" if what == "calls" else f"{amount:{digits}g} minutes"

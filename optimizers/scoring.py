@@ -16,5 +16,5 @@ def score(job: Job, candidate: Program, ledger: Ledger) -> float:
     rows = evaluate(candidate, job.devset, workers=job.workers, judge=judge).rows
     objective.judge_failures.extend(row.judge_failure for row in rows if row.judge_failure)
     # What a question's scores lack counts 0, as it does where DSPy evaluates.
-    scores = {row.question.id: objective.worst if row.failure else objective.of(row.scores) for row in rows}
+    scores = {row.question.id: objective.of(row.scores, failed=row.failure is not None) for row in rows}
     return ledger.add(state, scores, sum(row.failure is not None for row in rows))

@@ -91,7 +91,7 @@ class Search(Optimizer):
         seconds = dspy.cache.seconds if isinstance(dspy.cache, CallCache) else 0.0
         meter = Meter(limit, seconds=seconds)
         ledger = Ledger(meter, [question.id for question in job.devset], job.objective.worst, job.record, job.settle)
-        # A question on which a candidate fails scores 0. That no question can succeed is the ledger's to tell.
+        # A question on which a candidate fails scores the worst. That no question can succeed is the ledger's to tell.
         with dspy.context(meter=meter, ledger=ledger, callbacks=[ledger], max_errors=sys.maxsize):
             try:
                 meter.told = self._reporter(job, ledger, self._probe(job, meter))
@@ -116,7 +116,7 @@ class Search(Optimizer):
                 f"optimizer: a proposal can't be parsed ({' '.join(str(error).split())[:200]}); name a model that "
                 "keeps to the format in lm.reflection"
             ) from error
-        except DSPyError as error:  # of a proposal: where the program fails, its question scores 0
+        except DSPyError as error:  # of a proposal: where the program fails, its question has a score
             raise UserError(
                 f"optimizer: the language model that proposes failed: {one_line(error)}; check the lm section, and "
                 "give the same command again"
@@ -145,7 +145,7 @@ class Search(Optimizer):
             seconds=(meter.spent.seconds - before.seconds) * math.ceil(len(job.devset) / max(job.workers, len(some))),
         )
         if self.budget and not self.budget.covers(candidate):
-            raise self._too_small(f"about {self.budget.unit(candidate)}")
+            raise self._too_small(f"about {self.budget.told(candidate)}")
         if self.budget and self.budget.usd is not None and not meter.spent.usd and not is_local(dspy.settings.lm):
             raise UserError(
                 f"optimizer.budget.usd: no price is known for {dspy.settings.lm.model}; give lm_calls or minutes"

@@ -34,18 +34,26 @@ def test_time_that_was_spent_ends_no_call_that_was_answered_in_it(tmp_path):
     assert engine.calls == 1
 
 
-def test_a_call_through_litellm_has_its_price_also_from_a_cache(tmp_path, monkeypatch):
-    monkeypatch.setitem(os.environ, "LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    shared = dspy.clients.cache.Cache(
+@pytest.fixture
+def shared(tmp_path):
+    return dspy.clients.cache.Cache(
         enable_disk_cache=True, enable_memory_cache=True, disk_cache_dir=str(tmp_path / "shared"), restrict_pickle=True
     )
-    lm = dspy.LM("openai/gpt-4o-mini", engine="litellm", api_key="none", mock_response="words")
+
+
+@pytest.fixture
+def priced(monkeypatch):
+    monkeypatch.setitem(os.environ, "LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    return dspy.LM("openai/gpt-4o-mini", engine="litellm", api_key="none", mock_response="words")
+
+
+def test_a_call_through_litellm_has_its_price_also_from_a_cache(tmp_path, shared, priced):
     spent = []
     for folder in ("first", "first", "second"):
         dspy.cache = CallCache(tmp_path / folder, shared)
         meter = Meter(lambda spent: False)
         with dspy.context(meter=meter):
-            lm("one")
+            priced("one")
         spent.append((meter.spent.calls, meter.spent.prompt_tokens, meter.spent.written_tokens, meter.spent.usd))
     assert len(set(spent)) == 1
     assert min(spent[0]) > 0
@@ -80,18 +88,13 @@ def test_a_collection_that_was_killed_spends_what_it_would_have(tmp_path):
     assert engine.calls == 3
 
 
-def test_a_call_that_a_shared_cache_has_without_its_price_is_made_again(tmp_path, monkeypatch):
-    monkeypatch.setitem(os.environ, "LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    shared = dspy.clients.cache.Cache(
-        enable_disk_cache=True, enable_memory_cache=True, disk_cache_dir=str(tmp_path / "shared"), restrict_pickle=True
-    )
-    lm = dspy.LM("openai/gpt-4o-mini", engine="litellm", api_key="none", mock_response="words")
+def test_a_call_that_a_shared_cache_has_without_its_price_is_made_again(tmp_path, shared, priced):
     dspy.cache = shared  # an evaluation's
-    lm("one")
+    priced("one")
     dspy.cache = CallCache(tmp_path / "calls", shared)
     meter = Meter(lambda spent: False)
     with dspy.context(meter=meter):
-        lm("one")
+        priced("one")
     assert meter.spent.usd > 0
     assert dspy.cache.computed == 1
 

@@ -41,8 +41,8 @@ def read_words(words: Sequence[str] | None, base: dict[str, Any] | None = None) 
     return load_config(files[0] if files else None, [word for word in words or () if "=" in word], base)
 
 
-def config_of_run(start: str, words: Sequence[str] | None) -> tuple[str, Any]:
-    """A run's id, and its config, changed by a command's words.
+def config_of(start: str | None, words: Sequence[str] | None) -> tuple[str | None, Any]:
+    """A run's id, and its config, changed by a command's words; without a run, the config that the words describe.
 
     Args:
         start: of the id.
@@ -51,6 +51,8 @@ def config_of_run(start: str, words: Sequence[str] | None) -> tuple[str, Any]:
     Raises:
         UserError: there is no such run, or a word is wrong.
     """
+    if start is None:
+        return None, read_words(words)
     from omegaconf import OmegaConf
 
     from hoptimizer.config import TrackingSettings, read_mapping

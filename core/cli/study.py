@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hoptimizer.cli.options import Json, Run, config_of_run
+from hoptimizer.cli.options import Json, Run, config_of
 
 
 def study_command(
@@ -72,12 +72,8 @@ def study_command(
         if "=" not in word:
             raise UserError(f"{word}: one study file is enough; everything else is key=value")
     with working() as report:
-        variant = None
-        if run:
-            run, config = config_of_run(run, words)
-            variant = config.public()
-            variant["tracking"]["uri"] = config.tracking.uri  # with its password
-        study = load_study(file, words or (), run_id=run, variant=variant)
+        run, config = config_of(run, words) if run else (None, None)
+        study = load_study(file, words or (), run_id=run, variant=config.public() if config else None)
         result = run_study(study, report)
     shown = [tables.sheet(sheet) for sheet in sheets(study, result.lines)]
     show(result.as_dict(), as_json, *shown, tables.open_mlflow(study.config.tracking))

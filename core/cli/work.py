@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from hoptimizer.cli.console import show, working
-from hoptimizer.cli.options import Json, Run, Split, Words, config_of_run, read_words
+from hoptimizer.cli.options import Json, Run, Split, Words, config_of
 
 
 def compile_command(words: Words = None, run: Run = None, split: Split = "dev", as_json: Json = False) -> None:
@@ -30,7 +30,7 @@ def compile_command(words: Words = None, run: Run = None, split: Split = "dev", 
     from hoptimizer.variants import compile_variant
 
     with working() as report:
-        run, config = config_of_run(run, words) if run else (None, read_words(words))
+        run, config = config_of(run, words)
         variant = compile_variant(config, split=split, run_id=run, report=report)
     show(variant.as_dict(), as_json, tables.before_and_after(variant))
 
@@ -50,7 +50,7 @@ def eval_command(words: Words = None, run: Run = None, split: Split = "dev", as_
     from hoptimizer.variants import evaluate_variant
 
     with working() as report:
-        run, config = config_of_run(run, words) if run else (None, read_words(words))
+        run, config = config_of(run, words)
         variant = evaluate_variant(config, split=split, run_id=run, report=report)
     show(variant.as_dict(), as_json, tables.scores(variant))
 
@@ -84,7 +84,7 @@ def compare_command(
     words = [word for word in runs or () if "=" in word]
     run_ids = [word for word in runs or () if "=" not in word]
     with working():
-        config = config_of_run(run_ids[0], words)[1] if run_ids else read_words(words)
+        _, config = config_of(next(iter(run_ids), None), words)
         tracker = Tracker(config.tracking.uri, config.experiment)
         run_ids = [tracker.whole_id(start) for start in run_ids]
         comparison = compare_variants(tracker, run_ids, split=split, metric=metric, seed=config.seed)
@@ -116,7 +116,7 @@ def ask_command(
     if not question.strip():
         raise UserError("question: expected some words, got none")
     with working() as report:
-        run, config = config_of_run(run, words) if run else (None, read_words(words))
+        run, config = config_of(run, words)
         bench = Workbench(config, report)
         with bench.active():
             if run:
