@@ -29,10 +29,10 @@ from hoptimizer.models.classifier import Classifier
 from hoptimizer.models.errors import UserError
 from hoptimizer.optimizers.annotate import annotate
 from hoptimizer.optimizers.calibration import classification_scores
+from hoptimizer.optimizers.classifier_training import ClassifierRecipe, train_classifier
 from hoptimizer.optimizers.colbert_data import Asked, RetrievalSet, read_sets
 from hoptimizer.optimizers.examples import Example, Task, relevance_examples
 from hoptimizer.optimizers.layout import LAYOUTS
-from hoptimizer.optimizers.training import ClassifierRecipe, train_classifier
 from hoptimizer.optimizers.training_loop import Progress
 from hoptimizer.programs import RAISF, Program
 from hoptimizer.programs.trail import Trail, recording

@@ -41,9 +41,9 @@ from hoptimizer.models.quiet import quiet_loading
 from hoptimizer.models.store import resolve
 from hoptimizer.optimizers.annotate import annotate
 from hoptimizer.optimizers.calibration import best_threshold
+from hoptimizer.optimizers.classifier_training import ClassifierRecipe, train_classifier
 from hoptimizer.optimizers.confidence import calibrate_confidence
 from hoptimizer.optimizers.examples import Example, Task
-from hoptimizer.optimizers.training import ClassifierRecipe, train_classifier
 from hoptimizer.programs import Program
 from hoptimizer.programs.trail import Trail, recording
 

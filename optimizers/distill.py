@@ -153,7 +153,8 @@ class Distill(Optimizer):
         # Imported here: they bring peft and scikit-learn, and a config that names an optimizer needs neither.
         from hoptimizer.models.step_models import load_step_model
         from hoptimizer.optimizers.calibration import Aim
-        from hoptimizer.optimizers.training import ClassifierRecipe, GeneratorRecipe, train_classifier, train_generator
+        from hoptimizer.optimizers.classifier_training import ClassifierRecipe, train_classifier
+        from hoptimizer.optimizers.generator_training import GeneratorRecipe, train_generator
         from hoptimizer.optimizers.training_loop import Progress
 
         def report(progress: Progress) -> None:

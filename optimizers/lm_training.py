@@ -5,20 +5,35 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
+from pydantic import Field
+from transformers import PreTrainedTokenizerBase
 
+from hoptimizer.models.conversation import render
 from hoptimizer.models.errors import UserError
 from hoptimizer.models.generator import load_writer
 from hoptimizer.models.store import resolve
-from hoptimizer.optimizers.learner import Causal, Conversation, LMRecipe, Row, SequenceToSequence
-from hoptimizer.optimizers.lora import adapted, merged
-from hoptimizer.optimizers.recipe import device_and_dtype, freeze_embeddings, recipe_batches, save
-from hoptimizer.optimizers.training_loop import Masters, Report, Training, remove_checkpoints, training_key
+from hoptimizer.optimizers.recipe import save
+from hoptimizer.optimizers.training_loop import Report, remove_checkpoints, training_key
+from hoptimizer.optimizers.writer import Row, WriterRecipe, train_writer
+
+Conversation = dict[str, list[dict[str, str]]]
+"""``{"messages": [{"role": …, "content": …}, …]}``; the last message is the model's."""
 
 CARD = "finetuned.json"
-# Tokens of one forward and backward pass. What it keeps of each for the way back takes 1 MB of a small model's memory.
-PASS_TOKENS = 2048
+
+
+class LMRecipe(WriterRecipe):
+    """How a language model learns from conversations.
+
+    Attributes:
+        templated: whether messages go through the model's chat template, as they will when it is asked.
+    """
+
+    epochs: int = Field(default=2, ge=1)
+    batch: int = Field(default=8, ge=1)
+    learning_rate: float = Field(default=1e-4, gt=0)
+    max_tokens: int = Field(default=2048, ge=8)
+    templated: bool = True
 
 
 def train_lm(
@@ -59,60 +74,39 @@ def train_lm(
             raise UserError(f"{folder}: holds a model of other data or settings; give another folder")
         return found["scores"]
     model, tokenizer = load_writer(resolve(recipe.base))
-    device, dtype = device_and_dtype()
-    model.to(device)
-    trained = adapted(model, recipe.lora, recipe.seed) if recipe.lora else model
-    if not recipe.lora:
-        freeze_embeddings(model)
-    kind = SequenceToSequence if model.config.is_encoder_decoder else Causal
-    learner = kind(trained, tokenizer, recipe)
-    rows, dev_rows = [learner.row(one) for one in conversations], [learner.row(one) for one in dev]
-
-    @torch.inference_mode()
-    def evaluate() -> tuple[float, dict[str, float]]:
-        loss = float(torch.cat([learner.losses(part) for part in _parts(dev_rows)]).mean())
-        return -loss, {"loss": loss}
-
-    def loss(batch: list[int]) -> Tensor:
-        *others, last = _parts([rows[i] for i in batch])
-        total = sum(len(rows[i][1]) for i in batch)
-        done = 0.0
-        for part in others:
-            share = learner.losses(part).sum() / total
-            share.backward()
-            done += share.item()
-        return learner.losses(last).sum() / total + done
-
-    plan = recipe.plan(key)
-    masters = Masters(trained, plan, dtype)
-    _, start = evaluate()
-    best = Training(
-        masters=masters,
-        batches=recipe_batches([_length(row) for row in rows], recipe),
-        loss=loss,
-        evaluate=evaluate,
-        plan=plan,
-        folder=folder,
-        report=report,
-    ).run()
-    if recipe.lora:
-        model = merged(trained, masters, dtype)
+    kind = _asked_and_answered if model.config.is_encoder_decoder else _continued
+    rows, dev_rows = ([kind(tokenizer, recipe, one) for one in some] for some in (conversations, dev))
+    model, best = train_writer(model, tokenizer, rows, dev_rows, recipe, key, folder, report)
     save(model, tokenizer, folder)
-    scores = {"start": start["loss"], **best.facts, "epoch": float(best.epoch), "n": float(len(rows))}
+    scores = {**best.facts, "epoch": float(best.epoch), "n": float(len(rows))}
     card.write_text(json.dumps({"key": key, "recipe": recipe.model_dump(), "scores": scores}), encoding="utf-8")
     remove_checkpoints(folder)
     return scores
 
 
-def _length(row: Row) -> int:
-    return sum(map(len, row))
+def _continued(tokenizer: PreTrainedTokenizerBase, recipe: LMRecipe, one: Conversation) -> Row:
+    """What a causal model reads and goes on with, cut at the front where they are too many tokens."""
+    read, write = _tokens(tokenizer, recipe, one, special=False)
+    write = [*write, tokenizer.eos_token_id][1 - recipe.max_tokens :]
+    return read[len(write) - recipe.max_tokens :], write
 
 
-def _parts(rows: Sequence[Row]) -> list[list[Row]]:
-    """Rows of like length, as many as one pass may hold."""
-    parts: list[list[Row]] = [[]]
-    for row in sorted(rows, key=_length):
-        if parts[-1] and (len(parts[-1]) + 1) * _length(row) > PASS_TOKENS:
-            parts.append([])
-        parts[-1].append(row)
-    return parts
+def _asked_and_answered(tokenizer: PreTrainedTokenizerBase, recipe: LMRecipe, one: Conversation) -> Row:
+    """What a sequence-to-sequence model reads and writes, texts of their own, each cut at the front."""
+    read, write = _tokens(tokenizer, recipe, one, special=True)
+    return read[-recipe.max_tokens :], write[-recipe.max_tokens :]
+
+
+def _tokens(tokenizer: PreTrainedTokenizerBase, recipe: LMRecipe, one: Conversation, *, special: bool) -> Row:
+    """The tokens of a conversation, with or without those that the tokenizer puts at a text's ends."""
+    *asked, last = one["messages"]
+    read, write = (
+        tokenizer(text, add_special_tokens=special)["input_ids"]
+        for text in (render(tokenizer, asked, recipe.templated), last["content"])
+    )
+    if tokenizer.unk_token_id in write:
+        raise UserError(
+            f"fine-tuning {recipe.base}: its vocabulary can't write {last['content']!r:.80}; take another model, or "
+            "lay the examples out otherwise"
+        )
+    return read, write

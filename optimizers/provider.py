@@ -16,7 +16,7 @@ from hoptimizer.models.home import home
 from hoptimizer.models.settings import LOCAL
 
 if TYPE_CHECKING:
-    from hoptimizer.optimizers.learner import Conversation, LMRecipe
+    from hoptimizer.optimizers.lm_training import Conversation, LMRecipe
     from hoptimizer.optimizers.training_loop import Progress
 
 # Of conversations that come without others to be judged by, every so many judges.
@@ -140,7 +140,7 @@ def _split(
 
 
 def _recipe(base: str, options: dict[str, Any]) -> "LMRecipe":
-    from hoptimizer.optimizers.learner import LMRecipe
+    from hoptimizer.optimizers.lm_training import LMRecipe
 
     known = LMRecipe.model_fields.keys() - {"base"}
     if unknown := sorted(options.keys() - known):

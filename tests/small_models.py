@@ -11,11 +11,11 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, T5Config,
 
 from hoptimizer.models import LMSettings, build_lm
 from hoptimizer.models.store import resolve
+from hoptimizer.optimizers.classifier_training import ClassifierRecipe, train_classifier
 from hoptimizer.optimizers.examples import Example, Task
 from hoptimizer.optimizers.provider import LocalProvider
 from hoptimizer.optimizers.tagger_data import labeler_task
 from hoptimizer.optimizers.tagger_training import TaggerRecipe, train_tagger
-from hoptimizer.optimizers.training import ClassifierRecipe, train_classifier
 from hoptimizer.optimizers.training_loop import Progress
 
 TASK = Task(step="relevant", inputs=("question", "passage"), output="relevant", labels=(False, True))

@@ -16,8 +16,9 @@ from hoptimizer.models.errors import UserError
 from hoptimizer.models.step_models import load_step_model
 from hoptimizer.optimizers import training_loop
 from hoptimizer.optimizers.calibration import best_threshold, classification_scores
+from hoptimizer.optimizers.classifier_training import train_classifier
 from hoptimizer.optimizers.examples import Example, Task, relevance_examples
-from hoptimizer.optimizers.training import GeneratorRecipe, train_classifier, train_generator
+from hoptimizer.optimizers.generator_training import GeneratorRecipe, train_generator
 from hoptimizer.optimizers.training_loop import shuffled_batches
 from hoptimizer.retrieval import Corpus, Passage
 
