@@ -28,8 +28,8 @@ from hoptimizer.models.encoder import Aligned
 from hoptimizer.models.errors import UserError
 from hoptimizer.models.tagger import tag
 from hoptimizer.programs import RAG, EfficientRAG, Program
+from hoptimizer.restore import restore, variant_of
 from hoptimizer.tracking import Tracker
-from hoptimizer.variants import restore, variant_of
 from hoptimizer.workbench import Workbench
 
 ROUNDS = 3

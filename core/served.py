@@ -16,7 +16,7 @@ class ServedProgram(mlflow.pyfunc.PythonModel):
     def load_context(self, context: PythonModelContext) -> None:
         """Build the program from its config and state."""
         from hoptimizer.config import make_config
-        from hoptimizer.variants import restore
+        from hoptimizer.restore import restore
         from hoptimizer.workbench import Workbench
 
         folder = Path(context.artifacts["variant"])

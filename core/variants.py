@@ -1,4 +1,4 @@
-"""Compiling, scoring and loading variants: a program, its state, its config and its scores in one MLflow run."""
+"""Compiling and scoring variants: a program, its state, its config and its scores in one MLflow run."""
 
 import contextlib
 import hashlib
@@ -27,7 +27,8 @@ from hoptimizer.models.small_model import SmallModel
 from hoptimizer.optimizers import Job, Optimizer
 from hoptimizer.programs import Ensemble, Program
 from hoptimizer.report import Report, silent
-from hoptimizer.tracking import VARIANT, Tracker
+from hoptimizer.restore import restore, variant_of
+from hoptimizer.tracking import Tracker
 from hoptimizer.workbench import Workbench
 
 _STEP_SCORES = ("f1", "precision", "recall", "balanced_accuracy", "token_f1", "tag_f1", "passages", "n")
@@ -243,44 +244,6 @@ def _tag_start(tracker: Tracker, run_id: str | None) -> None:
 
 def _state(run_id: str | None) -> str:
     return f"of {run_id[:8]}" if run_id else "uncompiled"
-
-
-def variant_of(run_id: str) -> str:
-    """Where a run keeps its program and its models."""
-    return f"runs:/{run_id}/{VARIANT}"
-
-
-def restore(bench: Workbench, state: dict[str, Any], variant: str) -> Program:
-    """The program of a config in the state that was kept of a compiled one.
-
-    Args:
-        bench: makes the program; a model that its config names for a step goes before the one that was kept.
-        state: the compiled one's.
-        variant: the folder, or its URI, that has the models that took steps: small ones by the step in ``steps``, local
-            fine-tuned language models by their name in ``lm``.
-
-    Raises:
-        UserError: the state is another program's, or a model can't be had.
-    """
-    if members := state["program"].get("members"):
-        return Ensemble([restore(bench, member, variant) for member in members])
-    program = bench.program()
-    steps = [name for name, _ in program.named_predictors()]
-    kept = sorted(set(state) - {"program"})
-    if strange := sorted(set(steps) - set(kept)):
-        raise UserError(
-            f"the run's program has the steps {', '.join(kept)}, not {', '.join(strange)}: leave program.name and "
-            "program.reader as the run has them"
-        )
-    # Steps that settings switched off, as an ablation does, are left out.
-    program.load_state({name: state[name] for name in [*steps, "program"]})
-    for step in state["program"].get("models", []):
-        if step in steps and step not in program.models:
-            program.models[step] = bench.step_model(f"{variant}/steps/{step}", step)
-    tuned = {step: model for step, model in state["program"].get("lms", {}).items() if step in steps}
-    lms = {model: bench.tuned_lm(model, variant) for model in set(tuned.values())}
-    program.lms = {step: lms[model] for step, model in tuned.items()} | program.lms
-    return program
 
 
 def _parts(program: Program) -> list[Program]:

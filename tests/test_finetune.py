@@ -33,9 +33,9 @@ from hoptimizer.optimizers.finetune_data import conversations as collected
 from hoptimizer.optimizers.oracle import Unannotated, annotations, reasoning, replay
 from hoptimizer.optimizers.provider import LocalProvider, LocalTrainingJob
 from hoptimizer.programs import RAG, RAISF, Direct, IRCoT
+from hoptimizer.restore import restore
 from hoptimizer.retrieval import Corpus
 from hoptimizer.signatures import Read
-from hoptimizer.variants import restore
 from hoptimizer.workbench import Workbench
 
 WEIGHTS = "model.safetensors"

@@ -109,8 +109,8 @@ def ask_command(
     """
     from hoptimizer.cli import tables
     from hoptimizer.models.errors import UserError
+    from hoptimizer.restore import restore, variant_of
     from hoptimizer.tracking import Tracker
-    from hoptimizer.variants import restore, variant_of
     from hoptimizer.workbench import Workbench, ask_all
 
     if not question.strip():
