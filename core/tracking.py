@@ -360,7 +360,8 @@ def fetch(source: str, uri: str, folder: Path) -> Path:
         return Path(mlflow.artifacts.download_artifacts(source, dst_path=str(folder), tracking_uri=uri))
     except (MlflowException, OSError) as error:
         reason = " ".join(str(error).split())
-        raise UserError(f"{source}: can't be fetched from {uri}: {reason}; name what a run there holds") from error
+        store = without_password(uri)
+        raise UserError(f"{source}: can't be fetched from {store}: {reason}; name what a run there holds") from error
 
 
 def _yaml(values: Mapping[str, Any]) -> str:

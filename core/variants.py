@@ -107,6 +107,8 @@ def compile_variant(
     fingerprint = fingerprint or f"{config.digest} {bench.data.digest} {split}{start}"
     tracker = Tracker(config.tracking.uri, config.experiment)
     program, optimizer = _program(bench, tracker, run_id), bench.optimizer()
+    if isinstance(program, Ensemble):
+        raise UserError(f"run {run_id!r}: no optimizer goes on from the programs of an ensemble; give another run")
     job = _job(bench, program)
     with dspy.context(lm=bench.lms["default"]):
         optimizer.check(job)

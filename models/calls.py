@@ -76,7 +76,7 @@ class Meter:
 
         Args:
             key: of the call.
-            replayed: whether it was answered before the work was killed, when there was time for it.
+            replayed: whether it was answered before the work was killed, when there was time and money for it.
 
         Raises:
             Stopped: it is a new one, and nothing more may be spent.
@@ -84,7 +84,7 @@ class Meter:
         with self._lock:
             if key in self._seen:
                 return
-            if self._limit(replace(self.spent, seconds=0.0) if replayed else self.spent):
+            if self._limit(replace(self.spent, usd=0.0, seconds=0.0) if replayed else self.spent):
                 raise Stopped
             self._seen.add(key)
             self._calls += 1

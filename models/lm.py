@@ -17,6 +17,7 @@ from hoptimizer.models.engine import DEFAULT_MAX_TOKENS, AsyncLocalEngine, Local
 from hoptimizer.models.errors import UserError
 from hoptimizer.models.settings import Layout, LMSettings
 from hoptimizer.models.store import resolve
+from hoptimizer.models.urls import without_password
 
 CHECK_TIMEOUT = 5.0  # seconds
 
@@ -172,18 +173,17 @@ def _check_kind(settings: LMSettings, config: Path) -> None:
 
 
 def _check_server(settings: LMSettings) -> None:
-    url = f"{str(settings.api_base).rstrip('/')}/models"
+    url, shown = f"{str(settings.api_base).rstrip('/')}/models", without_password(str(settings.api_base))
     key = settings.api_key.get_secret_value() if settings.api_key else os.environ.get("OPENAI_API_KEY", "none")
     try:
         reply = httpx.get(url, headers={"Authorization": f"Bearer {key}"}, timeout=CHECK_TIMEOUT)
     except httpx.HTTPError as error:
         reason = str(error) or type(error).__name__
         raise UserError(
-            f"{settings.model}: the server at {settings.api_base} can't be reached ({reason}); start it or correct "
-            "api_base"
+            f"{settings.model}: the server at {shown} can't be reached ({reason}); start it or correct api_base"
         ) from error
     if reply.status_code in (401, 403):
-        raise UserError(f"{settings.model}: the server at {settings.api_base} refuses the key; set api_key")
+        raise UserError(f"{settings.model}: the server at {shown} refuses the key; set api_key")
 
 
 def _check_provider(settings: LMSettings) -> None:

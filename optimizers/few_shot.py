@@ -2,20 +2,20 @@
 
 import math
 import random
+import sys
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import dspy
 from pydantic import Field
 
-from hoptimizer.models.errors import UserError
 from hoptimizer.optimizers.annotate import annotate
 from hoptimizer.optimizers.job import Job
 from hoptimizer.optimizers.ledger import Ledger
 from hoptimizer.optimizers.loops import Loop
 from hoptimizer.optimizers.prefetch import WAVE, prefetch
 from hoptimizer.optimizers.search import Search, Work, finished
-from hoptimizer.optimizers.teacher import teacher_settings
+from hoptimizer.optimizers.teacher import check_threshold, teacher_settings
 from hoptimizer.programs import Program
 
 Count = Annotated[int, Field(ge=0)]
@@ -81,11 +81,12 @@ class Bootstrapping(Demonstrating):
 
     def check(self, job: Job) -> None:
         super().check(job)
-        if self.metric_threshold > job.objective.best:
-            raise UserError(
-                f"optimizer.metric_threshold: {self.metric_threshold:g}, but {job.objective.label} is at most "
-                f"{job.objective.best:g}; lower it, or no run is ever demonstrated"
-            )
+        check_threshold(job, self.metric_threshold)
+
+    @property
+    def least(self) -> float:
+        """The least score that DSPy is told; 0 would be none to it, and a score below 0 a good one."""
+        return self.metric_threshold or sys.float_info.min
 
     def loop(self, trainset: list[dspy.Example]) -> Loop:
         """One bootstrap by DSPy."""
@@ -95,7 +96,7 @@ class Bootstrapping(Demonstrating):
         """What all of DSPy's bootstrapping optimizers are constructed with."""
         return {
             "metric": job.objective,
-            "metric_threshold": self.metric_threshold,
+            "metric_threshold": self.least,
             "teacher_settings": teacher_settings(job),
             "max_bootstrapped_demos": self.max_bootstrapped_demos,
             "max_labeled_demos": self.max_labeled_demos,
@@ -118,6 +119,6 @@ class BootstrapFewShot(Bootstrapping):
 
     def search(self, job: Job, ledger: Ledger) -> Program:
         trainset = self.trainset(job)
-        taught = prefetch(job, [self.loop(trainset)], self.metric_threshold)
+        taught = prefetch(job, [self.loop(trainset)], self.least)
         optimizer = dspy.BootstrapFewShot(**self.options(job))
         return finished(job, optimizer.compile(job.program, teacher=taught, trainset=trainset))

@@ -35,7 +35,7 @@ class BootstrapRandomSearch(Bootstrapping):
     def search(self, job: Job, ledger: Ledger) -> Program:
         trainset = self.trainset(job)
         loops = random_search_loops(self.loop(trainset), self.num_candidate_programs)
-        taught = prefetch(job, loops, self.metric_threshold)
+        taught = prefetch(job, loops, self.least)
         optimizer = dspy.BootstrapFewShotWithRandomSearch(
             **self.options(job),
             num_candidate_programs=self.num_candidate_programs,
@@ -61,7 +61,7 @@ class BootstrapOptuna(Bootstrapping):
 
     def search(self, job: Job, ledger: Ledger) -> Program:
         trainset = self.trainset(job)
-        taught = prefetch(job, [self.loop(trainset)], self.metric_threshold)
+        taught = prefetch(job, [self.loop(trainset)], self.least)
         optimizer = _SeededOptuna(
             **self.options(job),
             num_candidate_programs=self.num_candidate_programs,

@@ -18,9 +18,11 @@ from hoptimizer.eval.question import Question
 from hoptimizer.models.errors import UserError
 from hoptimizer.models.lm import is_local, is_tuned, laid_out, tuned
 from hoptimizer.models.settings import Layout
+from hoptimizer.models.urls import without_password
 from hoptimizer.optimizers.finetune_data import Row, bootstrapped, conversations, replayed
 from hoptimizer.optimizers.job import Job, Optimizer
 from hoptimizer.optimizers.oracle import annotations
+from hoptimizer.optimizers.teacher import check_threshold
 from hoptimizer.programs import Program
 
 if TYPE_CHECKING:
@@ -85,6 +87,8 @@ class BootstrapFinetune(Optimizer):
         steps = self._steps(job.program)
         if self.labels == "annotations":
             _check_annotations(job, steps)
+        else:
+            check_threshold(job, self.metric_threshold)
 
     def compile(self, job: Job) -> Program:
         self.check(job)
@@ -94,9 +98,12 @@ class BootstrapFinetune(Optimizer):
         train, dev = self._collect(job, "train", learn), self._collect(job, "dev", job.devset)
         lm = self._fine_tune(job, train, dev)
         compiled = self._laid_out(job.program)
-        for step in sorted({row["step"] for row in train}):
+        steps = sorted({row["step"] for row in train})
+        for step in steps:
             compiled.lms[step] = lm
             getattr(compiled, step).demos = []
+        if compiled.neighbours:
+            compiled.neighbours = compiled.neighbours.without(steps)
         return compiled
 
     def _steps(self, program: Program) -> list[str]:
@@ -127,7 +134,7 @@ class BootstrapFinetune(Optimizer):
         if self.labels == "annotations":
             take = replayed(replace(job, program=self._laid_out(job.program)), steps)
         else:
-            take = bootstrapped(job, steps, self.layout, self.metric_threshold)
+            take = bootstrapped(job, questions, steps, self.layout, self.metric_threshold)
         rows = conversations(job, split, questions, take, lm)
         if not rows:
             raise UserError(self._nothing(job, split, len(questions)))
@@ -153,7 +160,9 @@ class BootstrapFinetune(Optimizer):
             return tuned(lm, self._train(job, lm, train, dev))
         kept = job.folder / "lm.txt"
         if not kept.exists():
-            kept.write_text(self._train(job, lm, train, dev), encoding="utf-8")
+            draft = kept.with_suffix(".part")
+            draft.write_text(self._train(job, lm, train, dev), encoding="utf-8")
+            draft.replace(kept)
         return tuned(lm, kept.read_text(encoding="utf-8"))
 
     def _train(self, job: Job, lm: dspy.LM, train: Sequence[Row], dev: Sequence[Row]) -> str:
@@ -208,7 +217,9 @@ def _check_tunable(lm: dspy.LM) -> None:
     if isinstance(provider, OpenAIProvider):
         # DSPy would send the examples to OpenAI, wherever the model is served, and with the environment's key.
         if server := lm.kwargs.get("api_base"):
-            raise UserError(f"lm.default: DSPy can't fine-tune {lm.model} at {server}; take a local/ model")
+            raise UserError(
+                f"lm.default: DSPy can't fine-tune {lm.model} at {without_password(server)}; take a local/ model"
+            )
         if "OPENAI_API_KEY" not in os.environ:
             raise UserError(f"lm.default: fine-tuning {lm.model} takes OPENAI_API_KEY from the environment; set it")
 

@@ -17,6 +17,8 @@ from hoptimizer.optimizers.collecting import Wanted, collect
 from hoptimizer.optimizers.examples import Example
 from hoptimizer.optimizers.job import Job
 from hoptimizer.optimizers.oracle import Taken, Unannotated, replay
+from hoptimizer.optimizers.prefetch import WAVE, check_format
+from hoptimizer.optimizers.recall import Run, Runs
 from hoptimizer.optimizers.teacher import teacher, teacher_settings
 
 Row = dict[str, Any]
@@ -58,33 +60,51 @@ def replayed(job: Job, steps: Collection[str]) -> Take:
     return lambda question: replay(job.program, question, job.corpus, steps)
 
 
-def bootstrapped(job: Job, steps: Collection[str], layout: Layout, threshold: float) -> Take:
+def bootstrapped(
+    job: Job, questions: Sequence[Question], steps: Collection[str], layout: Layout, threshold: float
+) -> Take:
     """Steps of a teacher's runs that scored well: the program, on the teacher's language model where there is one.
+
+    A teacher is given up that can't keep to the format in any of its first 16 runs.
 
     Args:
         job: the compile.
+        questions: all that it will be asked.
         steps: what to learn.
         layout: how local models are written to, where the program does not say.
         threshold: the least score.
     """
     taught = teacher(job)
     taught.layout = taught.layout or layout
-    # A trace holds the predictors; which step one is can't be told from its place there.
-    names = {id(predictor): name for name, predictor in taught.named_predictors()}
+    runs = Runs(job.teacher_lm or dspy.settings.lm, job.workers)
+    # By the questions' order, not by whichever run is over first.
+    waited = {question.id for question in questions[:WAVE]}
+    first: list[Run] = []
+
+    async def made(question: Question) -> Run:
+        with dspy.context(**teacher_settings(job)):
+            try:
+                run = await runs.make(taught, question.question)
+                if question.id in waited:
+                    first.append(run)
+                return run
+            finally:
+                if question.id in waited:
+                    waited.remove(question.id)
+                    if not waited:
+                        check_format(first)
 
     async def take(question: Question) -> list[Taken]:
-        with dspy.context(trace=[], **teacher_settings(job)):
-            prediction = await taught.acall(question=question.question)
-            trace = dspy.settings.trace
-        if any(record.failure for record in prediction.steps):
+        run = await made(question)
+        if any(record.failure for record in run.prediction.steps):
             return []
         # In a thread: a judge may have to be asked.
-        if await asyncio.to_thread(job.objective, question.to_dspy(), prediction) < threshold:
+        if await asyncio.to_thread(job.objective, question.to_dspy(), run.prediction) < threshold:
             return []
         return [
-            Taken(step, inputs, {name: outputs[name] for name in predictor.signature.output_fields})
-            for predictor, inputs, outputs in trace
-            if (step := names[id(predictor)]) in steps
+            Taken(step, inputs, {name: outputs[name] for name in getattr(taught, step).signature.output_fields})
+            for step, inputs, outputs in run.trace
+            if step in steps
         ]
 
     return take

@@ -65,6 +65,7 @@ class GEPA(Search):
             num_threads=job.workers,
             seed=job.seed,
             failure_score=job.objective.worst,
+            perfect_score=job.objective.best,
         )
         compiled = optimizer.compile(job.program, trainset=job.examples("train"), valset=job.examples("dev"))
         return finished(job, compiled)

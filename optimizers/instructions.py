@@ -68,7 +68,7 @@ class InferRules(Bootstrapping):
 
     def search(self, job: Job, ledger: Ledger) -> Program:
         trainset = self.trainset(job)
-        taught = prefetch(job, [self.loop(trainset)], self.metric_threshold)
+        taught = prefetch(job, [self.loop(trainset)], self.least)
         optimizer = _RulesOfSome(
             self.examples,
             num_candidates=self.num_candidates,

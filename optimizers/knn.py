@@ -15,7 +15,7 @@ from hoptimizer.optimizers.ledger import Ledger
 from hoptimizer.optimizers.prefetch import check_format, without
 from hoptimizer.optimizers.recall import Runs
 from hoptimizer.optimizers.search import Work
-from hoptimizer.optimizers.teacher import teacher, teacher_settings
+from hoptimizer.optimizers.teacher import check_threshold, teacher, teacher_settings
 from hoptimizer.programs import Program
 from hoptimizer.programs.neighbours import Neighbours
 
@@ -41,6 +41,10 @@ class KNNFewShot(Demonstrating):
     encoder: Annotated[str, Field(min_length=1)] = "minilm"
 
     makes_candidates: ClassVar[bool] = False
+
+    def check(self, job: Job) -> None:
+        super().check(job)
+        check_threshold(job, self.metric_threshold)
 
     def work(self, job: Job) -> Work:
         return Work(runs=len(job.trainset) + len(job.devset))

@@ -72,6 +72,7 @@ def train_lm(
         found = json.loads(card.read_bytes())
         if found["key"] != key:
             raise UserError(f"{folder}: holds a model of other data or settings; give another folder")
+        remove_checkpoints(folder)
         return found["scores"]
     model, tokenizer = load_writer(resolve(recipe.base))
     kind = _asked_and_answered if model.config.is_encoder_decoder else _continued
@@ -79,7 +80,9 @@ def train_lm(
     model, best = train_writer(model, tokenizer, rows, dev_rows, recipe, key, folder, report)
     save(model, tokenizer, folder)
     scores = {**best.facts, "epoch": float(best.epoch), "n": float(len(rows))}
-    card.write_text(json.dumps({"key": key, "recipe": recipe.model_dump(), "scores": scores}), encoding="utf-8")
+    draft = card.with_suffix(".part")
+    draft.write_text(json.dumps({"key": key, "recipe": recipe.model_dump(), "scores": scores}), encoding="utf-8")
+    draft.replace(card)
     remove_checkpoints(folder)
     return scores
 

@@ -60,7 +60,7 @@ class MIPROv2(Bootstrapping):
     def search(self, job: Job, ledger: Ledger) -> Program:
         trainset = self.trainset(job)
         loops = mipro_loops(self.loop(trainset), self.num_candidates, job.seed)
-        taught = prefetch(job, loops, self.metric_threshold)
+        taught = prefetch(job, loops, self.least)
         optimizer = dspy.MIPROv2(
             **self.options(job),
             prompt_model=prompt_model(job),

@@ -36,8 +36,8 @@ def prefetch(job: Job, loops: Sequence[Loop], threshold: float) -> Program:
     Args:
         job: the compile; its program, on the teacher's language model where there is one, is the teacher.
         loops: those of the optimizer, see :mod:`hoptimizer.optimizers.loops`.
-        threshold: the optimizer's ``metric_threshold``, the least score of a run that counts; 0 for none, with which
-            DSPy takes every score but 0.
+        threshold: the optimizer's ``metric_threshold``, the least score of a run that counts; above 0, which DSPy takes
+            for none.
 
     Returns:
         the optimizer's ``teacher``, which remembers its runs; others it makes when it is asked.
@@ -118,7 +118,7 @@ async def _outcome(taught: Program, example: dspy.Example, job: Job, threshold: 
         return _Outcome(False, None)  # The bootstrap meets the same failure, and counts it.
     # A judge that it may ask is waited for without holding up the other runs.
     score = await asyncio.to_thread(job.objective, example, run.prediction, None)
-    return _Outcome(score >= threshold if threshold else bool(score), run)
+    return _Outcome(score >= threshold, run)
 
 
 def _labeled(taught: Program, loop: Loop) -> Program:

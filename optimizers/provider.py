@@ -91,10 +91,10 @@ class LocalProvider(Provider):
             model: ``local/NAME``.
             train_data: ``{"messages": […]}`` each.
             train_data_format: ``chat``.
-            train_kwargs: ``folder``, in which the model gets one of its own (by default that of fine-tuned models under
+            train_kwargs: ``folder``, in which the model gets one of its own (by default ``trained`` under
                 hoptimizer's home); ``dev``, conversations that choose the best epoch (by default a tenth of the train
                 data, which is then not trained on); ``report``, told after every update; and the options of
-                :class:`~hoptimizer.optimizers.learner.LMRecipe`.
+                :class:`~hoptimizer.optimizers.lm_training.LMRecipe`.
 
         Returns:
             ``local/FOLDER``. The folder's name holds a digest of the data and the recipe, since DSPy's cache knows a
@@ -112,7 +112,7 @@ class LocalProvider(Provider):
                 f"fine-tuning {model}: train_data_format is {train_data_format!r}; give conversations (chat)"
             )
         options: dict[str, Any] = {"templated": self._templated, **(train_kwargs or {})}
-        parent = Path(options.pop("folder", home() / "finetuned"))
+        parent = Path(options.pop("folder", home() / "trained"))
         report = options.pop("report", lambda _: None)
         train, dev = _split(train_data, options.pop("dev", None))
         recipe = _recipe(model.removeprefix(LOCAL), options)

@@ -1,7 +1,8 @@
-"""Who teaches in a compile."""
+"""Who teaches in a compile, and which of its runs are good enough."""
 
 import dspy
 
+from hoptimizer.models.errors import UserError
 from hoptimizer.optimizers.job import Job
 from hoptimizer.programs import Program
 
@@ -17,3 +18,20 @@ def teacher(job: Job) -> Program:
     if job.teacher_lm:
         taught.lms = {}
     return taught
+
+
+def check_threshold(job: Job, threshold: float) -> None:
+    """Look whether a run can score as well as it must.
+
+    Args:
+        job: the compile.
+        threshold: the least score of a run that is shown or learned from.
+
+    Raises:
+        UserError: none can.
+    """
+    if threshold > job.objective.best:
+        raise UserError(
+            f"optimizer.metric_threshold: {threshold:g}, but {job.objective.label} is at most {job.objective.best:g}; "
+            "lower it, or no run is ever good enough"
+        )

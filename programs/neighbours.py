@@ -1,6 +1,6 @@
 """Demonstrations of the questions that are most like the one that is asked (Liu et al., 2022, section 3)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,14 @@ class Neighbours:
         found = (self.pool[place][1].get(step) for place in self._orders[question] if self.pool[place][0] != question)
         chosen = [dict(shown) for shown in found if shown][: self.k]
         return chosen[::-1]
+
+    def without(self, steps: Collection[str]) -> "Neighbours":
+        """These, with no demonstrations of some steps."""
+        pool = [
+            (question, {step: demo for step, demo in shown.items() if step not in steps})
+            for question, shown in self.pool
+        ]
+        return Neighbours(self.k, self.encoder, pool)
 
     def _order(self, question: str) -> list[int]:
         from hoptimizer.models.embedder import Embedder  # brings torch

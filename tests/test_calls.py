@@ -47,6 +47,20 @@ def priced(monkeypatch):
     return dspy.LM("openai/gpt-4o-mini", engine="litellm", api_key="none", mock_response="words")
 
 
+def test_money_that_was_spent_ends_no_call_that_was_answered_for_it(tmp_path, priced):
+    def budget(spent):
+        return spent.usd > 0
+
+    dspy.cache = CallCache(tmp_path / "calls", None)
+    with dspy.context(meter=Meter(lambda spent: False)):
+        both = priced("one"), priced("two")  # asked before the answer of either
+    dspy.cache = CallCache(tmp_path / "calls", None)
+    with dspy.context(meter=Meter(budget)):
+        assert (priced("one"), priced("two")) == both
+        with pytest.raises(Stopped):
+            priced("three")
+
+
 def test_a_call_through_litellm_has_its_price_also_from_a_cache(tmp_path, shared, priced):
     spent = []
     for folder in ("first", "first", "second"):

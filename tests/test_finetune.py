@@ -33,6 +33,7 @@ from hoptimizer.optimizers.finetune_data import conversations as collected
 from hoptimizer.optimizers.oracle import Unannotated, annotations, reasoning, replay
 from hoptimizer.optimizers.provider import LocalProvider, LocalTrainingJob
 from hoptimizer.programs import RAG, RAISF, Direct, IRCoT
+from hoptimizer.programs.neighbours import Neighbours
 from hoptimizer.restore import restore
 from hoptimizer.retrieval import Corpus
 from hoptimizer.signatures import Read
@@ -91,6 +92,13 @@ def test_a_training_that_was_killed_goes_on_to_the_same_weights(trained, tmp_pat
     resumed = train_toy_lm(tmp_path, lambda progress: steps.append(progress.step))
     assert steps[0] == 9  # the last checkpoint was after 8
     assert weights(resumed) == weights(trained[1])
+
+
+def test_what_only_a_resumed_training_needs_does_not_stay(trained, tmp_path):
+    lm = train_toy_lm(tmp_path)
+    (folder_of(lm) / ".checkpoint-9").mkdir()  # as where it was killed before it took this away
+    assert train_toy_lm(tmp_path).model == lm.model
+    assert not list(folder_of(lm).glob(".*"))
 
 
 def test_a_training_that_is_cancelled_stops_and_goes_on_later(trained, tmp_path):
@@ -300,7 +308,7 @@ def test_a_teachers_good_runs_are_learned_from_by_step_and_bad_ones_lose_their_q
     program, teacher = RAG(ScriptedRetriever({"Question 1?": [PASSAGES["x"]]})), ScriptedLM(script)
     some = job(tmp_path, program, teacher)
     questions = [question(number) for number in range(1, 6)]
-    take = bootstrapped(some, ["reader"], "plain", 0.8)
+    take = bootstrapped(some, questions, ["reader"], "plain", 0.8)
     with dspy.context(adapter=dspy.ChatAdapter(use_json_adapter_fallback=False)):
         rows = collected(some, "train", questions, take, laid_out(tiny, "plain"))
     assert [row["step"] for row in rows] == ["reader", "reader"]
@@ -323,6 +331,8 @@ def test_only_steps_with_examples_get_the_tuned_model_and_demonstrations_go(tmp_
     program = RAISF(ScriptedRetriever({f"Question {n}?": [PASSAGES[f"p{n}.1"]] for n in (1, 2, 3)}))
     program.lms = {"self_knowledge": ScriptedLM(lambda field, inputs: "no")}
     program.reader.demos = program.recall.demos = [dspy.Example(question="Q?", answer="a")]
+    shown = {"question": "Q?", "answer": "a"}
+    program.neighbours = Neighbours(1, "minilm", [("Q?", {"reader": shown, "recall": shown})])
     told, logged = [], []
     some = replace(
         job(tmp_path, program, report=lambda stage, *rest: told.append(stage)),
@@ -334,6 +344,7 @@ def test_only_steps_with_examples_get_the_tuned_model_and_demonstrations_go(tmp_
     assert is_tuned(compiled.lms["reader"])
     assert compiled.layout == "plain"
     assert compiled.reader.demos == []
+    assert compiled.neighbours.pool == [("Q?", {"recall": shown})]
     assert len(compiled.recall.demos) == len(program.reader.demos) == 1
     assert "lm: examples from train, 4 in all, reader 2, relevance 2" in told
     assert logged == [("training/lm", ["loss"], 1), ("training/lm", ["dev_loss", "loss"], 2)]
@@ -428,10 +439,21 @@ def test_nothing_to_learn_from_is_one_line(tmp_path, tiny):
     with pytest.raises(UserError, match=r"metric_threshold=0.8: .* answered none of the 2 train questions") as error:
         BootstrapFinetune(labels="bootstrap").compile(job(tmp_path / "a", Direct(), teacher))
     assert "\n" not in str(error.value)
+    low = replace(job(tmp_path / "c", Direct()), objective=Objective.parse({"f1": 0.5}))
+    with pytest.raises(UserError, match=r"metric_threshold: 0.8, but 0.5 f1 is at most 0.5; lower it"):
+        BootstrapFinetune(labels="bootstrap").check(low)
     program = RAISF(ScriptedRetriever({}))
     program.lms = {step: ScriptedLM(lambda field, inputs: "yes") for step in ("self_knowledge", "recall")}
     with pytest.raises(UserError, match=r"2 train questions led to no step to learn; .*program.self_knowledge=false"):
         BootstrapFinetune().compile(job(tmp_path / "b", program))
+
+
+def test_a_teacher_that_can_not_keep_to_the_format_is_given_up_after_a_wave(tmp_path, tiny):
+    teacher = ScriptedLM(lambda field, inputs: ("no field at all",))
+    some = job(tmp_path, Direct(), teacher, [question(number) for number in range(1, 60)])
+    keeps = dspy.context(adapter=dspy.ChatAdapter(use_json_adapter_fallback=False))
+    with keeps, pytest.raises(UserError, match="can't keep to the format: in 16 runs no output could be parsed"):
+        BootstrapFinetune(labels="bootstrap").compile(some)
 
 
 # Variants
@@ -532,6 +554,8 @@ def test_an_ensemble_keeps_the_tuned_model_of_its_members(variant, config):
     assert len(members) > 1
     assert all(member["program"]["lms"] == state_of(variant)["program"]["lms"] for member in members)
     assert answers(evaluate_variant(ensemble.config, run_id=ensemble.run_id).after) == answers(ensemble.after)
+    with pytest.raises(UserError, match="no optimizer goes on from the programs of an ensemble"):
+        compile_variant(config("program.reader=direct", "program.max_steps=3"), run_id=ensemble.run_id)
 
 
 @pytest.mark.parametrize("program", ["rag", "ra_isf"])

@@ -146,7 +146,7 @@ OPTIMIZERS = {
     "bootstrap": (bootstrap, 0.5, 2, lambda train: [Loop(train, 3, 2)]),
     "bootstrap, no labeled ones": (bootstrap, 0.5, 0, lambda train: [Loop(train, 3, 0)]),
     "random search": (random_search, 0.5, 2, lambda train: random_search_loops(Loop(train, 4, 2), 3)),
-    "optuna, any score": (optuna, 0, 2, lambda train: [Loop(train, 3, 2)]),
+    "optuna, any score": (optuna, 1e-9, 2, lambda train: [Loop(train, 3, 2)]),
     "mipro": (mipro, 0.5, 2, lambda train: mipro_loops(Loop(train, 4, 2), 6, SEED)),
     "mipro, no labeled ones": (mipro, 0.5, 0, lambda train: mipro_loops(Loop(train, 4, 0), 6, SEED)),
     "infer rules": (infer_rules, 0.5, 2, lambda train: [Loop(train, 3, 2)]),

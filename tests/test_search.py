@@ -216,6 +216,7 @@ def test_a_budget_is_in_minutes_too(run):
         ("ensemble", {"of": "distill"}, {}, "makes one program, and no candidates"),
         ("ensemble", {"of": "labeled_few_shot"}, {}, "makes one program, and no candidates"),
         ("bootstrap_few_shot", {"metric_threshold": 0.9}, {"objective": HALF}, "is at most 0.5; lower it"),
+        ("knn_few_shot", {"metric_threshold": 0.9}, {"objective": HALF}, "is at most 0.5; lower it"),
         ("gepa", {"reflection_minibatch_size": 25}, {}, "25 of 24 train questions; take fewer"),
         ("better_together", {"strategy": [{"name": "ensemble", "of": "copro"}, "copro"]}, {}, "put it last"),
     ],
@@ -355,6 +356,20 @@ def test_the_estimate_is_near_what_is_spent(run):
     _, told, _ = run("bootstrap_random_search")
     estimate, spent = told["figures"]["estimate"], told["figures"]["spent"]
     assert spent["calls"] / 2 <= estimate["calls"] <= spent["calls"] * 2
+
+
+@pytest.mark.parametrize("threshold", [0, 0.4])
+def test_no_run_that_costs_more_than_it_is_worth_is_demonstrated(run, threshold):
+    options = {"metric_threshold": threshold, "max_labeled_demos": 0}
+    program, _, _ = run("bootstrap_few_shot", options, objective=HALF)
+    shown = [demo["answer"] for demo in program.reader.demos if "augmented" in demo]
+    assert len(shown) == 4
+    assert "unknown" not in shown
+
+
+def test_gepa_reflects_on_what_is_not_as_good_as_can_be(run):
+    _, told, _ = run("gepa", objective=Objective.parse({"em": 1.0, "recall": 1.0}))
+    assert told["settings"]["GEPA.perfect_score"] == 2
 
 
 def test_settings_of_the_optimizer_are_told(run):

@@ -111,6 +111,15 @@ def test_a_key_is_nowhere_in_the_store(store):
             assert SECRET.encode() not in path.read_bytes(), path
 
 
+def test_a_password_in_an_address_is_nowhere_in_the_store(store):
+    words = ["program=direct", "lm.default.model=openai/x", f"lm.default.api_base=http://me:{SECRET}@127.0.0.1:9/v1"]
+    for work in (evaluate_variant, compile_variant):
+        with pytest.raises(UserError, match=r"the server at http://127\.0\.0\.1:9/v1 can't be reached") as error:
+            work(config(*words, "optimizer=labeled_few_shot", "tracking.experiment=out of reach"))
+        assert SECRET not in str(error.value)
+    assert not any(SECRET.encode() in path.read_bytes() for path in store.rglob("*") if path.is_file())
+
+
 @pytest.mark.parametrize("optimizer", ["labeled_few_shot", "bootstrap_random_search"])
 def test_every_optimizer_compiles_ircot(store, optimizer):
     words = ["program=ircot", "program.max_steps=2", "data.train=6", "data.dev=2", f"optimizer={optimizer}"]
