@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from hoptimizer.models.errors import UserError
+from hoptimizer.models.files import write_whole
 
 CARD = "card.json"
 
@@ -125,9 +126,7 @@ class Card(BaseModel):
 
 def write_card(card: Card, folder: Path) -> None:
     """Put the card into the folder of its model, in one step."""
-    draft = folder / f"{CARD}.part"
-    draft.write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    draft.replace(folder / CARD)
+    write_whole(folder / CARD, card.model_dump_json(indent=2) + "\n")
 
 
 def read_card(folder: Path) -> Card:

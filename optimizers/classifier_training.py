@@ -18,9 +18,9 @@ from hoptimizer.optimizers.recipe import (
     Recipe,
     device_and_dtype,
     freeze_embeddings,
-    recipe_batches,
+    training,
 )
-from hoptimizer.optimizers.training_loop import Masters, Report, Training
+from hoptimizer.optimizers.training_loop import Report
 
 
 class ClassifierRecipe(Recipe):
@@ -105,16 +105,8 @@ def train_classifier(
         scores = classification_scores(dev_gold, chosen.tolist(), len(places))
         return scores[recipe.calibrate or "f1"], {**scores, "threshold": threshold}
 
-    plan = recipe.plan(draft.key)
-    best = Training(
-        masters=Masters(model, plan, dtype),
-        batches=recipe_batches([len(row["input_ids"]) for row in rows], recipe),
-        loss=loss,
-        evaluate=evaluate,
-        plan=plan,
-        folder=folder,
-        report=report,
-    ).run()
+    lengths = [len(row["input_ids"]) for row in rows]
+    best = training(recipe, model, dtype, lengths, loss, evaluate, key=draft.key, folder=folder, report=report).run()
     scores = dict(best.facts)
     threshold = scores.pop("threshold")
     card = draft.card(

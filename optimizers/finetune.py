@@ -16,6 +16,7 @@ from pydantic import Field
 from hoptimizer.eval.failures import one_line
 from hoptimizer.eval.question import Question
 from hoptimizer.models.errors import UserError
+from hoptimizer.models.files import write_whole
 from hoptimizer.models.lm import is_local, is_tuned, laid_out, tuned
 from hoptimizer.models.settings import Layout
 from hoptimizer.models.urls import without_password
@@ -160,9 +161,7 @@ class BootstrapFinetune(Optimizer):
             return tuned(lm, self._train(job, lm, train, dev))
         kept = job.folder / "lm.txt"
         if not kept.exists():
-            draft = kept.with_suffix(".part")
-            draft.write_text(self._train(job, lm, train, dev), encoding="utf-8")
-            draft.replace(kept)
+            write_whole(kept, self._train(job, lm, train, dev))
         return tuned(lm, kept.read_text(encoding="utf-8"))
 
     def _train(self, job: Job, lm: dspy.LM, train: Sequence[Row], dev: Sequence[Row]) -> str:

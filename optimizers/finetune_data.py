@@ -17,8 +17,8 @@ from hoptimizer.optimizers.collecting import Wanted, collect
 from hoptimizer.optimizers.examples import Example
 from hoptimizer.optimizers.job import Job
 from hoptimizer.optimizers.oracle import Taken, Unannotated, replay
-from hoptimizer.optimizers.prefetch import WAVE, check_format
-from hoptimizer.optimizers.recall import Run, Runs
+from hoptimizer.optimizers.prefetch import Trial
+from hoptimizer.optimizers.recall import Runs
 from hoptimizer.optimizers.teacher import teacher, teacher_settings
 
 Row = dict[str, Any]
@@ -77,25 +77,11 @@ def bootstrapped(
     taught = teacher(job)
     taught.layout = taught.layout or layout
     runs = Runs(job.teacher_lm or dspy.settings.lm, job.workers)
-    # By the questions' order, not by whichever run is over first.
-    waited = {question.id for question in questions[:WAVE]}
-    first: list[Run] = []
-
-    async def made(question: Question) -> Run:
-        with dspy.context(**teacher_settings(job)):
-            try:
-                run = await runs.make(taught, question.question)
-                if question.id in waited:
-                    first.append(run)
-                return run
-            finally:
-                if question.id in waited:
-                    waited.remove(question.id)
-                    if not waited:
-                        check_format(first)
+    trial = Trial([question.id for question in questions])
 
     async def take(question: Question) -> list[Taken]:
-        run = await made(question)
+        with dspy.context(**teacher_settings(job)):
+            run = await trial.run(runs.make(taught, question.question), question.id)
         if any(record.failure for record in run.prediction.steps):
             return []
         # In a thread: a judge may have to be asked.

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from hoptimizer.eval.question import Question, Record, Text
 from hoptimizer.eval.rows import read_rows, require
+from hoptimizer.models.files import write_whole
 from hoptimizer.models.words import Span, find, folded, words
 from hoptimizer.retrieval import Corpus, Passage
 
@@ -74,9 +75,7 @@ def read_labels(file: Path) -> list[Labels]:
 def write_labels(labels: Iterable[Labels], file: Path) -> None:
     """Write labelled questions as JSON lines, in one step."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    draft = file.with_name(f"{file.name}.part")
-    draft.write_text("".join(one.model_dump_json() + "\n" for one in labels), encoding="utf-8")
-    draft.replace(file)
+    write_whole(file, "".join(one.model_dump_json() + "\n" for one in labels))
 
 
 def annotated(question: Question, corpus: Corpus) -> Labels:

@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from hoptimizer.models.conversation import render
 from hoptimizer.models.errors import UserError
+from hoptimizer.models.files import write_whole
 from hoptimizer.models.generator import load_writer
 from hoptimizer.models.store import resolve
 from hoptimizer.optimizers.recipe import save
@@ -80,9 +81,7 @@ def train_lm(
     model, best = train_writer(model, tokenizer, rows, dev_rows, recipe, key, folder, report)
     save(model, tokenizer, folder)
     scores = {**best.facts, "epoch": float(best.epoch), "n": float(len(rows))}
-    draft = card.with_suffix(".part")
-    draft.write_text(json.dumps({"key": key, "recipe": recipe.model_dump(), "scores": scores}), encoding="utf-8")
-    draft.replace(card)
+    write_whole(card, json.dumps({"key": key, "recipe": recipe.model_dump(), "scores": scores}))
     remove_checkpoints(folder)
     return scores
 

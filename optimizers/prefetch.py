@@ -1,8 +1,7 @@
 """Runs of a teacher, made concurrently ahead of DSPy's sequential bootstrap loops."""
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Sequence
 
 import dspy
 from dspy.utils.exceptions import DSPyError
@@ -54,32 +53,29 @@ def prefetch(job: Job, loops: Sequence[Loop], threshold: float) -> Program:
 
 
 async def _all_waves(taught: Program, job: Job, loops: Sequence[Loop], threshold: float, runs: Runs) -> None:
-    await asyncio.gather(
-        *(_waves(_labeled(taught, loop), job, loop, threshold, runs, number == 0) for number, loop in enumerate(loops))
-    )
+    async def all_of(number: int, loop: Loop) -> None:
+        trial = Trial([] if number else [example.id for example in loop.trainset])
+        await _waves(_labeled(taught, loop), job, loop, threshold, runs, trial)
+
+    await asyncio.gather(*(all_of(number, loop) for number, loop in enumerate(loops)))
 
 
-async def _waves(taught: Program, job: Job, loop: Loop, threshold: float, runs: Runs, judged: bool) -> None:
+async def _waves(taught: Program, job: Job, loop: Loop, threshold: float, runs: Runs, trial: "Trial") -> None:
     asked = failed = 0
-    running: set[asyncio.Task[_Outcome]] = set()
-    first: list[asyncio.Task[_Outcome]] = []
+    running: set[asyncio.Task[bool]] = set()
     try:
         while True:
             # A wave need not wait for the end of the one before, only until that can't be enough any more.
             while asked - failed < loop.bootstrapped and asked < len(loop.trainset):
                 wave = loop.trainset[asked : asked + WAVE]
-                tasks = [asyncio.create_task(_outcome(taught, example, job, threshold, runs)) for example in wave]
-                if judged and not asked:
-                    first = tasks
-                running.update(tasks)
+                running.update(
+                    asyncio.create_task(_succeeds(taught, example, job, threshold, runs, trial)) for example in wave
+                )
                 asked += len(wave)
             if not running:
                 return
             done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            failed += sum(not outcome.succeeds for outcome in await asyncio.gather(*done))
-            if first and all(task.done() for task in first):
-                check_format([run for task in first if (run := task.result().run)])
-                first = []
+            failed += (await asyncio.gather(*done)).count(False)
     finally:
         # Nobody wants the answers of a compile that was stopped.
         for task in running:
@@ -103,22 +99,52 @@ def check_format(runs: Sequence[Run]) -> None:
         )
 
 
-@dataclass(frozen=True)
-class _Outcome:
-    """Of a run: whether it scores well enough, and the run where it did not fail."""
+class Trial:
+    """The first runs of a teacher, which is given up where it can't keep to the format in any of them.
 
-    succeeds: bool
-    run: Run | None
+    They are the first by their questions' order, not those that are over first.
+
+    Args:
+        questions: the ids of all that it will be asked.
+    """
+
+    def __init__(self, questions: Sequence[str]) -> None:
+        self._waited = set(questions[:WAVE])
+        self._made: list[Run] = []
+
+    async def run(self, make: Awaitable[Run], question: str) -> Run:
+        """A run that is being made for a question.
+
+        Raises:
+            DSPyError: the run failed.
+            UserError: none of the first runs, of which this is the last, could be parsed.
+        """
+        try:
+            run = await make
+        except DSPyError:
+            self._over(question, [])
+            raise
+        self._over(question, [run])
+        return run
+
+    def _over(self, question: str, made: Sequence[Run]) -> None:
+        if question in self._waited:
+            self._waited.remove(question)
+            self._made += made
+            if not self._waited:
+                check_format(self._made)
 
 
-async def _outcome(taught: Program, example: dspy.Example, job: Job, threshold: float, runs: Runs) -> _Outcome:
+async def _succeeds(
+    taught: Program, example: dspy.Example, job: Job, threshold: float, runs: Runs, trial: Trial
+) -> bool:
+    """Whether a run scores well enough."""
     try:
-        run = await runs.make(without(taught, example), example.question)
+        run = await trial.run(runs.make(without(taught, example), example.question), example.id)
     except DSPyError:
-        return _Outcome(False, None)  # The bootstrap meets the same failure, and counts it.
+        return False  # The bootstrap meets the same failure, and counts it.
     # A judge that it may ask is waited for without holding up the other runs.
-    score = await asyncio.to_thread(job.objective, example, run.prediction, None)
-    return _Outcome(score >= threshold, run)
+    return await asyncio.to_thread(job.objective, example, run.prediction, None) >= threshold
 
 
 def _labeled(taught: Program, loop: Loop) -> Program:

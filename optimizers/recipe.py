@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hoptimizer.models.card import CARD, Card, read_card, write_card
@@ -16,7 +16,15 @@ from hoptimizer.models.loading import best_dtype
 from hoptimizer.models.quiet import quiet_loading
 from hoptimizer.models.tagger import TokenTagger
 from hoptimizer.optimizers.examples import Example, Task, describe
-from hoptimizer.optimizers.training_loop import Plan, remove_checkpoints, shuffled_batches, training_key
+from hoptimizer.optimizers.training_loop import (
+    Masters,
+    Plan,
+    Report,
+    Training,
+    remove_checkpoints,
+    shuffled_batches,
+    training_key,
+)
 
 
 class Recipe(BaseModel):
@@ -46,10 +54,6 @@ class Recipe(BaseModel):
     checkpoint_steps: int = Field(default=100, ge=1)
     seed: int = 7
 
-    def plan(self, key: str) -> Plan:
-        """What the training loop follows."""
-        return Plan(self.epochs, self.learning_rate, self.weight_decay, self.patience, self.checkpoint_steps, key)
-
 
 class Draft:
     """A training's folder, until its card is there."""
@@ -75,6 +79,7 @@ class Draft:
         )
         if not same:
             raise UserError(f"{self._folder}: holds a model of other data or settings; give another folder")
+        remove_checkpoints(self._folder)  # as it may have been killed before it took them away
         return card
 
     def card(self, scores: Mapping[str, float], epoch: int, **own: Any) -> Card:  # noqa: ANN401 - fields of Card
@@ -110,9 +115,41 @@ class Draft:
         remove_checkpoints(self._folder)
 
 
-def recipe_batches(lengths: Sequence[int], recipe: Recipe) -> Callable[[int], list[list[int]]]:
-    """For an epoch the places of its batches' examples, from the examples' lengths in tokens."""
-    return lambda epoch: shuffled_batches(lengths, recipe.batch, recipe.seed, epoch)
+def training(
+    recipe: Recipe,
+    model: nn.Module,
+    dtype: torch.dtype,
+    lengths: Sequence[int],
+    loss: Callable[[list[int]], Tensor],
+    evaluate: Callable[[], tuple[float, dict[str, Any]]],
+    *,
+    key: str,
+    folder: Path,
+    report: Report,
+) -> Training[list[int]]:
+    """The training loop that a recipe describes; the model computes in ``dtype`` from here on.
+
+    Args:
+        recipe: see there.
+        model: what is trained.
+        dtype: of forward and backward pass.
+        lengths: of the examples, in tokens.
+        loss: of a batch, the places of its examples.
+        evaluate: what to maximize, and facts to keep, on dev.
+        key: what is trained on what, as a digest.
+        folder: where checkpoints go.
+        report: is told after every update.
+    """
+    plan = Plan(recipe.epochs, recipe.learning_rate, recipe.weight_decay, recipe.patience, recipe.checkpoint_steps, key)
+    return Training(
+        masters=Masters(model, plan, dtype),
+        batches=lambda epoch: shuffled_batches(lengths, recipe.batch, recipe.seed, epoch),
+        loss=loss,
+        evaluate=evaluate,
+        plan=plan,
+        folder=folder,
+        report=report,
+    )
 
 
 def save(model: PreTrainedModel | TokenTagger, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:

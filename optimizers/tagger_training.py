@@ -17,8 +17,8 @@ from hoptimizer.models.tagger import TokenTagger, load_tagger, tag
 from hoptimizer.models.texts import pair
 from hoptimizer.optimizers.calibration import classification_scores
 from hoptimizer.optimizers.examples import Example, Task, check_labels
-from hoptimizer.optimizers.recipe import Draft, Recipe, device_and_dtype, freeze_embeddings, recipe_batches
-from hoptimizer.optimizers.training_loop import Masters, Report, Training
+from hoptimizer.optimizers.recipe import Draft, Recipe, device_and_dtype, freeze_embeddings, training
+from hoptimizer.optimizers.training_loop import Report
 
 _IGNORED = -100
 
@@ -113,16 +113,8 @@ def train_tagger(
         value, facts = trial(model, tokenize)
         return value, scores | facts
 
-    plan = recipe.plan(draft.key)
-    best = Training(
-        masters=Masters(model, plan, dtype),
-        batches=recipe_batches([len(row["input_ids"]) for row in learn.rows], recipe),
-        loss=loss,
-        evaluate=evaluate,
-        plan=plan,
-        folder=folder,
-        report=report,
-    ).run()
+    lengths = [len(row["input_ids"]) for row in learn.rows]
+    best = training(recipe, model, dtype, lengths, loss, evaluate, key=draft.key, folder=folder, report=report).run()
     scores = dict(best.facts)
     card = draft.card(
         {},

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hoptimizer.optimizers.lora import adapted, merged
-from hoptimizer.optimizers.recipe import Recipe, device_and_dtype, freeze_embeddings, recipe_batches
-from hoptimizer.optimizers.training_loop import Best, Masters, Report, Training
+from hoptimizer.optimizers.recipe import Recipe, device_and_dtype, freeze_embeddings, training
+from hoptimizer.optimizers.training_loop import Best, Report
 
 Row = tuple[list[int], list[int]]
 """The tokens that are read, and those that are written."""
@@ -140,20 +140,12 @@ def train_writer(
             done += share.item()
         return writer.losses(last).sum() / total + done
 
-    plan = recipe.plan(key)
-    masters = Masters(trained, plan, dtype)
+    lengths = [_length(row) for row in rows]
+    loop = training(recipe, trained, dtype, lengths, loss, evaluate, key=key, folder=folder, report=report)
     _, start = evaluate()
-    best = Training(
-        masters=masters,
-        batches=recipe_batches([_length(row) for row in rows], recipe),
-        loss=loss,
-        evaluate=evaluate,
-        plan=plan,
-        folder=folder,
-        report=report,
-    ).run()
+    best = loop.run()
     if recipe.lora:
-        model = merged(trained, masters, dtype)
+        model = merged(trained, loop.masters, dtype)
     return model, replace(best, facts={"start": start["loss"], **best.facts})
 
 

@@ -9,6 +9,7 @@ from hoptimizer.eval.atlas import DATA
 from hoptimizer.eval.atlas.facts import read
 from hoptimizer.eval.atlas.passages import passages
 from hoptimizer.eval.atlas.selection import splits
+from hoptimizer.models.files import write_whole
 
 
 def generate(folder: Path = DATA) -> dict[str, int]:
@@ -33,10 +34,7 @@ def generate(folder: Path = DATA) -> dict[str, int]:
 
 
 def _write(path: Path, rows: list[dict[str, Any]]) -> None:
-    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    part = path.with_suffix(".part")
-    part.write_bytes(text.encode())  # bytes: no line ends of the platform's own
-    part.replace(path)
+    write_whole(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
 def main() -> None:
