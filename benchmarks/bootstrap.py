@@ -31,13 +31,13 @@ from rich.console import Console
 from rich.table import Table
 
 from hoptimizer import Workbench, make_config
-from hoptimizer.eval.dataset import locate
+from hoptimizer.eval.datasets.dataset import locate
 from hoptimizer.models import build_adapter, build_lm
-from hoptimizer.models.calls import Meter
+from hoptimizer.models.usage import Meter
 from hoptimizer.optimizers import Job
-from hoptimizer.optimizers.annotate import annotate
-from hoptimizer.optimizers.few_shot import BootstrapFewShot
-from hoptimizer.optimizers.ledger import Ledger
+from hoptimizer.optimizers.candidates import Ledger
+from hoptimizer.optimizers.labels.demonstrations import annotate
+from hoptimizer.optimizers.prompt.few_shot import BootstrapFewShot
 from hoptimizer.programs import Program
 
 WORKERS = 16

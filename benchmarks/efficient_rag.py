@@ -21,15 +21,15 @@ import torch
 from rich.console import Console
 
 from hoptimizer.cli.options import config_of_run, read_words
+from hoptimizer.common.errors import UserError
+from hoptimizer.compiled import restore, variant_of
 from hoptimizer.eval import statistics
-from hoptimizer.eval.question import Question
+from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.runner import Evaluation, evaluate
-from hoptimizer.models.encoder import Aligned
-from hoptimizer.models.errors import UserError
-from hoptimizer.models.tagger import tag
+from hoptimizer.models.small.encoder import Aligned
+from hoptimizer.models.small.tagger import tag
 from hoptimizer.programs import RAG, EfficientRAG, Program
-from hoptimizer.restore import restore, variant_of
-from hoptimizer.tracking import Tracker
+from hoptimizer.tracking.tracker import Tracker
 from hoptimizer.workbench import Workbench
 
 ROUNDS = 3

@@ -18,9 +18,9 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from hoptimizer.models.generation import Generator
-from hoptimizer.models.job import Completion, Job
-from hoptimizer.models.store import resolve
+from hoptimizer.models.engine.generator import Generator
+from hoptimizer.models.engine.request import Completion, Job
+from hoptimizer.models.weights.store import resolve
 
 SHARED_TOKENS, OWN_TOKENS, NEW_TOKENS = 600, 300, 40
 

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import mlflow
 
-from hoptimizer.models.home import home
+from hoptimizer.common.paths import home
 
 COMMAND = [
     "compile", "data=atlas", "data.train=12", "data.dev=6", "program=rag", "retriever=bm25", "retriever.k=2",

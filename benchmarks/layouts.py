@@ -19,8 +19,8 @@ from hoptimizer.demo import demo_config
 from hoptimizer.eval import mean
 from hoptimizer.eval.runner import evaluate
 from hoptimizer.models.settings import Layout
-from hoptimizer.optimizers.annotate import annotate
-from hoptimizer.optimizers.layout import LAYOUTS
+from hoptimizer.optimizers.labels.demonstrations import annotate
+from hoptimizer.optimizers.prompt.prompt_format import LAYOUTS
 
 DEMOS = (0, 4)
 

@@ -17,7 +17,7 @@ from rich.table import Table
 from scipy import stats
 
 from hoptimizer import Workbench, make_config
-from hoptimizer.tracking import Tracker
+from hoptimizer.tracking.tracker import Tracker
 
 _PASSAGES = 15
 

@@ -2,7 +2,8 @@
 
     python benchmarks/relevance.py --data DIR [--retriever bm25] [--questions N] [--epochs N] [--hops] [--json]
 
-DIR holds 2wikimultihopqa's published files (see hoptimizer.optimizers.colbert_data). The encoder learns from the train
+DIR holds 2wikimultihopqa's published files (see
+hoptimizer.optimizers.training.retriever.colbert_data). The encoder learns from the train
 questions; an eighth of them decides on epoch and threshold; the dev questions, unseen by all this, are scored. Beside
 it, what the embedded language model says of the same passages when it is asked.
 """
@@ -23,19 +24,19 @@ import torch
 from rich.console import Console
 from rich.progress import Progress as Bar
 
-from hoptimizer.eval.question import Question
+from hoptimizer.common.errors import UserError
+from hoptimizer.eval.datasets.question import Question
 from hoptimizer.models import LMSettings, build_adapter, build_lm
-from hoptimizer.models.classifier import Classifier
-from hoptimizer.models.errors import UserError
-from hoptimizer.optimizers.annotate import annotate
-from hoptimizer.optimizers.calibration import classification_scores
-from hoptimizer.optimizers.classifier_training import ClassifierRecipe, train_classifier
-from hoptimizer.optimizers.colbert_data import Asked, RetrievalSet, read_sets
-from hoptimizer.optimizers.examples import Example, Task, relevance_examples
-from hoptimizer.optimizers.layout import LAYOUTS
-from hoptimizer.optimizers.training_loop import Progress
+from hoptimizer.models.small.classifier import Classifier
+from hoptimizer.optimizers.labels.demonstrations import annotate
+from hoptimizer.optimizers.labels.examples import Example, Task, relevance_examples
+from hoptimizer.optimizers.prompt.prompt_format import LAYOUTS
+from hoptimizer.optimizers.training.calibration import classification_scores
+from hoptimizer.optimizers.training.classifier import ClassifierRecipe, train_classifier
+from hoptimizer.optimizers.training.loop import Progress
+from hoptimizer.optimizers.training.retriever.colbert_data import Asked, RetrievalSet, read_sets
 from hoptimizer.programs import RAISF, Program
-from hoptimizer.programs.trail import Trail, recording
+from hoptimizer.programs.trace import Trail, recording
 from hoptimizer.retrieval import Passage, Retriever, RetrieverSettings, build_retriever
 
 K = 5

@@ -2,7 +2,8 @@
 
     python benchmarks/retrieval.py --data DIR [--json]
 
-DIR holds the published files that the checkpoint was trained on (see hoptimizer.optimizers.colbert_data); recall is
+DIR holds the published files that the checkpoint was trained on (see
+hoptimizer.optimizers.training.retriever.colbert_data); recall is
 measured on their dev questions, which the training left out.
 """
 
@@ -18,11 +19,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from hoptimizer.common.errors import UserError
 from hoptimizer.eval import mean
-from hoptimizer.eval.importers import ExtraPassage, PassagePool
-from hoptimizer.eval.rows import read_rows, require
-from hoptimizer.models.errors import UserError
-from hoptimizer.optimizers.colbert_data import Asked, RetrievalSet, read_sets
+from hoptimizer.eval.datasets.importers import ExtraPassage, PassagePool
+from hoptimizer.eval.datasets.rows import read_rows, require
+from hoptimizer.optimizers.training.retriever.colbert_data import Asked, RetrievalSet, read_sets
 from hoptimizer.retrieval import Corpus, Passage, Retriever, RetrieverSettings, build_retriever
 
 CUTS = (2, 5, 10)
@@ -80,7 +81,7 @@ def measure_encoding(texts: list[str]) -> dict[str, Any]:
     from colbert.infra import ColBERTConfig
     from colbert.modeling.checkpoint import Checkpoint
 
-    from hoptimizer.models.quiet import quiet_loading
+    from hoptimizer.models.engine.quiet import quiet_loading
     from hoptimizer.retrieval.checkpoint import find_checkpoint
     from hoptimizer.retrieval.encoder import ColBERTEncoder
 

@@ -30,22 +30,22 @@ from sklearn.preprocessing import StandardScaler
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hoptimizer import UserError, Workbench, load_config
-from hoptimizer.eval.importers_formats import OpenItem
+from hoptimizer.eval.datasets.published_formats import OpenItem
+from hoptimizer.eval.datasets.question import Question
+from hoptimizer.eval.datasets.rows import read_rows, require
 from hoptimizer.eval.metrics import exact_match
-from hoptimizer.eval.question import Question
-from hoptimizer.eval.rows import read_rows, require
-from hoptimizer.models.classifier import Classifier
-from hoptimizer.models.confidence import ANSWER_PROBABILITY
+from hoptimizer.models.engine.quiet import quiet_loading
 from hoptimizer.models.plain import PlainAdapter
-from hoptimizer.models.quiet import quiet_loading
-from hoptimizer.models.store import resolve
-from hoptimizer.optimizers.annotate import annotate
-from hoptimizer.optimizers.calibration import best_threshold
-from hoptimizer.optimizers.classifier_training import ClassifierRecipe, train_classifier
-from hoptimizer.optimizers.confidence import calibrate_confidence
-from hoptimizer.optimizers.examples import Example, Task
+from hoptimizer.models.small.classifier import Classifier
+from hoptimizer.models.small.confidence import ANSWER_PROBABILITY
+from hoptimizer.models.weights.store import resolve
+from hoptimizer.optimizers.labels.demonstrations import annotate
+from hoptimizer.optimizers.labels.examples import Example, Task
+from hoptimizer.optimizers.training.calibration import best_threshold
+from hoptimizer.optimizers.training.classifier import ClassifierRecipe, train_classifier
+from hoptimizer.optimizers.training.confidence import calibrate_confidence
 from hoptimizer.programs import Program
-from hoptimizer.programs.trail import Trail, recording
+from hoptimizer.programs.trace import Trail, recording
 
 DEMOS = 4
 SEED = 7

@@ -4,28 +4,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hoptimizer.common.errors import UserError
     from hoptimizer.comparison import compare_variants
     from hoptimizer.config import Config, load_config, make_config
-    from hoptimizer.models.errors import UserError
-    from hoptimizer.study import load_study
-    from hoptimizer.study_run import run_study
-    from hoptimizer.tracking import Tracker
+    from hoptimizer.study.file import load_study
+    from hoptimizer.study.run import run_study
+    from hoptimizer.tracking.tracker import Tracker
     from hoptimizer.variants import compile_variant, evaluate_variant
     from hoptimizer.workbench import Workbench
 
 # Imported when first used: torch, DSPy and MLflow together take seconds.
 _HOMES = {
     "Config": "hoptimizer.config",
-    "Tracker": "hoptimizer.tracking",
-    "UserError": "hoptimizer.models.errors",
+    "Tracker": "hoptimizer.tracking.tracker",
+    "UserError": "hoptimizer.common.errors",
     "Workbench": "hoptimizer.workbench",
     "compare_variants": "hoptimizer.comparison",
     "compile_variant": "hoptimizer.variants",
     "evaluate_variant": "hoptimizer.variants",
     "load_config": "hoptimizer.config",
-    "load_study": "hoptimizer.study",
+    "load_study": "hoptimizer.study.file",
     "make_config": "hoptimizer.config",
-    "run_study": "hoptimizer.study_run",
+    "run_study": "hoptimizer.study.run",
 }
 
 __all__ = [

@@ -8,11 +8,11 @@ import mlflow
 import pandas as pd
 from mlflow.entities import Run
 
+from hoptimizer.common.errors import UserError, nearest
 from hoptimizer.eval import statistics
 from hoptimizer.eval.judge import ACCURACY
 from hoptimizer.eval.objective import OBJECTIVE
-from hoptimizer.models.errors import UserError, nearest
-from hoptimizer.tracking import Predictions, Tracker
+from hoptimizer.tracking.tracker import Predictions, Tracker
 
 # Of the metrics in a comparison's table, in this order, those that any variant has.
 COLUMNS = ("em", "f1", "accuracy", "recall", "objective", "passages", "lm_calls", "retrievals")

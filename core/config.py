@@ -20,13 +20,13 @@ from pydantic import (
     model_validator,
 )
 
+from hoptimizer.common.errors import UserError, nearest
+from hoptimizer.common.options import Options
+from hoptimizer.common.urls import without_password
+from hoptimizer.common.validation import explain
+from hoptimizer.eval.datasets.settings import DataSettings
 from hoptimizer.eval.objective import NO_JUDGE, Objective
-from hoptimizer.eval.settings import DataSettings
-from hoptimizer.models.errors import UserError, nearest
-from hoptimizer.models.options import Options
 from hoptimizer.models.settings import LMSettings
-from hoptimizer.models.urls import without_password
-from hoptimizer.models.validation import explain
 from hoptimizer.optimizers import settings as optimizers
 from hoptimizer.programs import settings as programs
 from hoptimizer.retrieval.settings import RetrieverSettings

@@ -5,9 +5,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from hoptimizer.common.progress import Report, silent
 from hoptimizer.config import Config, load_config
 from hoptimizer.eval import statistics
-from hoptimizer.report import Report, silent
 from hoptimizer.variants import Variant, compile_variant, evaluate_variant
 
 SPLIT = "test"

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
+from hoptimizer.common.errors import UserError
+from hoptimizer.common.paths import home
 from hoptimizer.config import Config
 from hoptimizer.models import check_lm
-from hoptimizer.models.errors import UserError
-from hoptimizer.models.home import home
-from hoptimizer.models.store import table
-from hoptimizer.tracking import Tracker
+from hoptimizer.models.weights.store import table
+from hoptimizer.tracking.tracker import Tracker
 
 PACKAGES = ("torch", "transformers", "dspy", "mlflow", "colbert-ai", "bm25s", "llguidance")
 

@@ -13,22 +13,22 @@ from typing import Any
 import dspy
 from filelock import FileLock, Timeout
 
-from hoptimizer.candidates import SearchLog
+from hoptimizer.common.errors import UserError
+from hoptimizer.common.paths import home
+from hoptimizer.common.progress import Report, silent
+from hoptimizer.compiled import restore, variant_of
 from hoptimizer.config import Config
+from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.objective import Objective
-from hoptimizer.eval.question import Question
 from hoptimizer.eval.runner import Evaluation, Progress, evaluate
-from hoptimizer.models.calls import Meter
-from hoptimizer.models.errors import UserError
-from hoptimizer.models.home import home
 from hoptimizer.models.lm import is_local, is_tuned
 from hoptimizer.models.settings import LOCAL
-from hoptimizer.models.small_model import SmallModel
+from hoptimizer.models.small.base import SmallModel
+from hoptimizer.models.usage import Meter
 from hoptimizer.optimizers import Job, Optimizer
 from hoptimizer.programs import Ensemble, Program
-from hoptimizer.report import Report, silent
-from hoptimizer.restore import restore, variant_of
-from hoptimizer.tracking import Tracker
+from hoptimizer.tracking.compile_log import SearchLog
+from hoptimizer.tracking.tracker import Tracker
 from hoptimizer.workbench import Workbench
 
 _STEP_SCORES = ("f1", "precision", "recall", "balanced_accuracy", "token_f1", "tag_f1", "passages", "n")

@@ -14,20 +14,20 @@ from typing import Any
 import dspy
 from filelock import FileLock
 
+from hoptimizer.common.errors import UserError
+from hoptimizer.common.paths import home
+from hoptimizer.common.progress import Report, silent
 from hoptimizer.config import Config
-from hoptimizer.eval.dataset import DataSet, load
+from hoptimizer.eval.datasets.dataset import DataSet, load
 from hoptimizer.models import build_adapter, build_lm, check_lm
-from hoptimizer.models.calls import CallCache
-from hoptimizer.models.errors import UserError
-from hoptimizer.models.home import home
 from hoptimizer.models.lm import tuned
 from hoptimizer.models.settings import LOCAL, LMSettings
-from hoptimizer.models.step_model import StepModel
+from hoptimizer.models.small.step_model import StepModel
+from hoptimizer.models.usage import CallCache
 from hoptimizer.optimizers import Optimizer, build_optimizer
-from hoptimizer.optimizers.provider import LocalProvider
+from hoptimizer.optimizers.training.dspy_provider import LocalProvider
 from hoptimizer.programs import Program, build_program
 from hoptimizer.programs.settings import retrieves
-from hoptimizer.report import Report, silent
 from hoptimizer.retrieval import Corpus, Retriever, RetrieverSettings, build_retriever
 
 
@@ -108,14 +108,14 @@ class Workbench:
         Raises:
             UserError: it can't be had, or is of another step.
         """
-        from hoptimizer.models.step_models import load_step_model  # brings torch
+        from hoptimizer.models.small.loading import load_step_model  # brings torch
 
         return load_step_model(
             source, step, lambda uri: self._fetch(uri, Path(tempfile.mkdtemp(dir=self._fetched.name)))
         )
 
     def _fetch(self, source: str, folder: Path) -> Path:
-        from hoptimizer.tracking import fetch  # brings MLflow
+        from hoptimizer.tracking.tracker import fetch  # brings MLflow
 
         return fetch(source, self.config.tracking.uri, folder)
 

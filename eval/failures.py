@@ -2,7 +2,7 @@
 
 from dspy.utils.exceptions import DSPyError, LMAuthError, LMConfigurationError, LMTransportError
 
-from hoptimizer.models.errors import UserError
+from hoptimizer.common.errors import UserError
 
 # No later question can succeed where one of these is raised.
 SYSTEMIC = (LMTransportError, LMAuthError, LMConfigurationError)

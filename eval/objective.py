@@ -7,10 +7,10 @@ from typing import Any
 
 import dspy
 
+from hoptimizer.common.errors import UserError, nearest
 from hoptimizer.eval.failures import one_line
 from hoptimizer.eval.judge import ACCURACY, judge
 from hoptimizer.eval.metrics import METRICS, Gold, score_prediction
-from hoptimizer.models.errors import UserError, nearest
 from hoptimizer.programs.record import COUNTS, counts, solved
 
 OBJECTIVE = "objective"

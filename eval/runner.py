@@ -9,7 +9,7 @@ from typing import Any
 import dspy
 from dspy.utils.exceptions import DSPyError
 
-from hoptimizer.eval.dataset import Question
+from hoptimizer.eval.datasets.dataset import Question
 from hoptimizer.eval.failures import failure_of, one_line
 from hoptimizer.eval.judge import ACCURACY, ajudge
 from hoptimizer.eval.objective import OBJECTIVE, Objective, measured

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hoptimizer.models.errors import UserError
+from hoptimizer.common.errors import UserError
 
 RESAMPLES = 10_000
 SIGN_FLIPS = 2_000  # enough to tell 0.05 from 0.06, and each costs several resamples

@@ -3,8 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from hoptimizer.models.errors import UserError
-from hoptimizer.models.home import home
+from hoptimizer.common.errors import UserError
+from hoptimizer.common.paths import home
 from hoptimizer.models.settings import LMSettings
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ import dspy
 import httpx
 from dspy.utils.exceptions import LMError
 
-from hoptimizer.models.adapter import LMAdapter
-from hoptimizer.models.engine import DEFAULT_MAX_TOKENS, AsyncLocalEngine, LocalEngine, RolloutCallback
-from hoptimizer.models.errors import UserError
+from hoptimizer.common.errors import UserError
+from hoptimizer.common.urls import without_password
+from hoptimizer.models.adapters import LMAdapter
+from hoptimizer.models.engine.engine import DEFAULT_MAX_TOKENS, AsyncLocalEngine, LocalEngine, RolloutCallback
 from hoptimizer.models.settings import Layout, LMSettings
-from hoptimizer.models.store import resolve
-from hoptimizer.models.urls import without_password
+from hoptimizer.models.weights.store import resolve
 
 CHECK_TIMEOUT = 5.0  # seconds
 

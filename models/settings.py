@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_serializer, model_validator
 
-from hoptimizer.models.urls import without_password
+from hoptimizer.common.urls import without_password
 
 LOCAL = "local/"
 

@@ -5,14 +5,14 @@ from typing import Annotated
 
 from pydantic import Field
 
-from hoptimizer.models.calls import Stopped
-from hoptimizer.models.errors import UserError
+from hoptimizer.common.errors import UserError
 from hoptimizer.models.settings import Layout
-from hoptimizer.optimizers.inner import InnerOptions, built
-from hoptimizer.optimizers.job import Job
-from hoptimizer.optimizers.ledger import Ledger
-from hoptimizer.optimizers.scoring import score
-from hoptimizer.optimizers.search import Search, Work
+from hoptimizer.models.usage import Stopped
+from hoptimizer.optimizers.candidates import Ledger
+from hoptimizer.optimizers.nested import InnerOptions, built
+from hoptimizer.optimizers.optimizer import Job
+from hoptimizer.optimizers.prompt.scoring import score
+from hoptimizer.optimizers.prompt.search import Search, Work
 from hoptimizer.programs import Program
 
 

@@ -5,12 +5,12 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from hoptimizer.models.errors import UserError
+from hoptimizer.common.errors import UserError
 from hoptimizer.models.settings import Layout
-from hoptimizer.optimizers.inner import InnerOptions, built
-from hoptimizer.optimizers.job import Job
-from hoptimizer.optimizers.ledger import Ledger
-from hoptimizer.optimizers.search import Search, Work
+from hoptimizer.optimizers.candidates import Ledger
+from hoptimizer.optimizers.nested import InnerOptions, built
+from hoptimizer.optimizers.optimizer import Job
+from hoptimizer.optimizers.prompt.search import Search, Work
 from hoptimizer.programs import Program
 from hoptimizer.programs.ensemble import Ensemble
 

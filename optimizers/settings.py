@@ -2,21 +2,21 @@
 
 from functools import cache
 
-from hoptimizer.models.errors import UserError, nearest
-from hoptimizer.models.options import Options, options_model
+from hoptimizer.common.errors import UserError, nearest
+from hoptimizer.common.options import Options, options_model
 from hoptimizer.optimizers.better_together import BetterTogether
-from hoptimizer.optimizers.distill import Distill
 from hoptimizer.optimizers.ensemble import EnsembleSearch
-from hoptimizer.optimizers.few_shot import BootstrapFewShot, LabeledFewShot
-from hoptimizer.optimizers.few_shot_search import BootstrapOptuna, BootstrapRandomSearch
-from hoptimizer.optimizers.finetune import BootstrapFinetune
-from hoptimizer.optimizers.gepa import GEPA
-from hoptimizer.optimizers.instructions import COPRO, InferRules
-from hoptimizer.optimizers.job import Optimizer
-from hoptimizer.optimizers.knn import KNNFewShot
-from hoptimizer.optimizers.mipro import MIPROv2
-from hoptimizer.optimizers.simba import SIMBA
-from hoptimizer.optimizers.train_tagger import TrainTagger
+from hoptimizer.optimizers.optimizer import Optimizer
+from hoptimizer.optimizers.prompt.few_shot import BootstrapFewShot, LabeledFewShot
+from hoptimizer.optimizers.prompt.few_shot_search import BootstrapOptuna, BootstrapRandomSearch
+from hoptimizer.optimizers.prompt.gepa import GEPA
+from hoptimizer.optimizers.prompt.instructions import COPRO, InferRules
+from hoptimizer.optimizers.prompt.knn import KNNFewShot
+from hoptimizer.optimizers.prompt.mipro import MIPROv2
+from hoptimizer.optimizers.prompt.simba import SIMBA
+from hoptimizer.optimizers.tuning.distill import Distill
+from hoptimizer.optimizers.tuning.finetune_lm import BootstrapFinetune
+from hoptimizer.optimizers.tuning.train_tagger import TrainTagger
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {
     "labeled_few_shot": LabeledFewShot,

@@ -2,8 +2,8 @@
 
 import dspy
 
-from hoptimizer.models.errors import UserError
-from hoptimizer.optimizers.job import Job
+from hoptimizer.common.errors import UserError
+from hoptimizer.optimizers.optimizer import Job
 from hoptimizer.programs import Program
 
 

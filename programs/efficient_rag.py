@@ -8,10 +8,10 @@ from typing import Annotated, Any, ClassVar, Literal
 import dspy
 from pydantic import Field
 
-from hoptimizer.models.words import find, folded, whole_names
+from hoptimizer.common.text import find, folded, whole_names
 from hoptimizer.programs.program import Program
 from hoptimizer.programs.reader import ReaderKind, make_reader, read
-from hoptimizer.programs.trail import together
+from hoptimizer.programs.trace import together
 from hoptimizer.retrieval import Passage, Retriever
 from hoptimizer.signatures import LabelPassage, NextQuery
 from hoptimizer.signatures.hopping import Tag

@@ -7,7 +7,7 @@ from typing import Any
 import dspy
 
 from hoptimizer.programs.program import Program
-from hoptimizer.programs.trail import together
+from hoptimizer.programs.trace import together
 from hoptimizer.retrieval import Passage
 
 

@@ -42,14 +42,14 @@ class Neighbours:
         return Neighbours(self.k, self.encoder, pool)
 
     def _order(self, question: str) -> list[int]:
-        from hoptimizer.models.embedder import Embedder  # brings torch
+        from hoptimizer.models.small.embedder import Embedder  # brings torch
 
         likeness = self._vectors @ Embedder.of(self.encoder)([question])[0]
         return likeness.argsort(descending=True, stable=True).tolist()
 
     @cached_property
     def _vectors(self) -> "Tensor":
-        from hoptimizer.models.embedder import Embedder  # brings torch
+        from hoptimizer.models.small.embedder import Embedder  # brings torch
 
         return Embedder.of(self.encoder)([question for question, _ in self.pool])
 

@@ -15,10 +15,10 @@ from dspy.utils.exceptions import AdapterParseError, ContextWindowExceededError
 
 from hoptimizer.models.lm import is_local, is_tuned, laid_out
 from hoptimizer.models.settings import LOCAL, Layout
-from hoptimizer.models.step_model import StepModel
+from hoptimizer.models.small.step_model import StepModel
 from hoptimizer.programs.neighbours import Neighbours
 from hoptimizer.programs.record import StepRecord
-from hoptimizer.programs.trail import Trail, current, recording
+from hoptimizer.programs.trace import Trail, current, recording
 from hoptimizer.retrieval import Passage, Retriever
 
 
@@ -26,7 +26,7 @@ class Program(dspy.Module):
     """A multi-hop question answering method whose steps are DSPy predictors.
 
     Subclasses write their method once, in :meth:`solve`, with :meth:`step` and :meth:`retrieve`; calls that do not
-    depend on each other run together with :func:`~hoptimizer.programs.trail.together`.
+    depend on each other run together with :func:`~hoptimizer.programs.trace.together`.
 
     Args:
         retriever: where passages come from; ``None`` for programs that do not retrieve.

@@ -13,11 +13,11 @@ from typing import Annotated, Any, ClassVar, Literal
 import dspy
 from pydantic import Field
 
-from hoptimizer.models.confidence import ANSWER_PROBABILITY, Confidence
+from hoptimizer.models.small.confidence import ANSWER_PROBABILITY, Confidence
 from hoptimizer.programs.program import Program
 from hoptimizer.programs.reader import make_reader, read
 from hoptimizer.programs.record import Module, StepRecord
-from hoptimizer.programs.trail import Once, current, together
+from hoptimizer.programs.trace import Once, current, together
 from hoptimizer.retrieval import Passage, Retriever
 from hoptimizer.signatures import Answer, Combine, Decompose, Relevance, SelfKnowledge
 

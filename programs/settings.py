@@ -7,9 +7,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, create_model
 
-from hoptimizer.models.errors import UserError, nearest
-from hoptimizer.models.options import Options, options_model
-from hoptimizer.models.step_model import StepModel
+from hoptimizer.common.errors import UserError, nearest
+from hoptimizer.common.options import Options, options_model
+from hoptimizer.models.small.step_model import StepModel
 from hoptimizer.programs.direct import CoT, Direct
 from hoptimizer.programs.efficient_rag import EfficientRAG
 from hoptimizer.programs.ircot import IRCoT
@@ -92,7 +92,7 @@ def build_program(
 
 
 def _load(source: str, step: str) -> StepModel:
-    from hoptimizer.models.step_models import load_step_model  # brings torch
+    from hoptimizer.models.small.loading import load_step_model  # brings torch
 
     return load_step_model(source, step)
 

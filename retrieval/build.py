@@ -1,6 +1,6 @@
 """From settings and a corpus to a retriever."""
 
-from hoptimizer.models.errors import UserError
+from hoptimizer.common.errors import UserError
 from hoptimizer.retrieval.passage import Corpus
 from hoptimizer.retrieval.retriever import Progress, Retriever
 from hoptimizer.retrieval.settings import RetrieverSettings

@@ -14,9 +14,9 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntry
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from hoptimizer.models.errors import UserError
-from hoptimizer.models.home import home
-from hoptimizer.models.store import resolve
+from hoptimizer.common.errors import UserError
+from hoptimizer.common.paths import home
+from hoptimizer.models.weights.store import resolve
 
 EMBEDDED = "minilm"
 BASE = "all-minilm-l6-v2"

@@ -12,8 +12,8 @@ from typing import Literal
 from filelock import FileLock
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from hoptimizer.models.errors import UserError
-from hoptimizer.models.home import home
+from hoptimizer.common.errors import UserError
+from hoptimizer.common.paths import home
 from hoptimizer.retrieval.checkpoint import Checkpoint
 from hoptimizer.retrieval.passage import Corpus
 

@@ -12,8 +12,8 @@ import faiss
 import numpy as np
 import torch
 
-from hoptimizer.models.errors import UserError
-from hoptimizer.models.quiet import quiet_loading
+from hoptimizer.common.errors import UserError
+from hoptimizer.models.engine.quiet import quiet_loading
 from hoptimizer.retrieval.colbert_shim import load_extensions
 from hoptimizer.retrieval.encoder import ColBERTEncoder
 from hoptimizer.retrieval.retriever import Progress

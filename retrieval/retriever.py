@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import ClassVar
 
-from hoptimizer.models.batching import CORES, Batcher
+from hoptimizer.common.batching import CORES, Batcher
 from hoptimizer.retrieval.passage import Passage
 
 MAX_BATCH = 64

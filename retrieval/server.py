@@ -5,7 +5,7 @@ from typing import Any
 
 import requests
 
-from hoptimizer.models.errors import UserError
+from hoptimizer.common.errors import UserError
 from hoptimizer.retrieval.passage import Corpus, Passage
 from hoptimizer.retrieval.retriever import Retriever
 

@@ -10,13 +10,13 @@ import torch
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, T5Config, T5ForConditionalGeneration
 
 from hoptimizer.models import LMSettings, build_lm
-from hoptimizer.models.store import resolve
-from hoptimizer.optimizers.classifier_training import ClassifierRecipe, train_classifier
-from hoptimizer.optimizers.examples import Example, Task
-from hoptimizer.optimizers.provider import LocalProvider
-from hoptimizer.optimizers.tagger_data import labeler_task
-from hoptimizer.optimizers.tagger_training import TaggerRecipe, train_tagger
-from hoptimizer.optimizers.training_loop import Progress
+from hoptimizer.models.weights.store import resolve
+from hoptimizer.optimizers.labels.examples import Example, Task
+from hoptimizer.optimizers.labels.tagger_examples import labeler_task
+from hoptimizer.optimizers.training.classifier import ClassifierRecipe, train_classifier
+from hoptimizer.optimizers.training.dspy_provider import LocalProvider
+from hoptimizer.optimizers.training.loop import Progress
+from hoptimizer.optimizers.training.tagger import TaggerRecipe, train_tagger
 
 TASK = Task(step="relevant", inputs=("question", "passage"), output="relevant", labels=(False, True))
 CITIES = ("Paris", "Rome", "Oslo", "Lima", "Cairo", "Quito", "Tokyo", "Delhi", "Berlin", "Madrid", "Vienna", "Dublin")

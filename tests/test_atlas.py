@@ -9,10 +9,10 @@ import bm25s
 import pytest
 import Stemmer
 
-from hoptimizer.eval import dataset
 from hoptimizer.eval.atlas import DATA
 from hoptimizer.eval.atlas.facts import FactError, read
 from hoptimizer.eval.atlas.generate import generate
+from hoptimizer.eval.datasets import dataset
 
 SIZES = {"train": 200, "dev": 60, "test": 60}
 TYPES = {"single", "bridge2", "bridge3", "bridge4", "comparison", "yesno"}

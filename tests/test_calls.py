@@ -8,9 +8,9 @@ import dspy
 import pytest
 from scripted import ScriptedEngine
 
-from hoptimizer.models.calls import CallCache, Meter, Spent, Stopped
-from hoptimizer.optimizers.collecting import Wanted, collect
-from hoptimizer.optimizers.examples import Example
+from hoptimizer.models.usage import CallCache, Meter, Spent, Stopped
+from hoptimizer.optimizers.labels.examples import Example
+from hoptimizer.optimizers.labels.labelling import Wanted, collect
 
 
 @pytest.fixture(autouse=True)

@@ -3,9 +3,9 @@
 import mlflow
 import pytest
 
-from hoptimizer.candidates import SearchLog
-from hoptimizer.models.calls import Spent
-from hoptimizer.optimizers.ledger import Candidate
+from hoptimizer.models.usage import Spent
+from hoptimizer.optimizers.candidates import Candidate
+from hoptimizer.tracking.compile_log import SearchLog
 
 
 def state(instructions: str) -> dict:

@@ -56,7 +56,7 @@ def test_every_verb_has_help_with_an_example(hop, verb):
 
 def folder(tmp_path, **changes):
     """A tiny valid data set with some of its files replaced."""
-    from hoptimizer.eval.folder import new
+    from hoptimizer.eval.datasets.folder import new
 
     new(tmp_path / "d")
     for name, text in changes.items():

@@ -5,8 +5,8 @@ import json
 import pytest
 import yaml
 
+from hoptimizer.common.errors import UserError
 from hoptimizer.config import json_schema, load_config, make_config
-from hoptimizer.models.errors import UserError
 
 
 def test_only_data_is_required():

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 from pydantic import ValidationError
 
+from hoptimizer.common.errors import UserError
 from hoptimizer.eval import DataSettings, Hop, Question, bundled, check, load, new
-from hoptimizer.eval.dataset import locate
-from hoptimizer.models.errors import UserError
+from hoptimizer.eval.datasets.dataset import locate
 
 CORPUS = [
     {"id": "bridge", "title": "Bridge", "text": "The bridge was designed by Ines Moreau."},

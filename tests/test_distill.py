@@ -12,14 +12,14 @@ from scripted import ScriptedLM, ScriptedRetriever, passage
 from serving import answer_in_fresh_process
 
 from hoptimizer import Tracker, compile_variant, evaluate_variant, load_config
+from hoptimizer.common.errors import UserError
+from hoptimizer.common.paths import home
+from hoptimizer.eval.datasets.question import Hop, Question
 from hoptimizer.eval.objective import Objective
-from hoptimizer.eval.question import Hop, Question
-from hoptimizer.models.errors import UserError
-from hoptimizer.models.home import home
 from hoptimizer.optimizers import Job
-from hoptimizer.optimizers.collecting import Wanted, collect
-from hoptimizer.optimizers.distill import Distill
-from hoptimizer.optimizers.examples import Example
+from hoptimizer.optimizers.labels.examples import Example
+from hoptimizer.optimizers.labels.labelling import Wanted, collect
+from hoptimizer.optimizers.tuning.distill import Distill
 from hoptimizer.programs import RAG, RAISF
 from hoptimizer.retrieval import Corpus
 

@@ -17,14 +17,14 @@ import torch
 from dspy.utils.exceptions import ContextWindowExceededError, LMUnsupportedFeatureError
 
 from hoptimizer.models import LMSettings, build_adapter, build_lm
-from hoptimizer.models.attention import KeyValues
-from hoptimizer.models.constraint import Constraint
-from hoptimizer.models.engine import LocalEngine, generator
-from hoptimizer.models.generation import Generator
-from hoptimizer.models.job import Job
-from hoptimizer.models.loading import best_dtype
-from hoptimizer.models.prefix import PIECE, PrefixStore
-from hoptimizer.models.store import pull
+from hoptimizer.models.engine.attention import KeyValues
+from hoptimizer.models.engine.constrained_decoding import Constraint
+from hoptimizer.models.engine.engine import LocalEngine, generator
+from hoptimizer.models.engine.generator import Generator
+from hoptimizer.models.engine.loading import best_dtype
+from hoptimizer.models.engine.prefix_cache import PIECE, PrefixStore
+from hoptimizer.models.engine.request import Job
+from hoptimizer.models.weights.store import pull
 
 MODEL = "local/smollm2-135m-instruct"
 CITIES = ["Rome", "Oslo", "Lima", "Paris", "Bern", "Cairo", "Delhi", "Tokyo"]

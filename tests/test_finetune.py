@@ -20,21 +20,21 @@ from serving import answer_in_fresh_process
 from small_models import CITIES, conversations, start_toy_lm, tiny_lm, tiny_t5, train_toy_lm
 
 from hoptimizer import Tracker, compile_variant, evaluate_variant, load_config
+from hoptimizer.common.errors import UserError
+from hoptimizer.common.paths import home
+from hoptimizer.compiled import restore
+from hoptimizer.eval.datasets.question import Hop, Question
 from hoptimizer.eval.objective import Objective
-from hoptimizer.eval.question import Hop, Question
 from hoptimizer.models import LMSettings, build_adapter, build_lm, check_lm
-from hoptimizer.models.errors import UserError
-from hoptimizer.models.home import home
 from hoptimizer.models.lm import is_tuned, laid_out
 from hoptimizer.optimizers import Job
-from hoptimizer.optimizers.finetune import BootstrapFinetune
-from hoptimizer.optimizers.finetune_data import bootstrapped, replayed
-from hoptimizer.optimizers.finetune_data import conversations as collected
-from hoptimizer.optimizers.oracle import Unannotated, annotations, reasoning, replay
-from hoptimizer.optimizers.provider import LocalProvider, LocalTrainingJob
+from hoptimizer.optimizers.labels.conversations import bootstrapped, replayed
+from hoptimizer.optimizers.labels.conversations import conversations as collected
+from hoptimizer.optimizers.labels.oracle import Unannotated, annotations, reasoning, replay
+from hoptimizer.optimizers.training.dspy_provider import LocalProvider, LocalTrainingJob
+from hoptimizer.optimizers.tuning.finetune_lm import BootstrapFinetune
 from hoptimizer.programs import RAG, RAISF, Direct, IRCoT
 from hoptimizer.programs.neighbours import Neighbours
-from hoptimizer.restore import restore
 from hoptimizer.retrieval import Corpus
 from hoptimizer.signatures import Read
 from hoptimizer.workbench import Workbench

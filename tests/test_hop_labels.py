@@ -3,10 +3,10 @@
 import pytest
 from scripted import ScriptedRetriever
 
-from hoptimizer.eval.question import Hop, Question
-from hoptimizer.models.errors import UserError
-from hoptimizer.optimizers.hop_labels import annotated, read_labels, write_labels
-from hoptimizer.optimizers.tagger_data import filter_examples, labeler_examples, refilled
+from hoptimizer.common.errors import UserError
+from hoptimizer.eval.datasets.question import Hop, Question
+from hoptimizer.optimizers.labels.hop_labels import annotated, read_labels, write_labels
+from hoptimizer.optimizers.labels.tagger_examples import filter_examples, labeler_examples, refilled
 from hoptimizer.retrieval import Corpus, Passage
 
 CORPUS = Corpus(

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from hoptimizer.common.errors import UserError
 from hoptimizer.config import make_config
 from hoptimizer.eval import Question, check, load
-from hoptimizer.eval.importers import divide, import_published, parse_sizes, passage_id
-from hoptimizer.models.errors import UserError
+from hoptimizer.eval.datasets.importers import divide, import_published, parse_sizes, passage_id
 from hoptimizer.workbench import Workbench
 
 SAMPLES = Path(__file__).parents[2] / "shared" / "data"

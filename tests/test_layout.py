@@ -10,12 +10,13 @@ ROOT = Path(__file__).parents[1]
 
 # Folder -> the hoptimizer packages it may import (each may import itself).
 MAY_IMPORT = {
+    "common": set(),
     "signatures": set(),
-    "models": {"signatures"},
-    "retrieval": {"models"},
-    "programs": {"signatures", "retrieval", "models"},
-    "eval": {"signatures", "programs", "retrieval", "models"},
-    "optimizers": {"signatures", "models", "retrieval", "programs", "eval"},
+    "models": {"common"},
+    "retrieval": {"common", "models"},
+    "programs": {"common", "signatures", "retrieval", "models"},
+    "eval": {"common", "signatures", "programs", "retrieval", "models"},
+    "optimizers": {"common", "signatures", "models", "retrieval", "programs", "eval"},
 }
 FOLDERS = [*MAY_IMPORT, "core"]
 

@@ -8,7 +8,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from hoptimizer.models import LMSettings, UserError, build_adapter, build_lm, check_lm
-from hoptimizer.models.engine import AsyncLocalEngine, LocalEngine
+from hoptimizer.models.engine.engine import AsyncLocalEngine, LocalEngine
 
 KEY = "sk-secret-key"
 

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import dspy
 import pytest
 
+from hoptimizer.common.errors import UserError
 from hoptimizer.eval import METRICS, Question, exact_match, f1, metric, recall, score_prediction
 from hoptimizer.eval.metrics import normalize
-from hoptimizer.models.errors import UserError
 from hoptimizer.retrieval.passage import Passage
 
 QUESTION = Question(id="q", question="Where?", answers=["Lyon", "Lyon, France"], passages=["a", "b"])

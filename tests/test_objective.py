@@ -7,12 +7,12 @@ from dspy.utils import DummyLM
 from scripted import ScriptedRetriever, passage
 
 from hoptimizer import load_study
+from hoptimizer.common.errors import UserError
 from hoptimizer.eval import Question
 from hoptimizer.eval.objective import Objective
 from hoptimizer.eval.runner import evaluate, mean_scores
-from hoptimizer.models.errors import UserError
 from hoptimizer.programs import RAG, StepRecord
-from hoptimizer.study_table import aggregate, sheets
+from hoptimizer.study.table import aggregate, sheets
 
 QUESTION = Question(id="q", question="Where?", answers=["Lyon"], passages=["a", "b"])
 BARE = Question(id="r", question="Where else?", answers=["Lyon"])

@@ -10,17 +10,17 @@ import pytest
 from dspy.utils.exceptions import LMServerError
 from scripted import ScriptedLM, ScriptedRetriever, passage
 
+from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.objective import Objective
-from hoptimizer.eval.question import Question
-from hoptimizer.models.calls import Stopped
+from hoptimizer.models.usage import Stopped
 from hoptimizer.optimizers import Job
-from hoptimizer.optimizers.few_shot import BootstrapFewShot
-from hoptimizer.optimizers.few_shot_search import BootstrapOptuna, BootstrapRandomSearch
-from hoptimizer.optimizers.instructions import InferRules
-from hoptimizer.optimizers.loops import Loop, mipro_loops, random_search_loops
-from hoptimizer.optimizers.mipro import MIPROv2
-from hoptimizer.optimizers.prefetch import WAVE, prefetch
-from hoptimizer.optimizers.search import finished
+from hoptimizer.optimizers.prompt.bootstrap_loops import Loop, mipro_loops, random_search_loops
+from hoptimizer.optimizers.prompt.few_shot import BootstrapFewShot
+from hoptimizer.optimizers.prompt.few_shot_search import BootstrapOptuna, BootstrapRandomSearch
+from hoptimizer.optimizers.prompt.instructions import InferRules
+from hoptimizer.optimizers.prompt.mipro import MIPROv2
+from hoptimizer.optimizers.prompt.prefetch import WAVE, prefetch
+from hoptimizer.optimizers.prompt.search import finished
 from hoptimizer.optimizers.teacher import teacher
 from hoptimizer.programs import RAG, IRCoT
 from hoptimizer.retrieval import Corpus
@@ -189,7 +189,7 @@ OURS = [
 def test_our_optimizers_bootstrap_as_dspys_and_ask_nothing_anew(program, optimizer, bootstrapped, monkeypatch):
     def replace_prefetch(by):
         for module in ("few_shot", "few_shot_search", "mipro", "instructions"):
-            monkeypatch.setattr(f"hoptimizer.optimizers.{module}.prefetch", by)
+            monkeypatch.setattr(f"hoptimizer.optimizers.prompt.{module}.prefetch", by)
 
     def prefetch_and_count(*args):
         taught = prefetch(*args)

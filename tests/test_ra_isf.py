@@ -10,13 +10,13 @@ import pytest
 from dspy.utils.exceptions import ContextWindowExceededError, LMServerError
 from scripted import ScriptedLM, ScriptedRetriever, passage
 
+from hoptimizer.common.errors import UserError
 from hoptimizer.config import load_config
 from hoptimizer.eval.runner import evaluate
-from hoptimizer.models.errors import UserError
 from hoptimizer.programs import RAISF, build_program, settings_model
 from hoptimizer.programs.ra_isf import normalized
 from hoptimizer.programs.record import counts
-from hoptimizer.programs.trail import Once, Trail, recording
+from hoptimizer.programs.trace import Once, Trail, recording
 from hoptimizer.workbench import Workbench
 
 # After the multi-iteration example of the paper's appendix G: the fourth sub-question is split up again.

@@ -13,7 +13,7 @@ from pathlib import Path
 import mlflow
 import pytest
 
-from hoptimizer.models.home import home
+from hoptimizer.common.paths import home
 
 COMMAND = [
     "compile", "data=atlas", "data.train=16", "data.dev=8", "program=rag", "retriever=bm25", "retriever.k=2",

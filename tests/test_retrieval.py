@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlparse
 import pytest
 from pydantic import ValidationError
 
-from hoptimizer.models.errors import UserError
+from hoptimizer.common.errors import UserError
 from hoptimizer.retrieval import Corpus, Passage, RetrieverSettings, build_retriever, index_info
 
 FACTS = [

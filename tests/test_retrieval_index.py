@@ -6,9 +6,9 @@ import shutil
 import pytest
 import torch
 
-from hoptimizer.eval.dataset import load
-from hoptimizer.eval.settings import DataSettings
-from hoptimizer.models.errors import UserError
+from hoptimizer.common.errors import UserError
+from hoptimizer.eval.datasets.dataset import load
+from hoptimizer.eval.datasets.settings import DataSettings
 from hoptimizer.retrieval import Corpus, Passage, RetrieverSettings, build_retriever, index_info
 from hoptimizer.retrieval.checkpoint import find_checkpoint, load_checkpoint
 from hoptimizer.retrieval.encoder import ColBERTEncoder

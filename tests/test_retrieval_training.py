@@ -6,11 +6,11 @@ import random
 import pytest
 import torch
 
-from hoptimizer.eval.question import Question
-from hoptimizer.models.errors import UserError
-from hoptimizer.optimizers.colbert_data import Asked, RetrievalSet, read_sets
-from hoptimizer.optimizers.colbert_projection import Recipe, train
-from hoptimizer.optimizers.colbert_queries import batch_queries
+from hoptimizer.common.errors import UserError
+from hoptimizer.eval.datasets.question import Question
+from hoptimizer.optimizers.training.retriever.colbert_data import Asked, RetrievalSet, read_sets
+from hoptimizer.optimizers.training.retriever.colbert_projection import Recipe, train
+from hoptimizer.optimizers.training.retriever.colbert_queries import batch_queries
 from hoptimizer.retrieval import Corpus, Passage
 
 

@@ -6,10 +6,10 @@ from dspy.utils import DummyLM
 from dspy.utils.exceptions import LMServerError, LMTransportError
 from scripted import ScriptedRetriever, passage
 
+from hoptimizer.common.errors import UserError
 from hoptimizer.eval import Hop, Question, runner
 from hoptimizer.eval.runner import evaluate
-from hoptimizer.models.errors import UserError
-from hoptimizer.optimizers.annotate import annotate
+from hoptimizer.optimizers.labels.demonstrations import annotate
 from hoptimizer.programs import RAG, Direct
 from hoptimizer.retrieval import Corpus
 

@@ -11,14 +11,14 @@ from dspy import lm15
 from dspy.utils.exceptions import ContextWindowExceededError, LMAuthError, LMInvalidRequestError, LMServerError
 from scripted import ScriptedEngine, ScriptedRetriever, passage
 
+from hoptimizer.common.errors import UserError
 from hoptimizer.eval import objective
+from hoptimizer.eval.datasets.question import Hop, Question
 from hoptimizer.eval.objective import Objective
-from hoptimizer.eval.question import Hop, Question
-from hoptimizer.models.calls import CallCache, Meter
-from hoptimizer.models.errors import UserError
+from hoptimizer.models.usage import CallCache, Meter
 from hoptimizer.optimizers import Job, Optimizer, better_together, build_optimizer, settings_model
-from hoptimizer.optimizers.feedback import Feedback
-from hoptimizer.optimizers.ledger import Ledger
+from hoptimizer.optimizers.candidates import Ledger
+from hoptimizer.optimizers.prompt.feedback import Feedback
 from hoptimizer.programs import RAG, IRCoT, StepRecord
 from hoptimizer.retrieval import Corpus
 from hoptimizer.signatures import Read

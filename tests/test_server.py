@@ -13,7 +13,7 @@ import mlflow
 import pytest
 
 from hoptimizer import compile_variant, load_config
-from hoptimizer.models.store import pull
+from hoptimizer.models.weights.store import pull
 
 # The same compile, but for the language model.
 WORDS = [

@@ -7,9 +7,9 @@ import warnings
 import numpy as np
 import pytest
 
+from hoptimizer.common.errors import UserError
 from hoptimizer.eval import compare, mean
 from hoptimizer.eval.statistics import over_seeds
-from hoptimizer.models.errors import UserError
 
 
 @pytest.fixture(autouse=True)

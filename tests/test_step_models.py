@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from small_models import CITIES, examples, tiny_t5, train
 
-from hoptimizer.models.card import Card, DataSummary, write_card
-from hoptimizer.models.encoder import PairTokenizer, load_encoder
-from hoptimizer.models.errors import UserError
-from hoptimizer.models.step_models import load_step_model
-from hoptimizer.models.store import resolve
+from hoptimizer.common.errors import UserError
+from hoptimizer.models.small.card import Card, DataSummary, write_card
+from hoptimizer.models.small.encoder import PairTokenizer, load_encoder
+from hoptimizer.models.small.loading import load_step_model
+from hoptimizer.models.weights.store import resolve
 
 
 @pytest.fixture(scope="module")

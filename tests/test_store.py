@@ -11,10 +11,11 @@ from types import MappingProxyType
 
 import pytest
 
-from hoptimizer.models import store, weights
-from hoptimizer.models.errors import UserError
-from hoptimizer.models.sources import HubSource, SourceError, WheelSource
-from hoptimizer.models.weights import Weights
+from hoptimizer.common.errors import UserError
+from hoptimizer.models.weights import catalog as weights
+from hoptimizer.models.weights import store
+from hoptimizer.models.weights.catalog import Weights
+from hoptimizer.models.weights.sources import HubSource, SourceError, WheelSource
 
 CONTENT = {"config.json": b'{"hidden_size": 4}', "sub/model.safetensors": b"weights" * 1000}
 

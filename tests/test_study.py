@@ -11,10 +11,11 @@ import mlflow
 import pytest
 import yaml
 
-from hoptimizer import UserError, compile_variant, load_config, load_study, run_study, study_run
+from hoptimizer import UserError, compile_variant, load_config, load_study, run_study
 from hoptimizer.cli import main
-from hoptimizer.eval.folder import new
-from hoptimizer.study_table import sheets
+from hoptimizer.eval.datasets.folder import new
+from hoptimizer.study import run as study_run
+from hoptimizer.study.table import sheets
 
 BASE = {
     "data": {"name": "atlas", "train": 4, "dev": 2},

@@ -17,19 +17,19 @@ from test_hop_labels import BRIDGE, CORPUS, TOWER
 from transformers import BertTokenizerFast
 
 from hoptimizer import Tracker, compile_variant, load_config
+from hoptimizer.common.errors import UserError
 from hoptimizer.eval.objective import Objective
 from hoptimizer.models import build_adapter, build_lm
-from hoptimizer.models.calls import Stopped
-from hoptimizer.models.card import read_card
-from hoptimizer.models.errors import UserError
-from hoptimizer.models.step_models import load_step_model
+from hoptimizer.models.small.card import read_card
+from hoptimizer.models.small.loading import load_step_model
+from hoptimizer.models.usage import Stopped
 from hoptimizer.optimizers import Job
-from hoptimizer.optimizers.examples import Example
-from hoptimizer.optimizers.hop_labels import read_labels
-from hoptimizer.optimizers.synthesis import in_order, synthesize
-from hoptimizer.optimizers.tagger_data import FILTER_TASK
-from hoptimizer.optimizers.tagger_training import TaggerRecipe, train_tagger
-from hoptimizer.optimizers.train_tagger import TrainTagger
+from hoptimizer.optimizers.labels.examples import Example
+from hoptimizer.optimizers.labels.hop_labels import read_labels
+from hoptimizer.optimizers.labels.synthesis import in_order, synthesize
+from hoptimizer.optimizers.labels.tagger_examples import FILTER_TASK
+from hoptimizer.optimizers.training.tagger import TaggerRecipe, train_tagger
+from hoptimizer.optimizers.tuning.train_tagger import TrainTagger
 from hoptimizer.programs import RAG, EfficientRAG
 
 WEIGHTS = ("model.safetensors", "heads.safetensors")

@@ -10,16 +10,16 @@ import dspy
 import pytest
 from small_models import CITIES, RECIPE, TASK, examples, tiny_t5, train
 
-from hoptimizer.eval.question import Hop, Question
-from hoptimizer.models.card import read_card
-from hoptimizer.models.errors import UserError
-from hoptimizer.models.step_models import load_step_model
-from hoptimizer.optimizers import training_loop
-from hoptimizer.optimizers.calibration import best_threshold, classification_scores
-from hoptimizer.optimizers.classifier_training import train_classifier
-from hoptimizer.optimizers.examples import Example, Task, relevance_examples
-from hoptimizer.optimizers.generator_training import GeneratorRecipe, train_generator
-from hoptimizer.optimizers.training_loop import shuffled_batches
+from hoptimizer.common.errors import UserError
+from hoptimizer.eval.datasets.question import Hop, Question
+from hoptimizer.models.small.card import read_card
+from hoptimizer.models.small.loading import load_step_model
+from hoptimizer.optimizers.labels.examples import Example, Task, relevance_examples
+from hoptimizer.optimizers.training import loop as training_loop
+from hoptimizer.optimizers.training.calibration import best_threshold, classification_scores
+from hoptimizer.optimizers.training.classifier import train_classifier
+from hoptimizer.optimizers.training.generator import GeneratorRecipe, train_generator
+from hoptimizer.optimizers.training.loop import shuffled_batches
 from hoptimizer.retrieval import Corpus, Passage
 
 WEIGHTS = "model.safetensors"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hoptimizer.models.words import find, folded, joined, whole_names, words
+from hoptimizer.common.text import find, folded, joined, whole_names, words
 
 TEXT = (
     "The Prairie King is a 1927 film by B. Reeves Eason, son of Leopold de Salis-Soglio. "

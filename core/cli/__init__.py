@@ -17,7 +17,7 @@ def main() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
     from hoptimizer.cli.app import app
-    from hoptimizer.models.errors import UserError
+    from hoptimizer.common.errors import UserError
 
     try:
         app(prog_name="hop")

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from hoptimizer.report import Report
+from hoptimizer.common.progress import Report
 
 STAGES_SHOWN = 12
 

@@ -21,8 +21,8 @@ def list_command(as_json: Json = False) -> None:
     from rich.table import Table
 
     from hoptimizer.cli.console import show
-    from hoptimizer.eval.importers_formats import FORMATS
-    from hoptimizer.eval.settings import bundled
+    from hoptimizer.eval.datasets.published_formats import FORMATS
+    from hoptimizer.eval.datasets.settings import bundled
 
     listing = Table("name", "how to use it", box=None, header_style="bold", pad_edge=False)
     for name in bundled():
@@ -49,7 +49,7 @@ def check_command(
     from rich.table import Table
 
     from hoptimizer.cli.console import show
-    from hoptimizer.eval.dataset import check
+    from hoptimizer.eval.datasets.dataset import check
 
     found = check(path, corpus)
     listing = Table("split", "questions", "types", "passages", "hops", box=None, header_style="bold", pad_edge=False)
@@ -93,8 +93,8 @@ def import_command(
         hop data import musique train=musique_ans_train.jsonl dev=musique_ans_dev.jsonl --out musique
     """
     from hoptimizer.cli.console import show
-    from hoptimizer.eval.importers import import_published, parse_sizes
-    from hoptimizer.models.errors import UserError
+    from hoptimizer.common.errors import UserError
+    from hoptimizer.eval.datasets.importers import import_published, parse_sizes
 
     named = {split: Path(file) for split, _, file in (path.partition("=") for path in paths) if file}
     if not named and len(paths) > 1:
@@ -134,7 +134,7 @@ def new_command(
         hop data new my-data
     """
     from hoptimizer.cli.console import show
-    from hoptimizer.eval.folder import new
+    from hoptimizer.eval.datasets.folder import new
 
     new(out)
     line = f"{out}: a small example; put your own lines in and run `hop data check {out}`"
@@ -161,10 +161,10 @@ def show_labels_command(
     """
     from hoptimizer.cli import tables
     from hoptimizer.cli.console import show
-    from hoptimizer.eval.dataset import load
-    from hoptimizer.eval.settings import DataSettings
-    from hoptimizer.models.errors import UserError
-    from hoptimizer.optimizers.hop_labels import annotated, read_labels
+    from hoptimizer.common.errors import UserError
+    from hoptimizer.eval.datasets.dataset import load
+    from hoptimizer.eval.datasets.settings import DataSettings
+    from hoptimizer.optimizers.labels.hop_labels import annotated, read_labels
 
     if Path(source).is_file():
         found = read_labels(Path(source))

@@ -20,7 +20,7 @@ def list_command(as_json: Json = False) -> None:
     from rich.table import Table
 
     from hoptimizer.cli.console import show
-    from hoptimizer.models.store import table
+    from hoptimizer.models.weights.store import table
 
     entries = table()
     listing = Table("model", "licence", "size", "here", "about", box=None, header_style="bold", pad_edge=False)
@@ -50,7 +50,7 @@ def pull_command(name: Annotated[str, typer.Argument(help="A name of the store."
         hop models pull smollm2-135m-instruct
     """
     from hoptimizer.cli.console import show
-    from hoptimizer.models.store import pull
+    from hoptimizer.models.weights.store import pull
 
     folder = pull(name)
     show({"name": name, "folder": str(folder)}, as_json, f"{name} is in {folder}")

@@ -32,8 +32,8 @@ def read_words(words: Sequence[str] | None, base: dict[str, Any] | None = None) 
     Raises:
         UserError: more than one file, or a key or value that is not known.
     """
+    from hoptimizer.common.errors import UserError
     from hoptimizer.config import load_config
-    from hoptimizer.models.errors import UserError
 
     files = [Path(word) for word in words or () if "=" not in word]
     if len(files) > 1:
@@ -56,7 +56,7 @@ def config_of(start: str | None, words: Sequence[str] | None) -> tuple[str | Non
     from omegaconf import OmegaConf
 
     from hoptimizer.config import TrackingSettings, read_mapping
-    from hoptimizer.tracking import Tracker
+    from hoptimizer.tracking.tracker import Tracker
 
     files = [read_mapping(Path(word)) for word in words or () if "=" not in word]
     given = [OmegaConf.from_dotlist([word]) for word in words or () if word.startswith("tracking.uri=")]

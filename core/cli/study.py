@@ -63,10 +63,10 @@ def study_command(
     """
     from hoptimizer.cli import tables
     from hoptimizer.cli.console import show, working
-    from hoptimizer.models.errors import UserError
-    from hoptimizer.study import load_study
-    from hoptimizer.study_run import run_study
-    from hoptimizer.study_table import sheets
+    from hoptimizer.common.errors import UserError
+    from hoptimizer.study.file import load_study
+    from hoptimizer.study.run import run_study
+    from hoptimizer.study.table import sheets
 
     for word in words or ():
         if "=" not in word:

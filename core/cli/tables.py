@@ -8,12 +8,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from hoptimizer.common.urls import without_password
 from hoptimizer.comparison import COLUMNS, Comparison
 from hoptimizer.config import TrackingSettings
 from hoptimizer.format import change, figure, heading
-from hoptimizer.models.urls import without_password
-from hoptimizer.optimizers.hop_labels import Labels
-from hoptimizer.study_table import Sheet
+from hoptimizer.optimizers.labels.hop_labels import Labels
+from hoptimizer.study.table import Sheet
 from hoptimizer.variants import Variant
 
 # How what becomes of a passage is shown.

@@ -79,7 +79,7 @@ def compare_command(
     from hoptimizer.cli import tables
     from hoptimizer.comparison import compare_variants, log_comparison
     from hoptimizer.config import TrackingSettings
-    from hoptimizer.tracking import Tracker
+    from hoptimizer.tracking.tracker import Tracker
 
     words = [word for word in runs or () if "=" in word]
     run_ids = [word for word in runs or () if "=" not in word]
@@ -108,9 +108,9 @@ def ask_command(
         hop ask "Who painted the Mona Lisa?" --run 1f2e3d
     """
     from hoptimizer.cli import tables
-    from hoptimizer.models.errors import UserError
-    from hoptimizer.restore import restore, variant_of
-    from hoptimizer.tracking import Tracker
+    from hoptimizer.common.errors import UserError
+    from hoptimizer.compiled import restore, variant_of
+    from hoptimizer.tracking.tracker import Tracker
     from hoptimizer.workbench import Workbench, ask_all
 
     if not question.strip():

@@ -5,11 +5,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from hoptimizer.common.files import write_whole
 from hoptimizer.eval.atlas import DATA
 from hoptimizer.eval.atlas.facts import read
 from hoptimizer.eval.atlas.passages import passages
 from hoptimizer.eval.atlas.selection import splits
-from hoptimizer.models.files import write_whole
 
 
 def generate(folder: Path = DATA) -> dict[str, int]:

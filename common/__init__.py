@@ -1,0 +1,1 @@
+"""What every floor stands on: errors, paths, options and validation, batching, text and progress."""

@@ -1,0 +1,40 @@
+"""What pydantic complains about, as one line for people."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from hoptimizer.common.errors import UserError, nearest
+
+
+def explain(error: ValidationError, model: type[BaseModel], prefix: str = "") -> str:
+    """The first of pydantic's complaints as one line that names the key and what was expected."""
+    first = error.errors()[0]
+    key = prefix + ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        known = _fields_at(model, first["loc"][:-1])
+        return f"{key}: unknown key; {nearest(str(first['loc'][-1]), known)}"
+    if first["type"] == "value_error" and isinstance(cause := first.get("ctx", {}).get("error"), UserError):
+        return str(cause)
+    if key == "data" and first["type"] == "missing":
+        return "data: required: a bundled set or a folder, e.g. data=atlas"
+    # A whole section may hold a key that nobody should read.
+    got = "" if first["type"] == "missing" or isinstance(first["input"], dict) else f", got {first['input']!r}"
+    return f"{key}: {first['msg'][0].lower()}{first['msg'][1:]}{got}"
+
+
+def _fields_at(model: type[BaseModel], path: Sequence[int | str]) -> list[str]:
+    """Names of the fields of the model found along a path of field names."""
+    for part in path:
+        field = model.model_fields.get(str(part))
+        inner = next(_models(field.annotation), None) if field else None
+        model = inner or model
+    return list(model.model_fields)
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:  # noqa: ANN401 - a type annotation
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in getattr(annotation, "__args__", ()):
+        yield from _models(argument)

@@ -1,0 +1,1 @@
+"""Studies: a grid of variants from one file, as one table."""

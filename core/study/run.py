@@ -1,0 +1,139 @@
+"""Runs a study: every cell an MLflow run under the study's own, each finished one once."""
+
+import traceback
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from hoptimizer.common.errors import UserError
+from hoptimizer.common.progress import Report, silent
+from hoptimizer.study.file import Cell, Study
+from hoptimizer.study.table import Line, aggregate, log_tables
+from hoptimizer.tracking.tracker import Tracker
+from hoptimizer.variants import compile_variant, evaluate_variant
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a cell.
+
+    Attributes:
+        cell: what was run.
+        run_id: its MLflow run.
+        metrics: its scores; empty where it failed.
+        failure: why it failed, in one line, or ``None``.
+    """
+
+    cell: Cell
+    run_id: str
+    metrics: dict[str, float] = field(default_factory=dict)
+    failure: str | None = None
+
+    @property
+    def status(self) -> Literal["finished", "failed"]:
+        """How it ended."""
+        return "failed" if self.failure else "finished"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The cell in what ``hop study --json`` prints."""
+        return {
+            "name": self.cell.name,
+            "overrides": self.cell.overrides,
+            "compiled": self.cell.compiled,
+            "seed": self.cell.config.seed,
+            "run_id": self.run_id,
+            "status": self.status,
+            "failure": self.failure,
+            "n": self.cell.n,
+            "metrics": self.metrics,
+        }
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """A study that was run.
+
+    Attributes:
+        study: what was run.
+        run_id: its MLflow run, under which those of the cells are nested.
+        outcomes: one a cell, in the study's order.
+        lines: the table, one line a combination of the axes.
+    """
+
+    study: Study
+    run_id: str
+    outcomes: list[Outcome]
+    lines: list[Line]
+
+    @property
+    def failed(self) -> list[Outcome]:
+        """The cells that failed."""
+        return [outcome for outcome in self.outcomes if outcome.failure]
+
+    def as_dict(self) -> dict[str, Any]:
+        """What ``hop study --json`` prints."""
+        return {
+            "study": self.study.name,
+            "run_id": self.run_id,
+            "metric": self.study.config.objective.name,
+            "split": self.study.file.split,
+            "cells": [outcome.as_dict() for outcome in self.outcomes],
+            "table": [line.as_dict() for line in self.lines],
+        }
+
+
+def run_study(study: Study, report: Report = silent) -> StudyResult:
+    """Run the cells of a study that have no finished run yet, and lay all of them out as a table.
+
+    The same call continues a study that was interrupted: its run is found again by what is run, and so are the runs of
+    its cells. A cell that fails is kept as failed, and the next one is run; the next call tries it again.
+
+    Args:
+        study: of :func:`hoptimizer.study.file.load_study`.
+        report: told about progress, over the cells and in each.
+
+    Raises:
+        UserError: the tracking store can't be opened.
+    """
+    config = study.config
+    tracker = Tracker(config.tracking.uri, config.experiment)
+    stage, total = f"study {study.name}", len(study.cells)
+    outcomes = []
+    with tracker.run("study", study.name, study.digest, reopen=True) as run:
+        for number, cell in enumerate(study.cells):
+            report(stage, number, total, cell.name)
+            outcomes.append(_run_cell(study, cell, tracker, report))
+        report(stage, total, total, "")
+        lines = aggregate(study, [(outcome.cell, outcome.metrics) for outcome in outcomes])
+        result = StudyResult(study, run.info.run_id, outcomes, lines)
+        log_tables(study, lines, result.as_dict())
+        if result.failed:
+            tracker.end_failed(f"{len(result.failed)} of {total} cells failed")
+    return result
+
+
+def _run_cell(study: Study, cell: Cell, tracker: Tracker, report: Report) -> Outcome:
+    kind, split = "compile" if cell.compiled else "eval", study.file.split
+    name = f"{cell.name}, seed {cell.config.seed}" if len(study.seeds) > 1 else cell.name
+    fingerprint = f"{study.digest} {cell.digest}"
+    run_id = tracker.finished(fingerprint)
+    if run_id is None:
+
+        def inner(stage: str, done: int, total: int, remark: str) -> None:
+            report(f"{name}: {stage}", done, total, remark)
+
+        run = compile_variant if cell.compiled else evaluate_variant
+        try:
+            run_id = run(
+                cell.config, split=split, run_id=study.run_id, name=name, fingerprint=fingerprint, report=inner
+            ).run_id
+        except UserError as error:
+            failure, details = _one_line(error), ""
+        except Exception as error:  # noqa: BLE001 - whatever a cell dies of, the others have their turn
+            failure, details = _one_line(error, f"{type(error).__name__}: "), traceback.format_exc()
+    if run_id is None:
+        return Outcome(cell, tracker.fail(kind, name, fingerprint, failure, details), failure=failure)
+    return Outcome(cell, run_id, tracker.metrics(run_id, split))
+
+
+def _one_line(error: Exception, prefix: str = "") -> str:
+    return prefix + " ".join(str(error).split())

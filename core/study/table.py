@@ -1,0 +1,196 @@
+"""A study's results as a paper's table: means and standard deviations over seeds, beside what they cost."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mlflow
+import pandas as pd
+
+from hoptimizer.comparison import COLUMNS
+from hoptimizer.eval import statistics
+from hoptimizer.format import figure, heading
+from hoptimizer.study.file import NAME, Cell, Study, label
+
+_SPREAD = "mean ± standard deviation over {} seeds"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One combination of the axes, over its seeds.
+
+    Attributes:
+        name: the cell's name.
+        place: its value on each axis.
+        n: questions each run was scored on.
+        seeds: runs that finished.
+        failed: runs that failed.
+        estimates: mean and standard deviation of each metric and count.
+    """
+
+    name: str
+    place: dict[str, Any]
+    n: int
+    seeds: int
+    failed: int
+    estimates: dict[str, statistics.Estimate]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The line in what ``hop study --json`` prints; the deviation of a single run is null."""
+        result = self.place | {"n": self.n, "seeds": self.seeds, "failed": self.failed}
+        for name, estimate in self.estimates.items():
+            result |= {name: estimate.mean, f"{name}_sd": deviation(estimate)}
+        return result
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table of texts, to be shown in any way.
+
+    Attributes:
+        title: what it shows.
+        header: names of the columns.
+        labels: how many columns, from the left, say what a row is.
+        rows: the texts.
+    """
+
+    title: str
+    header: list[str]
+    labels: int
+    rows: list[list[str]]
+
+    def markdown(self) -> str:
+        """The table in markdown."""
+        rule = ["---"] * self.labels + ["---:"] * (len(self.header) - self.labels)
+        lines = [[cell.replace("|", "\\|") for cell in row] for row in (self.header, rule, *self.rows)]
+        return "\n".join([f"{self.title}\n", *(f"| {' | '.join(line)} |" for line in lines)]) + "\n"
+
+
+def deviation(estimate: statistics.Estimate) -> float | None:
+    """The standard deviation of a mean over seeds; a single run has none."""
+    return estimate.high - estimate.mean if estimate.n > 1 else None
+
+
+def aggregate(study: Study, outcomes: Sequence[tuple[Cell, dict[str, float]]]) -> list[Line]:
+    """The lines of a study's table.
+
+    Args:
+        study: what was run.
+        outcomes: each cell with its scores, of which a failed one has none.
+    """
+    wanted = list(dict.fromkeys([study.config.objective.name, *COLUMNS, *study.file.figures, *_plotted(study)]))
+    groups: dict[str, list[tuple[Cell, dict[str, float]]]] = {}
+    for cell, metrics in outcomes:
+        groups.setdefault(cell.name, []).append((cell, metrics))
+    lines = []
+    for name, runs in groups.items():
+        finished = [metrics for _, metrics in runs if metrics]
+        values = {column: [metrics[column] for metrics in finished if column in metrics] for column in wanted}
+        estimates = {column: statistics.over_seeds(found) for column, found in values.items() if found}
+        cell = runs[0][0]
+        lines.append(Line(name, cell.place, cell.n, len(finished), len(runs) - len(finished), estimates))
+    return lines
+
+
+def sheets(study: Study, lines: Sequence[Line]) -> list[Sheet]:
+    """The tables to show: where the study has columns, its metric over rows and columns first, then every figure."""
+    complete = _complete(study, lines)
+    return [_crossed(study, lines), complete] if study.file.columns else [complete]
+
+
+def _crossed(study: Study, lines: Sequence[Line]) -> Sheet:
+    file, objective = study.file, study.config.objective
+    columns = list(dict.fromkeys(_at(line, file.columns) for line in lines))
+    found = {(_at(line, file.rows), _at(line, file.columns)): line for line in lines}
+    return Sheet(
+        title=f"{study.name}: {objective.label} on {_setting(study, lines)}",
+        header=[
+            *_short(file.rows),
+            *(", ".join(f"{key} {value}" for key, value in zip(_short(file.columns), c, strict=True)) for c in columns),
+        ],
+        labels=len(file.rows),
+        rows=[
+            [*row, *(_shown(found[row, column], objective.name) for column in columns)]
+            for row in dict.fromkeys(_at(line, file.rows) for line in lines)
+        ],
+    )
+
+
+def _complete(study: Study, lines: Sequence[Line]) -> Sheet:
+    axes = [*study.file.rows, *study.file.columns]
+    names = [name for name in study.file.figures or COLUMNS if any(name in line.estimates for line in lines)]
+    counts = {"n": [str(line.n) for line in lines]} if len({line.n for line in lines}) > 1 else {}
+    if any(line.failed for line in lines):
+        counts["finished"] = [f"{line.seeds} of {line.seeds + line.failed}" for line in lines]
+    return Sheet(
+        title=f"{study.name} on {_setting(study, lines)}",
+        header=[*_short(axes), *counts, *(heading(name) for name in names)],
+        labels=len(axes),
+        rows=[
+            [*_at(line, axes), *(texts[number] for texts in counts.values()), *(_shown(line, name) for name in names)]
+            for number, line in enumerate(lines)
+        ],
+    )
+
+
+def _setting(study: Study, lines: Sequence[Line]) -> str:
+    sizes = sorted({line.n for line in lines})
+    n = str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+    return ", ".join([f"{study.file.split}, n = {n}", *_spread(study)])
+
+
+def _spread(study: Study) -> list[str]:
+    """Says what the deviations are, where there are any."""
+    return [_SPREAD.format(len(study.seeds))] if len(study.seeds) > 1 else []
+
+
+def _short(axes: Sequence[str]) -> list[str]:
+    """Config keys without their section, where that tells them apart."""
+    last = [axis.rpartition(".")[2] for axis in axes]
+    return [axis if last.count(end) > 1 or end == NAME else end for axis, end in zip(axes, last, strict=True)]
+
+
+def _shown(line: Line, name: str) -> str:
+    estimate = line.estimates.get(name)
+    if estimate is None:
+        return "failed" if not line.seeds else figure(name, None)
+    return figure(name, estimate.mean, deviation(estimate))
+
+
+def _at(line: Line, axes: Sequence[str]) -> tuple[str, ...]:
+    return tuple(label(line.place[axis]) for axis in axes)
+
+
+def _plotted(study: Study) -> list[str]:
+    return [study.file.plot.y] if study.file.plot and study.file.plot.y else []
+
+
+def log_tables(study: Study, lines: Sequence[Line], result: dict[str, Any]) -> None:
+    """Keep a study's tables and plots in the active run.
+
+    Args:
+        study: what was run.
+        lines: of :func:`aggregate`.
+        result: the whole result as plain data.
+    """
+    from hoptimizer.eval import plots  # draws with matplotlib, which takes a second to import
+
+    mlflow.log_dict(result, "study.json")
+    mlflow.log_text(pd.DataFrame([line.as_dict() for line in lines]).to_csv(index=False), "study.csv")
+    mlflow.log_text("\n".join(sheet.markdown() for sheet in sheets(study, lines)), "study.md")
+    note = ", ".join(_spread(study))
+    shown = {line.name: {k: e for k, e in line.estimates.items() if k in COLUMNS} for line in lines if line.estimates}
+    mlflow.log_figure(plots.bars(shown, note=note), "scores.png")
+    if study.file.plot:
+        x, y = study.file.plot.x, study.file.plot.y or study.config.objective.name
+        mlflow.log_figure(plots.curve(_curves(study, lines, x, y), x, y, note=note), "curve.png")
+
+
+def _curves(study: Study, lines: Sequence[Line], x: str, y: str) -> dict[str, list[tuple[float, statistics.Estimate]]]:
+    """Points over ``x``, a curve for each combination of the other axes."""
+    others = [axis for axis in study.file.axes if axis != x]
+    curves: dict[str, list[tuple[float, statistics.Estimate]]] = {}
+    for line in lines:
+        if y in line.estimates:
+            curves.setdefault(", ".join(_at(line, others)), []).append((line.place[x], line.estimates[y]))
+    return curves

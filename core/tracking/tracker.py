@@ -1,0 +1,383 @@
+"""Every variant and every score is an MLflow run."""
+
+import io
+import json
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType
+from typing import Any
+
+import mlflow
+import pandas as pd
+import yaml
+from mlflow.entities import Run, RunStatus
+from mlflow.exceptions import MlflowException
+from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+from hoptimizer.common.errors import UserError
+from hoptimizer.common.urls import without_password
+from hoptimizer.config import Config
+from hoptimizer.eval.datasets.dataset import DataSet
+from hoptimizer.eval.datasets.question import Question
+from hoptimizer.eval.runner import Evaluation
+from hoptimizer.programs import Program
+
+VARIANT = "variant"
+CONFIG = f"{VARIANT}/config.yaml"
+STATE = f"{VARIANT}/program.json"
+TABLES = "predictions"
+
+_NONE: Mapping[str, Path] = MappingProxyType({})
+_PREFIX = "hop."
+_FAILURE = _PREFIX + "failure"
+# What a compile has spent, as tables have it.
+_SPENT = {"spent/calls": ("compile_calls", 1.0), "spent/seconds": ("compile_minutes", 1 / 60)}
+_NO_VARIANTS = ("compare", "study", "candidate")
+_TAG_LENGTH = 5000  # what every MLflow store takes
+_FINISHED = " and attributes.status = 'FINISHED'"
+_UNFINISHED = " and attributes.status != 'FINISHED'"
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """A run's answers on one split, as they were logged.
+
+    Attributes:
+        split: the split's name.
+        data: digest of the data set, which says whether two runs answered the same questions.
+        table: one row a question: ``id``, ``question``, ``type``, ``answers``, ``answer``, ``failure`` and a column
+            for each score.
+    """
+
+    split: str
+    data: str
+    table: pd.DataFrame
+
+
+class Tracker:
+    """An MLflow store and one experiment in it.
+
+    Args:
+        uri: any MLflow tracking URI.
+        experiment: the experiment that runs are made and looked for in; it is created where there is none.
+
+    Raises:
+        UserError: the store can't be opened.
+    """
+
+    def __init__(self, uri: str, experiment: str) -> None:
+        self.uri = uri
+        # Traces of single calls are not what variants are compared by, and cost 10 ms each.
+        os.environ.setdefault("MLFLOW_ENABLE_ASYNC_TRACE_LOGGING", "false")
+        # Its bars would run through ours.
+        os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+        mlflow.set_tracking_uri(uri)
+        try:
+            self.experiment = mlflow.set_experiment(experiment)
+        except (MlflowException, OSError) as error:
+            reason = " ".join(str(error).split())
+            raise UserError(f"tracking.uri: can't open {without_password(uri)!r}: {reason}") from error
+        self.client = mlflow.MlflowClient()
+
+    @contextmanager
+    def run(self, kind: str, name: str, fingerprint: str | None = None, *, reopen: bool = False) -> Iterator[Run]:
+        """A run that ends as finished, or as failed where an exception leaves it, or as killed on Ctrl-C.
+
+        Within another run it is nested in that one.
+
+        Args:
+            kind: ``compile``, ``eval``, ``compare`` or ``study``.
+            name: shown in MLflow.
+            fingerprint: identifies the work; an unfinished run with the same one is continued.
+            reopen: continue a finished run, too.
+        """
+        unfinished = self._found(fingerprint, "" if reopen else _UNFINISHED) if fingerprint else None
+        tags = {_PREFIX + "kind": kind} | ({_PREFIX + "fingerprint": fingerprint} if fingerprint else {})
+        new_name = None if unfinished else name
+        with mlflow.start_run(run_id=unfinished, run_name=new_name, nested=True, tags=tags) as run:
+            if unfinished:
+                if _FAILURE in run.data.tags:
+                    self.client.delete_tag(unfinished, _FAILURE)
+                # MLflow appends to a table that is there; the run that is continued writes its own anew.
+                get_artifact_repository(run.info.artifact_uri).delete_artifacts(TABLES)
+            try:
+                yield run
+            except KeyboardInterrupt:
+                mlflow.end_run(RunStatus.to_string(RunStatus.KILLED))
+                raise
+            except UserError as error:
+                self.end_failed(str(error))
+                raise
+
+    def finished(self, fingerprint: str) -> str | None:
+        """The finished run of a piece of work, or ``None`` where it has none."""
+        return self._found(fingerprint, _FINISHED)
+
+    def fail(self, kind: str, name: str, fingerprint: str, message: str, details: str = "") -> str:
+        """Keep a piece of work as failed: in its run, or in a new one where it came to none.
+
+        Args:
+            kind: as :meth:`run` takes it, like ``name`` and ``fingerprint``.
+            name: shown in MLflow.
+            fingerprint: identifies the work.
+            message: why, in one line.
+            details: kept beside it as ``failure.txt``.
+
+        Returns:
+            the run's id.
+        """
+        with self.run(kind, name, fingerprint) as run:
+            if details:
+                mlflow.log_text(details, "failure.txt")
+            self.end_failed(message)
+        return run.info.run_id
+
+    def end_failed(self, message: str) -> None:
+        """End the active run as failed, and say why in its tag ``hop.failure``."""
+        mlflow.set_tag(_FAILURE, message[:_TAG_LENGTH])
+        mlflow.end_run(RunStatus.to_string(RunStatus.FAILED))
+
+    def _found(self, fingerprint: str, status: str) -> str | None:
+        found = self.client.search_runs(
+            [self.experiment.experiment_id],
+            f"tags.`{_PREFIX}fingerprint` = '{fingerprint}'{status}",
+            max_results=1,
+        )
+        return found[0].info.run_id if found else None
+
+    def log_config(self, config: Config, data: DataSet) -> None:
+        """Log the resolved config (no secret), the data set, and as parameters what decides on the result."""
+        public = config.public()
+        deciding = flatten(config.deciding)
+        mlflow.log_params({key: str(value)[:500] for key, value in deciding.items() if value is not None})
+        mlflow.log_text(_yaml(public), CONFIG)
+        mlflow.set_tags(
+            {
+                _PREFIX + "program": config.program.name,
+                _PREFIX + "data": data.name,
+                _PREFIX + "data_digest": data.digest,
+                _PREFIX + "lm": config.lm["default"].model,
+            }
+        )
+
+    def log_questions(self, data: DataSet, split: str, questions: Sequence[Question]) -> None:
+        """Log the data set of an evaluation or a compile as an MLflow input."""
+        frame = pd.DataFrame([{"question": q.question, "answer": q.answers[0]} for q in questions])
+        with warnings.catch_warnings():
+            # A folder is a source of two kinds to MLflow, which takes the right one.
+            warnings.filterwarnings("ignore", message=".*interpreted in multiple ways")
+            dataset = mlflow.data.from_pandas(
+                frame, source=str(data.folder / split), name=f"{data.name}-{split}", targets="answer"
+            )
+        mlflow.log_input(dataset, context=split)
+
+    def log_evaluation(self, evaluation: Evaluation, split: str, moment: str) -> None:
+        """Log scores as metrics and answers as a table.
+
+        Args:
+            evaluation: what to log.
+            split: the split that was answered.
+            moment: ``before`` or ``after`` compiling; metrics are called ``dev/f1`` and ``dev/before/f1``.
+        """
+        prefix = f"{split}/" if moment == "after" else f"{split}/{moment}/"
+        mlflow.log_metrics({prefix + name: value for name, value in evaluation.metrics.items()})
+        table = [
+            {
+                "id": row.question.id,
+                "question": row.question.question,
+                "type": row.question.type,
+                "answers": row.question.answers,
+                "answer": row.answer,
+                "failure": row.failure,
+                **({"judge_failure": row.judge_failure} if row.judge_failure else {}),
+                "supporting": row.question.passages,
+                "collected": row.passages,
+                **row.scores,
+            }
+            for row in evaluation.rows
+        ]
+        mlflow.log_table(pd.DataFrame(table), _table(split, moment))
+        steps = {row.question.id: row.steps for row in evaluation.rows}
+        mlflow.log_text(json.dumps(steps, ensure_ascii=False), f"steps/{split}-{moment}.json")
+
+    def log_program(self, program: Program, models: Mapping[str, Path] = _NONE) -> None:
+        """Log a program's state: demonstrations and instructions as JSON, models as their folders.
+
+        Args:
+            program: see above.
+            models: the folders of its models, by where they lie in the variant: ``steps/STEP`` a small one, ``lm/NAME``
+                a fine-tuned language model.
+        """
+        mlflow.log_text(json.dumps(program.dump_state(), ensure_ascii=False, indent=1), STATE)
+        for place, folder in models.items():
+            mlflow.log_artifacts(str(folder), f"{VARIANT}/{place}")
+
+    def log_model(self, config: Config, program: Program, models: Mapping[str, Path] = _NONE) -> None:
+        """Log a program as an MLflow model: from code, with its config, state and models beside it; nothing is pickled.
+
+        Args:
+            config: what it was made from.
+            program: see above.
+            models: as for :meth:`log_program`.
+        """
+        public = config.public()
+        public["program"]["steps"] = {}  # wherever they came from, they lie beside it
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            for place, source in models.items():
+                shutil.copytree(source, folder / place)
+            (folder / "config.yaml").write_text(_yaml(public), encoding="utf-8")
+            (folder / "program.json").write_text(json.dumps(program.dump_state()), encoding="utf-8")
+            mlflow.pyfunc.log_model(
+                name="program",
+                python_model=str(Path(__file__).parents[1] / "mlflow_model.py"),
+                artifacts={"variant": name},
+                pip_requirements=[f"hoptimizer=={version('hoptimizer')}"],
+            )
+
+    def log_files(self, source: Path, pattern: str, folder: str) -> None:
+        """Log the files of a folder that match a pattern, wherever they lie in it, into a folder of the active run."""
+        for file in source.rglob(pattern):
+            mlflow.log_artifact(str(file), str(PurePosixPath(folder) / file.parent.relative_to(source).as_posix()))
+
+    def log_metric(self, name: str, value: float) -> None:
+        """Log one figure of the active run."""
+        mlflow.log_metric(name, value)
+
+    def tag(self, name: str, value: str) -> None:
+        """Set a tag of the active run."""
+        mlflow.set_tag(_PREFIX + name, value)
+
+    @staticmethod
+    def is_compiled(run: Run) -> bool:
+        """Whether a run holds or scored a compiled program."""
+        return run.data.tags.get(_PREFIX + "kind") == "compile" or _PREFIX + "variant" in run.data.tags
+
+    def config_values(self, run_id: str) -> dict[str, Any]:
+        """The config of a run as plain data.
+
+        Raises:
+            UserError: there is no such run, or hoptimizer did not make it.
+        """
+        return yaml.safe_load(self._read(run_id, CONFIG))
+
+    def load_state(self, run_id: str) -> dict[str, Any]:
+        """The state of a run's program."""
+        return json.loads(self._read(run_id, STATE))
+
+    def get(self, run_id: str) -> Run:
+        """A run by its id.
+
+        Raises:
+            UserError: there is none.
+        """
+        try:
+            return self.client.get_run(run_id)
+        except MlflowException as error:
+            raise self._unknown(run_id) from error
+
+    def whole_id(self, start: str) -> str:
+        """The id of the run whose id starts so, as tables show it.
+
+        Raises:
+            UserError: there is none, or more than one.
+        """
+        found = []
+        if start.isalnum():
+            experiments = [experiment.experiment_id for experiment in self.client.search_experiments()]
+            found = self.client.search_runs(experiments, f"attributes.run_id LIKE '{start}%'", max_results=2)
+        if len(found) > 1:
+            raise UserError(f"run {start!r}: the ids of several runs start so; give more of it")
+        if not found:
+            raise self._unknown(start)
+        return found[0].info.run_id
+
+    def _unknown(self, run_id: str) -> UserError:
+        return UserError(
+            f"run {run_id!r}: not in {without_password(self.uri)}; `hop compare data=NAME` lists runs, "
+            "tracking.uri=URI names another store"
+        )
+
+    def _read(self, run_id: str, path: str) -> str:
+        run = self.get(run_id)
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                local = mlflow.artifacts.download_artifacts(run_id=run.info.run_id, artifact_path=path, dst_path=folder)
+            except (MlflowException, OSError) as error:
+                raise UserError(f"run {run_id!r} has no {path}; give a run that `hop compile` made") from error
+            return Path(local).read_text(encoding="utf-8")
+
+    def predictions(self, run_id: str, split: str) -> Predictions | None:
+        """What a run answered on a split, or ``None`` where it was not asked."""
+        run = self.get(run_id)
+        if f"{split}/f1" not in run.data.metrics:
+            return None
+        table = pd.read_json(io.StringIO(self._read(run_id, _table(split, "after"))), orient="split")
+        return Predictions(split, run.data.tags.get(_PREFIX + "data_digest", ""), table)
+
+    def metrics(self, run_id: str, split: str) -> dict[str, float]:
+        """A run's scores on a split, after compiling where it compiled, those of its small models' steps, and what the
+        compile has spent."""
+        logged = self.get(run_id).data.metrics
+        names = {name: name.removeprefix(f"{split}/") for name in logged if name.startswith(f"{split}/")}
+        steps = {name: score for name, score in logged.items() if name.startswith("steps/")}
+        spent = {name: logged[key] * by for key, (name, by) in _SPENT.items() if key in logged}
+        return {name: logged[key] for key, name in names.items() if "/" not in name} | steps | spent
+
+    def runs(self) -> list[Run]:
+        """Finished runs of the experiment that compiled or scored a program, oldest first."""
+        return list(
+            self.client.search_runs(
+                [self.experiment.experiment_id],
+                " and ".join(f"tags.`{_PREFIX}kind` != '{kind}'" for kind in _NO_VARIANTS) + _FINISHED,
+                order_by=["attributes.start_time ASC"],
+            )
+        )
+
+
+def fetch(source: str, uri: str, folder: Path) -> Path:
+    """Download what MLflow keeps.
+
+    Args:
+        source: a URI such as ``runs:/ID/PATH`` or ``models:/NAME/VERSION``.
+        uri: the tracking URI.
+        folder: where it goes.
+
+    Returns:
+        the downloaded folder.
+
+    Raises:
+        UserError: there is no such thing.
+    """
+    try:
+        return Path(mlflow.artifacts.download_artifacts(source, dst_path=str(folder), tracking_uri=uri))
+    except (MlflowException, OSError) as error:
+        reason = " ".join(str(error).split())
+        store = without_password(uri)
+        raise UserError(f"{source}: can't be fetched from {store}: {reason}; name what a run there holds") from error
+
+
+def _yaml(values: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True)
+
+
+def _table(split: str, moment: str) -> str:
+    return f"{TABLES}/{split}-{moment}.json"
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one, keys joined by dots."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat

@@ -1,0 +1,112 @@
+"""Data sets: the bundled ones by name, everybody's own by folder."""
+
+import hashlib
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from hoptimizer.common.errors import UserError, unknown
+from hoptimizer.eval.datasets import folder as folders
+from hoptimizer.eval.datasets.question import Question
+from hoptimizer.eval.datasets.settings import DataSettings, bundled
+from hoptimizer.retrieval.passage import Corpus
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A corpus and the questions that are answered from it.
+
+    Attributes:
+        name: the bundled set's name or the folder's.
+        folder: where it was read from.
+        corpus: what is searched.
+        splits: the questions by split (``train``, ``dev``, ``test``), only those the data set has.
+    """
+
+    name: str
+    folder: Path
+    corpus: Corpus
+    splits: Mapping[str, list[Question]]
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over the corpus and every question, in order."""
+        sha = hashlib.sha256(self.corpus.digest.encode())
+        for name in sorted(self.splits):
+            sha.update(f"\n{name}\n".encode())
+            for question in self.splits[name]:
+                sha.update(question.model_dump_json().encode() + b"\n")
+        return sha.hexdigest()
+
+    def split(self, name: str, n: int | None = None, seed: int | None = None) -> list[Question]:
+        """Questions of a split.
+
+        Args:
+            name: ``train``, ``dev`` or ``test``.
+            n: how many; ``None`` is all.
+            seed: with it the ``n`` are a random sample, the same for the same seed; without, the first ``n``.
+
+        Raises:
+            UserError: the data set has no such split, or fewer than ``n`` questions in it.
+        """
+        if name not in self.splits:
+            have = ", ".join(self.splits)
+            raise UserError(
+                f"data set {self.name!r} has no {name!r} split, only {have}; add {name}.jsonl or use another"
+            )
+        questions = self.splits[name]
+        if n is not None and n > len(questions):
+            raise UserError(
+                f"data set {self.name!r} has {len(questions)} questions in its {name!r} split, not {n}; "
+                f"ask for at most {len(questions)}"
+            )
+        if seed is None:
+            return questions[:n]
+        return random.Random(seed).sample(questions, len(questions) if n is None else n)
+
+
+def locate(name: str | Path) -> Path:
+    """The folder of a data set: a bundled one's by its name, else the path itself.
+
+    Raises:
+        UserError: neither a bundled set nor an existing path.
+    """
+    known = bundled()
+    if str(name) in known:
+        return known[str(name)]
+    path = Path(name).expanduser()
+    if path.exists():
+        return path
+    if len(path.parts) > 1:
+        raise UserError(f"{path}: no such folder; give a data set's folder or a bundled set ({', '.join(known)})")
+    raise unknown("bundled data set or folder here", str(name), known)
+
+
+def load(settings: DataSettings | str) -> DataSet:
+    """The data set that the config names, with as many questions of each split as it asks for.
+
+    Raises:
+        UserError: there is none, it is malformed (the file, line and field are named), or it is too small.
+    """
+    if isinstance(settings, str):
+        settings = DataSettings(name=settings)
+    path = locate(settings.name)
+    name = settings.name if path in bundled().values() else path.resolve().name
+    corpus, splits = folders.read_folder(path, settings.corpus and settings.corpus.expanduser(), name)
+    whole = DataSet(name, path, corpus, splits)
+    sizes = settings.sizes()
+    for split, size in sizes.items():
+        if size is not None:
+            whole.split(split, size)  # says so where the split is absent or too small
+    return DataSet(name, path, corpus, {split: questions[: sizes[split]] for split, questions in splits.items()})
+
+
+def check(name: str | Path, corpus: Path | None = None, limit: int = 20) -> folders.Check:
+    """Figures and problems of a data set, bundled or a folder; see :func:`hoptimizer.eval.datasets.folder.check`.
+
+    Raises:
+        UserError: there is no such data set.
+    """
+    return folders.check(locate(name), corpus, limit)

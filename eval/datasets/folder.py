@@ -1,0 +1,275 @@
+"""The folder a data set lives in: reading, writing, checking and starting one.
+
+``corpus.jsonl`` holds ``id, title, text``; ``train.jsonl``, ``dev.jsonl`` and ``test.jsonl`` hold questions
+(:class:`hoptimizer.eval.datasets.question.Question`). Each file may be CSV or parquet instead, with the same
+columns. Without a corpus the questions can be answered by programs that don't search.
+"""
+
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from statistics import fmean
+
+from pydantic import BaseModel
+
+from hoptimizer.common.errors import UserError
+from hoptimizer.eval.datasets.question import Hop, Question, Record, Text
+from hoptimizer.eval.datasets.rows import Report, Row, fail, misspelt, parse, read_rows
+from hoptimizer.retrieval.passage import Corpus, Passage
+
+SPLITS = ("train", "dev", "test")
+FORMATS = (".jsonl", ".csv", ".parquet")
+
+
+class PassageRow(Record):
+    """A row of a corpus file."""
+
+    id: Text
+    title: str = ""
+    text: Text
+
+
+class SplitFigures(BaseModel):
+    """What a split holds. The means are over the questions that have any, ``None`` where none has."""
+
+    questions: int
+    types: dict[str, int]
+    with_passages: int
+    mean_passages: float | None
+    with_hops: int
+    mean_hops: float | None
+    with_rationale: int
+
+
+class CorpusFigures(BaseModel):
+    """What a corpus holds; words are separated by spaces."""
+
+    passages: int
+    mean_words: float
+    max_words: int
+
+
+class Check(BaseModel):
+    """What :func:`check` found: figures of what could be read, and the problems, most ``limit`` of them."""
+
+    splits: dict[str, SplitFigures]
+    corpus: CorpusFigures
+    problems: list[str]
+    more_problems: int = 0
+
+
+def read_folder(
+    folder: Path, corpus: Path | None = None, name: str | None = None, report: Report = fail
+) -> tuple[Corpus, dict[str, list[Question]]]:
+    """The corpus and the splits of a data set's folder.
+
+    Args:
+        folder: the data set's folder.
+        corpus: a corpus file to read instead of the folder's own.
+        name: what messages call the corpus; the folder's name by default.
+        report: takes each problem; by default the first one is raised.
+
+    Raises:
+        UserError: by default, at the first problem.
+    """
+    name = name or folder.resolve().name
+    if not folder.is_dir():
+        what = "is a file, not a folder" if folder.exists() else "does not exist"
+        report(f"{folder}: {what}; give a data set's folder, or start one with: hop data new {folder}")
+        return Corpus([], name), {}
+    corpus_path = corpus or _find(folder, "corpus", report)
+    passages = read_corpus(corpus_path, report) if corpus_path else {}
+    # Without a corpus every supporting passage would be reported as unknown.
+    known = passages.keys() if passages else None
+    splits: dict[str, list[Question]] = {}
+    ids: dict[str, str] = {}
+    for split in SPLITS:
+        if path := _find(folder, split, report):
+            splits[split] = _read_questions(path, known, ids, report)
+    if corpus_path is None and any(question.passages for questions in splits.values() for question in questions):
+        report(
+            f"{folder}: questions name supporting passages, but there is no corpus.jsonl; add one with the fields id, "
+            "title and text, or set data.corpus"
+        )
+    if not splits:
+        report(f"{folder}: no train.jsonl, dev.jsonl or test.jsonl (nor .csv, .parquet); add at least one")
+    return Corpus(list(passages.values()), name), splits
+
+
+def _find(folder: Path, stem: str, report: Report) -> Path | None:
+    found = [path for suffix in FORMATS if (path := folder / f"{stem}{suffix}").is_file()]
+    if len(found) > 1:
+        report(f"{folder}: both {found[0].name} and {found[1].name}; keep one of them")
+    return found[0] if found else None
+
+
+def read_corpus(path: Path, report: Report = fail) -> dict[str, Passage]:
+    """The passages of a corpus file by their ids, in the file's order.
+
+    Raises:
+        UserError: by default, at the first problem.
+    """
+    passages: dict[str, Passage] = {}
+    ids: dict[str, str] = {}
+    for row in _existing_rows(path, report):
+        entry = parse(PassageRow, row, report)
+        if entry and _is_new(entry.id, row, ids, report):
+            passages[entry.id] = Passage(entry.id, entry.title, entry.text)
+    if not ids:
+        report(f"{path}: no passages in it; add rows with the fields id, title and text")
+    return passages
+
+
+def _existing_rows(path: Path, report: Report) -> Iterable[Row]:
+    if not path.is_file():
+        report(f"{path}: no such file; correct the path")
+        return []
+    return read_rows(path, report)
+
+
+def _is_new(id: str, row: Row, ids: dict[str, str], report: Report) -> bool:
+    if first := ids.get(id):
+        report(f"{row.place}: id {id!r} stands at {first} already; make ids unique")
+        return False
+    ids[id] = row.place
+    return True
+
+
+def _read_questions(path: Path, known: Iterable[str] | None, ids: dict[str, str], report: Report) -> list[Question]:
+    questions: list[Question] = []
+    rows = 0
+    for row in read_rows(path, report):
+        rows += 1
+        if line := misspelt(Question, row):
+            report(line)
+            continue
+        question = parse(Question, row, report)
+        if question and _is_new(question.id, row, ids, report):
+            if known is not None:
+                _check_passages(question, row, known, report)
+            questions.append(question)
+    if not rows:
+        report(f"{path}: no questions in it; add some or remove the file")
+    return questions
+
+
+def _check_passages(question: Question, row: Row, known: Iterable[str], report: Report) -> None:
+    cited = [(f"passages[{number}]", id) for number, id in enumerate(question.passages)]
+    cited += [(f"hops[{number}].passage", hop.passage) for number, hop in enumerate(question.hops) if hop.passage]
+    for key, id in cited:
+        if id not in known:
+            report(f"{row.place}: {key!r} is {id!r}, which the corpus lacks; add the passage or correct the id")
+
+
+def check(folder: Path, corpus: Path | None = None, limit: int = 20) -> Check:
+    """Everything that is wrong with a data set's folder, and its figures.
+
+    Args:
+        folder: the data set's folder.
+        corpus: a corpus file to read instead of the folder's own.
+        limit: the most problems to list; the rest are counted.
+    """
+    problems: list[str] = []
+    read, splits = read_folder(folder, corpus, report=problems.append)
+    words = [len(passage.text.split()) for passage in read]
+    return Check(
+        splits={name: _figures(questions) for name, questions in splits.items()},
+        corpus=CorpusFigures(
+            passages=len(words), mean_words=round(fmean(words), 1) if words else 0.0, max_words=max(words, default=0)
+        ),
+        problems=problems[:limit],
+        more_problems=max(0, len(problems) - limit),
+    )
+
+
+def _figures(questions: list[Question]) -> SplitFigures:
+    passages = [len(question.passages) for question in questions if question.passages]
+    hops = [len(question.hops) for question in questions if question.hops]
+    return SplitFigures(
+        questions=len(questions),
+        types=dict(Counter(question.type for question in questions if question.type).most_common()),
+        with_passages=len(passages),
+        mean_passages=round(fmean(passages), 2) if passages else None,
+        with_hops=len(hops),
+        mean_hops=round(fmean(hops), 2) if hops else None,
+        with_rationale=sum(question.rationale is not None for question in questions),
+    )
+
+
+def free_folder(out: Path) -> Path:
+    """``out`` if nothing is there to lose.
+
+    Raises:
+        UserError: it is a file, or a folder with something in it.
+    """
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        raise UserError(f"{out}: exists already; choose another folder or remove this one first")
+    return out
+
+
+def write_folder(out: Path, corpus: Iterable[Passage], splits: Mapping[str, Iterable[Question]]) -> None:
+    """Write a data set's folder, whole or not at all.
+
+    Raises:
+        UserError: ``out`` exists and isn't empty, or can't be written.
+    """
+    free_folder(out)
+    passages = [{"id": p.id, "title": p.title, "text": p.text} for p in corpus]
+    files = {"corpus": passages} if passages else {}
+    files |= {name: [q.model_dump(exclude_defaults=True) for q in questions] for name, questions in splits.items()}
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as temporary:
+            whole = Path(temporary) / "data"
+            whole.mkdir()  # inside the temporary folder, which only its owner may read
+            for name, rows in files.items():
+                lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+                (whole / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+            if out.is_dir():
+                out.rmdir()  # empty, as checked; not every system replaces one
+            whole.replace(out)
+    except OSError as error:
+        raise UserError(f"{out}: cannot be written ({error.strerror or error}); choose another folder") from error
+
+
+def new(out: Path) -> None:
+    """Start a data set's folder: four passages and a question a split, to be replaced by the user's own.
+
+    Raises:
+        UserError: ``out`` exists and isn't empty, or can't be written.
+    """
+    corpus = [
+        Passage("harbour-bridge", "Harbour Bridge", "The Harbour Bridge was designed by Ines Moreau."),
+        Passage("ines-moreau", "Ines Moreau", "Ines Moreau was an engineer, born in Lyon in 1871."),
+        Passage("old-mill", "Old Mill", "The Old Mill was restored by Karl Brandt."),
+        Passage("karl-brandt", "Karl Brandt", "Karl Brandt was a carpenter who grew up in Bergen."),
+    ]
+    bridge = Question(
+        id="bridge-designer-birthplace",
+        question="In which city was the designer of the Harbour Bridge born?",
+        answers=["Lyon"],
+        passages=["harbour-bridge", "ines-moreau"],
+        hops=[
+            Hop(question="Who designed the Harbour Bridge?", answer="Ines Moreau", passage="harbour-bridge"),
+            Hop(question="In which city was Ines Moreau born?", answer="Lyon", passage="ines-moreau"),
+        ],
+        rationale="The Harbour Bridge was designed by Ines Moreau. Ines Moreau was born in Lyon. The answer is: Lyon.",
+        type="bridge",
+    )
+    mill = Question(
+        id="mill-restorer-home",
+        question="Where did the restorer of the Old Mill grow up?",
+        answers=["Bergen", "Bergen, Norway"],
+        passages=["old-mill", "karl-brandt"],
+        type="bridge",
+    )
+    year = Question(
+        id="bridge-designer-birth-year",
+        question="In which year was the designer of the Harbour Bridge born?",
+        answers=["1871"],
+        passages=["harbour-bridge", "ines-moreau"],
+        type="bridge",
+    )
+    write_folder(out, corpus, {"train": [bridge], "dev": [mill], "test": [year]})

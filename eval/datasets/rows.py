@@ -1,0 +1,217 @@
+"""Rows of data files, each with the place it stands at, and one-line messages about what is wrong with them."""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from hoptimizer.common.errors import UserError, closest
+
+Model = TypeVar("Model", bound=BaseModel)
+
+# Takes one line about a problem. Reading stops at the first problem where it raises, and goes on where it returns.
+Report = Callable[[str], None]
+
+# Columns that hold lists: a CSV cell carries them as JSON text.
+LIST_COLUMNS = ("answers", "passages", "hops")
+
+_EXPECTED = {
+    "string_type": "a string",
+    "string_unicode": "valid Unicode text",
+    "string_too_short": "some text",
+    "list_type": 'a list such as ["…"]',
+    "tuple_type": "a list",
+    "too_short": "at least one entry",
+    "too_long": "fewer entries",
+    "model_type": "an object with named fields",
+    "dict_type": "an object with named fields",
+    "int_type": "a whole number",
+    "bool_type": "true or false",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row: its fields (absent where null or empty) and its place, such as ``train.jsonl:3``."""
+
+    place: str
+    fields: dict[str, Any]
+
+
+def fail(message: str) -> None:
+    """The :data:`Report` that stops at the first problem.
+
+    Raises:
+        UserError: always, with ``message``.
+    """
+    raise UserError(message)
+
+
+def read_rows(path: Path, report: Report = fail) -> Iterator[Row]:
+    """The rows of a ``.jsonl``, ``.json``, ``.csv`` or ``.parquet`` file.
+
+    JSON may be one array or one object a line; a byte order mark, CRLF and blank lines do no harm. Rows that
+    can't be read are reported and left out.
+    """
+    try:
+        if path.suffix == ".csv":
+            yield from _read_csv(path, report)
+        elif path.suffix == ".parquet":
+            yield from _read_parquet(path, report)
+        elif _is_array(path):
+            yield from _read_array(path, report)
+        else:
+            yield from _read_lines(path, report)
+    except OSError as error:
+        report(f"{path}: cannot be read ({error.strerror or error}); check the path and its permissions")
+
+
+def parse(model: type[Model], row: Row, report: Report) -> Model | None:
+    """The row as a ``model``; ``None`` where it isn't one, each reason being reported."""
+    try:
+        return model.model_validate(row.fields)
+    except ValidationError as error:
+        for line in _lines(error, row):
+            report(line)
+        return None
+
+
+def require(model: type[Model], row: Row) -> Model:
+    """The row as a ``model``.
+
+    Raises:
+        UserError: it isn't one; the first reason is given.
+    """
+    try:
+        return model.model_validate(row.fields)
+    except ValidationError as error:
+        raise UserError(next(_lines(error, row))) from None
+
+
+def _lines(error: ValidationError, row: Row) -> Iterator[str]:
+    for detail in error.errors(include_url=False):
+        yield f"{row.place}: {_describe(detail)}"
+
+
+def _describe(detail: ErrorDetails) -> str:
+    key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in detail["loc"]).lstrip(".")
+    given = f"{detail['input']!r:.60}"
+    if detail["type"] == "missing":
+        return f"{key!r} is missing; add it"
+    if detail["type"] in _EXPECTED:
+        return f"{key!r} must be {_EXPECTED[detail['type']]}, but is {given}; correct it"
+    return detail["msg"].removeprefix("Value error, ") + (f" ({key!r} is {given})" if key else "")
+
+
+def misspelt(model: type[BaseModel], row: Row) -> str | None:
+    """A line about a field that looks like a known but absent one; other unknown fields are the user's own."""
+    absent = [name for name in model.model_fields if name not in row.fields]
+    for name in row.fields:
+        if name not in model.model_fields and (near := closest(name, absent, score=80)):
+            return f"{row.place}: unknown field {name!r}: rename it to {near!r} or remove it"
+    return None
+
+
+def _row(place: str, fields: object, report: Report) -> Row | None:
+    if not isinstance(fields, dict):
+        report(f"{place}: expected an object with named fields, found {fields!r:.60}; write one object a row")
+        return None
+    return Row(place, {key: value for key, value in fields.items() if value is not None and value != ""})
+
+
+def _is_array(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"["
+
+
+def _decode(path: Path, report: Report) -> str | None:
+    data = path.read_bytes()
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        report(f"{path}:{data.count(10, 0, error.start) + 1}: not UTF-8; save the file as UTF-8")
+        return None
+
+
+def _read_array(path: Path, report: Report) -> Iterator[Row]:
+    text = _decode(path, report)
+    if text is None:
+        return
+    try:
+        items = json.loads(text)
+    except json.JSONDecodeError as error:
+        report(f"{path}:{error.lineno}: malformed JSON, {error.msg} at column {error.colno}; correct the file")
+        return
+    for number, item in enumerate(items, 1):
+        if row := _row(f"{path}, item {number}", item, report):
+            yield row
+
+
+def _read_lines(path: Path, report: Report) -> Iterator[Row]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            place = f"{path}:{number}"
+            try:
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
+                fields = json.loads(text) if text else None
+            except UnicodeDecodeError:
+                report(f"{place}: not UTF-8; save the file as UTF-8")
+                continue
+            except json.JSONDecodeError as error:
+                report(f"{place}: malformed JSON, {error.msg} at column {error.colno}; write one object a line")
+                continue
+            if text and (row := _row(place, fields, report)):
+                yield row
+
+
+def _read_csv(path: Path, report: Report) -> Iterator[Row]:
+    text = _decode(path, report)
+    if text is None:
+        return
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    header: list[str] = []
+    line = 1  # where the row starts; a quoted cell may span several
+    try:
+        for cells in reader:
+            place = f"{path}:{line}"
+            line = reader.line_num + 1
+            if not header or not cells:
+                header = header or cells
+            elif len(cells) > len(header):
+                report(f"{place}: more cells than the header has columns; quote cells that hold commas")
+            elif (row := _row(place, dict(zip(header, cells, strict=False)), report)) and _decode_lists(row, report):
+                yield row
+    except csv.Error as error:
+        report(f"{path}:{line}: malformed CSV, {error}; correct the file")
+
+
+def _read_parquet(path: Path, report: Report) -> Iterator[Row]:
+    import pandas as pd  # half a second that the other formats do not need
+
+    try:
+        frame = pd.read_parquet(path)
+    except ValueError as error:  # what pyarrow raises for a file that isn't parquet
+        report(f"{path}: cannot be read as parquet ({' '.join(str(error).split())}); write it again")
+        return
+    # By way of JSON: arrays become lists and missing values null, whatever pandas holds them as.
+    for number, fields in enumerate(json.loads(frame.to_json(orient="records")), 1):
+        if (row := _row(f"{path}, row {number}", fields, report)) and _decode_lists(row, report):
+            yield row
+
+
+def _decode_lists(row: Row, report: Report) -> bool:
+    for key in LIST_COLUMNS:
+        text = row.fields.get(key)
+        if isinstance(text, str):
+            try:
+                row.fields[key] = json.loads(text)
+            except json.JSONDecodeError:
+                report(f'{row.place}: {key!r} must be JSON text such as ["…"], but is {text!r:.60}; correct it')
+                return False
+    return True

@@ -1,0 +1,258 @@
+"""The in-process engine behind ``local/NAME``: DSPy's canonical requests answered by models in this process."""
+
+import asyncio
+import hashlib
+import json
+import threading
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar, cast
+
+from dspy import lm15
+from dspy.clients.engines.base import validate_request
+from dspy.utils.callback import BaseCallback
+
+from hoptimizer.models.engine.chat_template import render
+from hoptimizer.models.engine.constrained_decoding import Grammar, GrammarError
+from hoptimizer.models.engine.generator import Generator
+from hoptimizer.models.engine.request import Completion, Job
+from hoptimizer.models.settings import LOCAL
+from hoptimizer.models.weights.store import resolve
+
+DEFAULT_MAX_TOKENS = 256
+# A prompt must leave room for at least so many tokens of answer (or max_tokens, if that is less).
+LEAST_ROOM = 32
+
+_generators: dict[str, Generator] = {}
+_lock = threading.Lock()
+
+
+def generator(model: str) -> Generator:
+    """The loaded model of a ``local/NAME`` string; loaded at the first call, one for all engines.
+
+    Raises:
+        UserError: there is no such model, or it can't be pulled or loaded.
+    """
+    name = model.removeprefix(LOCAL)
+    with _lock:
+        if name not in _generators:
+            _generators[name] = Generator(resolve(name))
+        return _generators[name]
+
+
+def release(model: str) -> None:
+    """Take the model of a ``local/NAME`` string out of memory; the next call loads it again.
+
+    Calls that are under way are lost.
+    """
+    with _lock:
+        loaded = _generators.pop(model.removeprefix(LOCAL), None)
+    if loaded is not None:
+        loaded.close()
+
+
+@dataclass
+class _Rollout:
+    """Tells repeated samples of one request apart: DSPy's rollout id, and the place among ``n`` candidates."""
+
+    id: int = 0
+    candidate: int = 0
+
+
+_rollout: ContextVar[_Rollout | None] = ContextVar("hoptimizer_rollout", default=None)
+
+
+class RolloutCallback(BaseCallback):
+    """Lets the engine see DSPy's ``rollout_id``, which DSPy itself hands to no engine.
+
+    With it, what is sampled is a function of the request and its rollout alone, whatever order calls finish in.
+    """
+
+    def on_lm_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:  # noqa: ANN401 - DSPy's hook
+        options = {**instance.kwargs, **(inputs.get("kwargs") or {})}
+        _rollout.set(_Rollout(options.get("rollout_id") or 0))
+
+
+class Engine:
+    """What the two engines have in common.
+
+    An engine is a name and nothing else: copies, pickles and saved programs refer to the model, which is loaded once a
+    process, at its first use. The model that answers is the one the request names.
+
+    Args:
+        model: the ``local/NAME`` string whose context :meth:`count_tokens` and :attr:`context_length` speak of.
+        templated: whether messages go through the model's chat template; else they follow one another as they are.
+    """
+
+    supported_params = frozenset({"response_format", "logprobs"})
+    supports_response_schema = True
+
+    def __init__(self, model: str, templated: bool = True) -> None:
+        self.model = model
+        self.templated = templated
+
+    def count_tokens(self, text: str) -> int:
+        """Tokens of a text, without the few that a chat template adds to every message."""
+        return len(generator(self.model).tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    @property
+    def context_length(self) -> int:
+        """Tokens that prompt and answer may have together."""
+        return generator(self.model).context_length
+
+    def dump_state(self) -> dict[str, Any]:
+        """What a saved program keeps of the engine."""
+        return {"model": self.model, "templated": self.templated}
+
+    @classmethod
+    def of(cls, model: str, templated: bool = True) -> Self:
+        """The engine of a model, always the same one."""
+        return _shared(cls, model, templated)
+
+    @classmethod
+    def load_state(cls, state: dict[str, Any]) -> Self:
+        """The engine of a saved program."""
+        return cls.of(state["model"], state["templated"])
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _shared, (type(self), self.model, self.templated)
+
+    def _submit(self, request: lm15.Request) -> "Future[Completion]":
+        validate_request(request)
+        _refuse_unsupported(request)
+        model = generator(request.model)
+        config = request.config
+        prompt = _prompt(model, request, self.templated)
+        tokens = model.tokenizer(prompt, add_special_tokens=False)["input_ids"]
+        wanted = config.max_tokens or DEFAULT_MAX_TOKENS
+        room = model.context_length - len(tokens)
+        if room < min(wanted, LEAST_ROOM):
+            raise lm15.ContextLengthError(
+                f"the prompt has {len(tokens)} tokens, and {request.model} takes {model.context_length} with its answer"
+            )
+        temperature = config.temperature or 0.0
+        try:
+            return model.submit(
+                Job(
+                    tokens=tokens,
+                    max_tokens=min(wanted, room),
+                    grammar=_grammar(model, config.response_format),
+                    temperature=temperature,
+                    top_p=config.top_p,
+                    top_k=config.top_k,
+                    seed=_seed(prompt, config.seed or 0) if temperature > 0 else 0,
+                    stop=config.stop,
+                    logprobs=config.logprobs is not None,
+                )
+            )
+        except GrammarError as error:
+            reason = f"the output's JSON schema: {error}"
+            raise lm15.UnsupportedFeatureError(reason, feature="response_format") from error
+
+
+class LocalEngine(Engine):
+    """DSPy engine over models in this process; ``dspy.LM(engine=…)`` takes it."""
+
+    def complete(self, request: lm15.Request) -> lm15.Response:
+        """Answer one request; concurrent ones share batches.
+
+        Raises:
+            dspy.lm15.ContextLengthError: the prompt is too long (DSPy turns it into ``ContextWindowExceededError``).
+            dspy.lm15.UnsupportedFeatureError: tools, images or the like; or a schema that can't be compiled.
+        """
+        return _response(request, self._submit(request).result())
+
+    def stream(self, request: lm15.Request) -> Iterator[Any]:
+        """The answer as DSPy's stream events, all at its end."""
+        return lm15.response_to_events(self.complete(request))
+
+    def close(self) -> None:
+        """Nothing: the model serves other engines too."""
+
+
+class AsyncLocalEngine(Engine):
+    """The same for ``dspy.LM(async_engine=…)``."""
+
+    async def complete(self, request: lm15.Request) -> lm15.Response:
+        """As :meth:`LocalEngine.complete`; a cancelled call leaves its batch."""
+        # Rendering, counting and, the first time, loading take too long for the event loop.
+        future = await asyncio.to_thread(self._submit, request)
+        return _response(request, await asyncio.wrap_future(future))
+
+    async def stream(self, request: lm15.Request) -> AsyncIterator[Any]:
+        """As :meth:`LocalEngine.stream`."""
+        for event in lm15.response_to_events(await self.complete(request)):
+            yield event
+
+    async def aclose(self) -> None:
+        """Nothing: the model serves other engines too."""
+
+
+EngineType = TypeVar("EngineType", bound=Engine)
+_engines: dict[tuple[type, str, bool], Engine] = {}
+
+
+def _shared(cls: type[EngineType], model: str, templated: bool) -> EngineType:
+    return cast(EngineType, _engines.setdefault((cls, model, templated), cls(model, templated)))
+
+
+def _refuse_unsupported(request: lm15.Request) -> None:
+    if request.tools:
+        raise lm15.UnsupportedFeatureError(f"{request.model} does not call tools", feature="tools")
+    for message in request.messages:
+        if any(not isinstance(part, lm15.TextPart) for part in message.parts):
+            raise lm15.UnsupportedFeatureError(f"{request.model} reads text alone", feature="multimodal input")
+
+
+def _prompt(model: Generator, request: lm15.Request, templated: bool) -> str:
+    system = request.system
+    if system is not None and not isinstance(system, str):
+        system = "".join(part.text for part in system)
+    messages = [{"role": message.role, "content": message.text or ""} for message in request.messages]
+    leading = [{"role": "system", "content": system}] if system else []
+    return render(model.tokenizer, leading + messages, templated)
+
+
+def _grammar(model: Generator, response_format: dict[str, Any] | None) -> Grammar | None:
+    kind = (response_format or {}).get("type")
+    if response_format is None or kind == "text":
+        return None
+    schema = response_format.get("schema") if kind == "json_schema" else {"type": "object"}
+    if schema is None or kind not in ("json_schema", "json_object"):
+        raise lm15.UnsupportedFeatureError(f"unknown response format {kind!r}", feature="response_format")
+    return model.compiler.compile(schema)
+
+
+def _seed(prompt: str, seed: int) -> int:
+    rollout = _rollout.get() or _Rollout()
+    place = [prompt, seed, rollout.id, rollout.candidate]
+    rollout.candidate += 1
+    return int.from_bytes(hashlib.sha256(json.dumps(place).encode()).digest()[:8], "big") >> 1
+
+
+def _response(request: lm15.Request, completion: Completion) -> lm15.Response:
+    return lm15.Response(
+        id=None,
+        model=request.model,
+        message=lm15.Message.assistant(completion.text),
+        # An object that the budget closed is whole: "length" would tell the caller that it can't be parsed.
+        finish_reason="stop" if completion.finished else "length",
+        usage=lm15.Usage(
+            input_tokens=completion.prompt_tokens,
+            output_tokens=completion.tokens,
+            cache_read_tokens=completion.reused_tokens,
+        ),
+        logprobs=_logprobs(completion),
+        provider_data={"cut": completion.cut},
+    )
+
+
+def _logprobs(completion: Completion) -> tuple[lm15.TokenLogprob, ...] | None:
+    if completion.logprobs is None:
+        return None
+    return tuple(lm15.TokenLogprob(token=token, logprob=logprob) for token, logprob in completion.logprobs)

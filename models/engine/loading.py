@@ -1,0 +1,64 @@
+"""Loading a causal language model for the engine, in the best form for the hardware."""
+
+import os
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import logging as transformers_logging
+
+from hoptimizer.common.errors import UserError
+from hoptimizer.models.engine import attention
+
+
+def best_dtype(device: torch.device) -> torch.dtype:
+    """bf16 where the hardware multiplies it, else fp32."""
+    if device.type != "cpu":
+        return torch.bfloat16
+    return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
+
+
+def memory_share(device: torch.device) -> int:
+    """An eighth of the memory of the machine, or of what a GPU has free: bytes."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0] // 8
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8
+
+
+def end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Ids of the tokens that end an answer."""
+    configured = model.generation_config.eos_token_id
+    ends = configured if isinstance(configured, list) else [configured]
+    return sorted({end for end in [*ends, tokenizer.eos_token_id] if end is not None})
+
+
+def load(name: str, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+    """A model that runs its attention through :mod:`hoptimizer.models.engine.attention`.
+
+    Args:
+        name: folder or hub id.
+        device: where to run.
+        dtype: of the weights.
+
+    Raises:
+        UserError: it can't be loaded, or its architecture has no attention interface.
+    """
+    transformers_logging.disable_progress_bar()
+    try:
+        config = AutoConfig.from_pretrained(name)
+        model = AutoModelForCausalLM.from_pretrained(
+            name, config=config, dtype=dtype, attn_implementation=attention.NAME
+        )
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(
+            f"can't load the model {name!r}: {reason}; give a name of `hop models list`, a folder with config.json, "
+            "safetensors and tokenizer, or a hub id"
+        ) from error
+    finally:
+        transformers_logging.enable_progress_bar()
+    if not model._supports_attention_backend:
+        raise UserError(
+            f"local/ models can't run {type(model).__name__}, which has no attention interface; serve it with "
+            "`transformers serve` and name it with api_base"
+        )
+    return model.eval().to(device)

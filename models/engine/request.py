@@ -1,0 +1,68 @@
+"""What a generator is asked for, and what it gives back."""
+
+from dataclasses import dataclass
+
+from hoptimizer.models.engine.constrained_decoding import Grammar
+
+
+@dataclass(frozen=True)
+class Job:
+    """One text to write.
+
+    Attributes:
+        tokens: the prompt.
+        max_tokens: the most tokens to write.
+        grammar: what may be written; ``None`` for free text.
+        temperature: 0 takes the likeliest token.
+        top_p: sample among the likeliest tokens that have this probability together.
+        top_k: sample among so many of the likeliest tokens.
+        seed: of the sampling.
+        stop: texts at which free text ends, which are left out.
+        ignore_end: write ``max_tokens`` whatever the model says, for benchmarks.
+        logprobs: whether to tell how likely each token was.
+    """
+
+    tokens: list[int]
+    max_tokens: int
+    grammar: Grammar | None = None
+    temperature: float = 0.0
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+    ignore_end: bool = False
+    logprobs: bool = False
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A written text.
+
+    Attributes:
+        text: the text.
+        finished: whether the model ended it; else ``max_tokens`` did.
+        cut: whether a field of a JSON object was closed by the budget (the object is whole all the same).
+        prompt_tokens: tokens of the prompt.
+        reused_tokens: how many of them had been computed for an earlier prompt.
+        tokens: tokens written.
+        logprobs: each token's text and the logarithm of its probability by the model alone, whatever the grammar
+            forbids; 0 where there was no choice. ``None`` where the job did not ask.
+    """
+
+    text: str
+    finished: bool
+    cut: bool
+    prompt_tokens: int
+    reused_tokens: int
+    tokens: int
+    logprobs: tuple[tuple[str, float], ...] | None = None
+
+
+@dataclass
+class Counts:
+    """What a generator has done so far; for tests, benchmarks and the curious."""
+
+    passes: int = 0
+    prompt_tokens: int = 0
+    reused_tokens: int = 0
+    written_tokens: int = 0

@@ -1,0 +1,1 @@
+"""Small models that take steps of a program over from the language model."""

@@ -1,0 +1,152 @@
+"""What a small model is for and how it was made, kept beside its weights."""
+
+import json
+import math
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from hoptimizer.common.errors import UserError
+from hoptimizer.common.files import write_whole
+
+CARD = "card.json"
+
+Label = bool | str
+
+_LEAST = 1e-4
+
+
+class DataSummary(BaseModel):
+    """What a small model learned from or was scored on.
+
+    Attributes:
+        n: examples.
+        classes: examples of each label; empty for a generator.
+        digest: SHA-256 over the examples in order.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    n: int = Field(ge=1)
+    classes: dict[str, int] = {}
+    digest: str
+
+
+class Rank(BaseModel):
+    """How a passage's place in the search bears on its being kept: log-odds are linear in both.
+
+    Attributes:
+        odds: weight of the model's own log-odds.
+        place: weight of the logarithm of the place, from 1.
+        bias: what is added.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    odds: float
+    place: float
+    bias: float
+
+    def __call__(self, probability: float, place: int) -> float:
+        """The probability in view of the place."""
+        total = self.odds * log_odds(probability) + self.place * math.log(place) + self.bias
+        return 1 / (1 + math.exp(-total))
+
+
+def log_odds(probability: float) -> float:
+    """The log-odds of a probability, which is kept away from 0 and 1."""
+    return math.log((probability + _LEAST) / (1 - probability + _LEAST))
+
+
+class Card(BaseModel):
+    """A small model's card, ``card.json`` in its folder. It is written last: a folder without it is no small model.
+
+    Attributes:
+        step: name of the step that the model fulfils.
+        inputs: the input fields of the step's signature, in the order in which the model reads them.
+        output: the signature's output field.
+        kind: ``classifier`` chooses one of ``labels``; ``confidence`` does by how likely the language model's own
+            answer is, and has no weights; ``generator`` writes a text or a list of texts; ``labeler`` chooses one for
+            a passage and copies words of it; ``filter`` writes by copying words.
+        labels: of one that chooses; a classifier's in the order of its logits. Of two, the second is the positive one.
+        token_threshold: the least probability at which a labeler or filter copies a word.
+        rank: how a labeler makes use of a passage's place in the search, for what the question finds and for what later
+            queries find; ``None`` where it doesn't.
+        listed: whether a generator's output is a list of texts.
+        base: the model that was fine-tuned, as the recipe named it; or the language model that answers.
+        threshold: the least probability of the positive label at which it is chosen, of a labeler of all but
+            ``terminate``; ``None`` chooses the likeliest.
+        max_tokens: where the input of one that reads is cut.
+        shared_tokens: whether a classifier is shown which tokens its two texts share.
+        max_new_tokens: the most tokens that a generator writes.
+        train: what it learned from.
+        dev: what decided on epoch and threshold, and gave the scores.
+        recipe: the hyper-parameters.
+        seed: of the training.
+        scores: on dev, by name.
+        version: of hoptimizer.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    step: str = Field(min_length=1)
+    inputs: tuple[str, ...] = Field(min_length=1)
+    output: str = Field(min_length=1)
+    kind: Literal["classifier", "confidence", "generator", "labeler", "filter"]
+    labels: tuple[Label, ...] = ()
+    listed: bool = False
+    base: str
+    threshold: float | None = Field(default=None, ge=0, le=1)
+    token_threshold: float = Field(default=0.5, ge=0, le=1)
+    rank: tuple[Rank, Rank] | None = None
+    max_tokens: int = Field(default=512, ge=8)
+    shared_tokens: bool = False
+    max_new_tokens: int | None = Field(default=None, ge=1)
+    train: DataSummary
+    dev: DataSummary
+    recipe: dict[str, Any]
+    seed: int
+    scores: dict[str, float]
+    version: str = Field(default_factory=lambda: version("hoptimizer"))
+
+    @model_validator(mode="after")
+    def _has_what_its_kind_needs(self) -> "Card":
+        if self.kind in ("classifier", "labeler") and len(set(self.labels)) < 2:
+            raise ValueError(f"a {self.kind} has two labels or more")
+        if self.kind == "generator" and self.max_new_tokens is None:
+            raise ValueError("a generator has max_new_tokens")
+        if self.kind == "confidence" and self.threshold is None:
+            raise ValueError("confidence has a threshold")
+        if self.threshold is not None and len(self.labels) != 2 and self.kind != "labeler":
+            raise ValueError("a threshold goes with two labels")
+        return self
+
+
+def write_card(card: Card, folder: Path) -> None:
+    """Put the card into the folder of its model, in one step."""
+    write_whole(folder / CARD, card.model_dump_json(indent=2) + "\n")
+
+
+def read_card(folder: Path) -> Card:
+    """The card of the small model in a folder.
+
+    Raises:
+        UserError: there is no card, or it is none that this version reads.
+    """
+    file = folder / CARD
+    try:
+        return Card.model_validate(json.loads(file.read_bytes()))
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(
+            f"{folder}: no {CARD} in it, so it is no small model; give a folder that a training finished in"
+        ) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the card"
+        raise UserError(
+            f"{file}: {where}: {first['msg'].splitlines()[0]}; take the card that the training wrote, or train again"
+        ) from error
+    except ValueError as error:  # neither JSON nor UTF-8
+        raise UserError(f"{file}: is not JSON; take the card that the training wrote, or train again") from error

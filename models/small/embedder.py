@@ -1,0 +1,50 @@
+"""Sentence vectors by a small encoder (Reimers and Gurevych, 2019, section 3: the mean over the tokens)."""
+
+from collections.abc import Sequence
+from functools import cache
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModel, AutoTokenizer
+
+from hoptimizer.models.engine.quiet import quiet_loading
+from hoptimizer.models.small.encoder import cant_load
+from hoptimizer.models.weights.store import resolve
+
+_MAX_TOKENS = 256
+
+
+class Embedder:
+    """Texts as unit vectors, whose dot product says how alike they are.
+
+    Args:
+        name: a name of the weights store, a folder or a hub id.
+
+    Raises:
+        UserError: it can't be loaded.
+    """
+
+    def __init__(self, name: str) -> None:
+        folder = resolve(name)
+        with quiet_loading():
+            try:
+                self._model = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
+                self._tokenizer = AutoTokenizer.from_pretrained(folder)
+            except (OSError, ValueError) as error:
+                raise cant_load(name, "a sentence encoder", error) from error
+
+    @classmethod
+    @cache
+    def of(cls, name: str) -> "Embedder":
+        """The embedder of that name, loaded once."""
+        return cls(name)
+
+    @torch.inference_mode()
+    def __call__(self, texts: Sequence[str]) -> Tensor:
+        """The vectors, ``(texts, dimensions)``; each depends on its text alone."""
+        # One by one: in a batch, the padding would change a vector's last bits.
+        return torch.cat([self._one(text) for text in texts])
+
+    def _one(self, text: str) -> Tensor:
+        tokens = self._tokenizer(text, truncation=True, max_length=_MAX_TOKENS, return_tensors="pt")
+        return nn.functional.normalize(self._model(**tokens).last_hidden_state.mean(1), dim=-1)

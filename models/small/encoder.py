@@ -1,0 +1,166 @@
+"""Encoders with a classification head: loading them, and running texts through them in batches of like length."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from hoptimizer.common.errors import UserError
+from hoptimizer.common.text import Span
+from hoptimizer.models.engine.quiet import quiet_loading
+
+# Texts in one forward pass.
+ROWS = 64
+# Texts go together where they fill up to the same multiple of so many tokens. How far a text is padded then depends
+# on itself alone, and with it, in bf16 on a CPU, every bit of its result, whatever else is being asked.
+WIDTH = 16
+
+Pair = tuple[str, str | None]
+
+
+def load_encoder(name: str, labels: int, trained: bool) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """An encoder in fp32, and its tokenizer.
+
+    Args:
+        name: folder or hub id.
+        labels: logits of the head.
+        trained: whether the head is in the files too; else it starts at random, by torch's seed.
+
+    Raises:
+        UserError: it can't be loaded, or is no encoder.
+    """
+    # Eager: SDPA takes twice as long to train a small encoder on a CPU, and is no faster without gradients.
+    options = {"dtype": torch.float32, "attn_implementation": "eager"} | ({"use_safetensors": True} if trained else {})
+    with quiet_loading():
+        try:
+            config = AutoConfig.from_pretrained(name, num_labels=labels)
+            model, found = AutoModelForSequenceClassification.from_pretrained(
+                name, config=config, output_loading_info=True, **options
+            )
+            tokenizer = AutoTokenizer.from_pretrained(name)
+        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+            raise cant_load(name, "an encoder", error) from error
+    if trained and (missing := sorted(found["missing_keys"])):
+        raise UserError(f"{name}: its weights lack {missing[0]}; copy the whole folder that the training wrote")
+    return model.eval(), tokenizer
+
+
+def cant_load(name: str, kind: str, error: Exception) -> UserError:
+    """The error for a model that transformers does not load."""
+    reason = str(error).strip().splitlines()[0].rstrip(".")
+    return UserError(
+        f"can't load {name!r} as {kind}: {reason}; give a name of `hop models list`, a folder with config.json, "
+        "weights and tokenizer, or a hub id"
+    )
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """A tokenized pair of texts.
+
+    Attributes:
+        row: the model's inputs, without padding.
+        places: of each token which text it is of, 0 or 1, and where it stands there in characters; ``None`` of the
+            tokenizer's own tokens.
+    """
+
+    row: dict[str, list[int]]
+    places: list[tuple[int, Span] | None]
+
+
+class PairTokenizer:
+    """Texts and pairs of texts as token ids, cut where they are too long.
+
+    With ``shared``, the token types tell not first and second text apart (the separator does), but tokens that both
+    texts hold and others. Whether a passage is about what the question names is then seen at once, where a small
+    encoder would need thousands of examples to learn to compare words (exact match cues; Boualili et al., 2020).
+
+    Args:
+        tokenizer: the encoder's; ``shared`` needs a fast one with token types, and is without effect on others.
+        max_tokens: of a pair; of two texts, the longer is cut.
+        shared: whether to mark tokens that both texts hold.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_tokens: int, shared: bool) -> None:
+        self._tokenizer = tokenizer
+        self._shared = shared and tokenizer.is_fast and "token_type_ids" in tokenizer.model_input_names
+        self._max = min(max_tokens, tokenizer.model_max_length)
+        # A causal model's tokenizer would run the two texts together.
+        self._between = "" if tokenizer.sep_token else "\n"
+
+    def __call__(self, pairs: Sequence[Pair]) -> list[dict[str, list[int]]]:
+        """The model's inputs for each pair, without padding."""
+        return [row for row, _ in self._encode(pairs)]
+
+    def aligned(self, pairs: Sequence[Pair]) -> list[Aligned]:
+        """The model's inputs for each pair, and where in the texts each token stands; for fast tokenizers."""
+        return [
+            Aligned(row, [None if side is None else (side, span) for side, span in zip(sides, spans, strict=True)])
+            for row, (sides, spans) in self._encode(pairs, offsets=True)
+        ]
+
+    def _encode(
+        self, pairs: Sequence[Pair], offsets: bool = False
+    ) -> list[tuple[dict[str, list[int]], tuple[list[int | None], list[Span]]]]:
+        """The inputs for each pair; and of each token, which text it is of and, with ``offsets``, where it stands."""
+        if not pairs:
+            return []
+        firsts = [first + self._between for first, _ in pairs]
+        seconds = [second for _, second in pairs if second is not None]
+        encoded = self._tokenizer(
+            firsts, seconds or None, truncation="longest_first", max_length=self._max, return_offsets_mapping=offsets
+        )
+        spans = encoded.pop("offset_mapping") if offsets else [[]] * len(pairs)
+        rows = [{key: encoded[key][i] for key in encoded} for i in range(len(pairs))]
+        sides = [encoded.sequence_ids(i) if self._tokenizer.is_fast else [] for i in range(len(pairs))]
+        if self._shared:
+            for row, side in zip(rows, sides, strict=True):
+                row["token_type_ids"] = _shared_tokens(row["input_ids"], side)
+        return list(zip(rows, zip(sides, spans, strict=True), strict=True))
+
+    def pad(self, rows: Sequence[dict[str, list[int]]], device: torch.device) -> dict[str, Tensor]:
+        """The inputs of a batch, [rows, tokens] each, padded to a multiple of :data:`WIDTH`."""
+        return dict(self._tokenizer.pad(list(rows), pad_to_multiple_of=WIDTH, return_tensors="pt").to(device))
+
+
+def _shared_tokens(ids: Sequence[int], sides: Sequence[int | None]) -> list[int]:
+    """1 for each token that the other text holds as well."""
+    held: tuple[set[int], set[int]] = (set(), set())
+    for token, side in zip(ids, sides, strict=True):
+        if side is not None:
+            held[side].add(token)
+    both = held[0] & held[1]
+    return [int(side is not None and token in both) for token, side in zip(ids, sides, strict=True)]
+
+
+def by_length(rows: Sequence[dict[str, list[int]]], size: int = ROWS) -> Iterator[list[int]]:
+    """Places of the rows in batches that are padded to one multiple of :data:`WIDTH`."""
+    order = sorted(range(len(rows)), key=lambda i: len(rows[i]["input_ids"]))
+    for _, alike in groupby(order, key=lambda i: -(-len(rows[i]["input_ids"]) // WIDTH)):
+        places = list(alike)
+        for start in range(0, len(places), size):
+            yield places[start : start + size]
+
+
+@torch.inference_mode()
+def probabilities(model: PreTrainedModel, tokenizer: PairTokenizer, rows: Sequence[dict[str, list[int]]]) -> Tensor:
+    """Probabilities [rows, labels] of tokenized texts, fp32 on the CPU.
+
+    In bf16 on a CPU they do not depend on which texts are judged together; in fp32 they differ in the eighth digit.
+    """
+    device = next(model.parameters()).device
+    result = torch.empty(len(rows), model.config.num_labels)
+    for places in by_length(rows):
+        logits = model(**tokenizer.pad([rows[i] for i in places], device)).logits
+        result[places] = logits.float().softmax(-1).cpu()
+    return result

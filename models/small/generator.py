@@ -1,0 +1,148 @@
+"""A fine-tuned language model that fulfils a step which writes: a text, or a list of texts such as sub-questions."""
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Future
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from hoptimizer.common.batching import CORES, Batcher
+from hoptimizer.models.engine.generator import Generator
+from hoptimizer.models.engine.loading import best_dtype
+from hoptimizer.models.engine.quiet import quiet_loading
+from hoptimizer.models.engine.request import Job
+from hoptimizer.models.small.base import SmallModel
+from hoptimizer.models.small.card import Card
+from hoptimizer.models.small.encoder import by_length, cant_load
+from hoptimizer.models.small.fields import parse, prompt
+
+# Texts that a sequence-to-sequence model writes at once.
+ROWS = 16
+
+
+def load_writer(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A causal or sequence-to-sequence language model in fp32, and its tokenizer.
+
+    Args:
+        name: folder or hub id.
+
+    Raises:
+        UserError: it can't be loaded, or is of neither kind.
+    """
+    with quiet_loading():
+        try:
+            config = AutoConfig.from_pretrained(name)
+            kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+            model = kind.from_pretrained(name, config=config, dtype=torch.float32)
+            return model.eval(), AutoTokenizer.from_pretrained(name)
+        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+            raise cant_load(name, "a language model", error) from error
+
+
+def prompt_tokens(tokenizer: PreTrainedTokenizerBase, text: str, max_tokens: int) -> list[int]:
+    """A prompt's token ids; of one that is too long the end stays, where the output's name is."""
+    return tokenizer(text)["input_ids"][-max_tokens:]
+
+
+class StepGenerator(SmallModel):
+    """A small model that writes an output field; calls that are under way at the same time share batches.
+
+    Args:
+        folder: weights as safetensors, config and tokenizer.
+        card: the folder's.
+        device: where to run; by default a GPU if there is one.
+
+    Raises:
+        UserError: the model can't be loaded.
+    """
+
+    def __init__(self, folder: Path, card: Card, device: str | None = None) -> None:
+        super().__init__(folder, card)
+        with quiet_loading():
+            try:
+                config = AutoConfig.from_pretrained(folder)
+            except (OSError, ValueError) as error:
+                raise cant_load(str(folder), "a language model", error) from error
+        self._writer: _Seq2Seq | _Causal = (
+            _Seq2Seq(folder, card, device) if config.is_encoder_decoder else _Causal(folder, card, device)
+        )
+
+    async def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        return self._named(await asyncio.wrap_future(self._submit(inputs)))
+
+    def predict(self, inputs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Write for many sets of input fields; in order."""
+        futures = [self._submit(one) for one in inputs]
+        return [self._named(future.result()) for future in futures]
+
+    def _submit(self, inputs: dict[str, Any]) -> "Future[str]":
+        return self._writer.submit(prompt(inputs, self.card.inputs, self.card.output))
+
+    def _named(self, text: str) -> dict[str, Any]:
+        return {self.card.output: parse(text, self.card.listed)}
+
+
+class _Causal:
+    """A causal model, in the engine that serves the ``local/`` models."""
+
+    def __init__(self, folder: Path, card: Card, device: str | None) -> None:
+        self._generator = Generator(str(folder), device)
+        self._card = card
+
+    def submit(self, text: str) -> "Future[str]":
+        tokens = prompt_tokens(self._generator.tokenizer, text, self._card.max_tokens)
+        completion = self._generator.submit(Job(tokens, self._card.max_new_tokens or 1))
+        written: Future[str] = Future()
+        completion.add_done_callback(
+            lambda done: (
+                written.set_exception(error) if (error := done.exception()) else written.set_result(done.result().text)
+            )
+        )
+        return written
+
+
+class _Seq2Seq:
+    """An encoder-decoder, by transformers' own generation."""
+
+    def __init__(self, folder: Path, card: Card, device: str | None) -> None:
+        on = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        model, self._tokenizer = load_writer(str(folder))
+        self._model = model.to(on, best_dtype(on))
+        self._card = card
+
+    def submit(self, text: str) -> "Future[str]":
+        return self._batcher.submit(text)
+
+    @cached_property
+    def _batcher(self) -> Batcher[str, str]:
+        return Batcher(self._write, limit=4 * ROWS, on=CORES)
+
+    @torch.inference_mode()
+    def _write(self, prompts: list[str]) -> list[str]:
+        rows = [{"input_ids": prompt_tokens(self._tokenizer, text, self._card.max_tokens)} for text in prompts]
+        texts = [""] * len(rows)
+        for places in by_length(rows, ROWS):
+            batch = self._tokenizer.pad([rows[i] for i in places], return_tensors="pt").to(self._model.device)
+            written = self._model.generate(
+                input_ids=batch["input_ids"],
+                attention_mask=batch["attention_mask"],
+                max_new_tokens=self._card.max_new_tokens,
+                do_sample=False,
+                num_beams=1,
+            )
+            decoded = self._tokenizer.batch_decode(written, skip_special_tokens=True)
+            for place, text in zip(places, decoded, strict=True):
+                texts[place] = text
+        return texts

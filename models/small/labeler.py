@@ -1,0 +1,163 @@
+"""EfficientRAG's two small models, as steps of its program (Zhuang et al., 2024, section 3.1)."""
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hoptimizer.common.batching import CORES, Batcher
+from hoptimizer.common.text import Span, joined, words
+from hoptimizer.models.engine.loading import best_dtype
+from hoptimizer.models.small.base import SmallModel
+from hoptimizer.models.small.card import Card, Label, Rank
+from hoptimizer.models.small.encoder import Aligned, Pair, PairTokenizer
+from hoptimizer.models.small.fields import pair
+from hoptimizer.models.small.tagger import Tagged, TokenTagger, load_tagger, tag_texts
+
+# The most pairs of a batch, whatever waits.
+_LIMIT = 512
+
+TERMINATE = "terminate"
+
+
+class _TokenModel(SmallModel):
+    """What both share: pairs of texts, tagged in batches of those that are under way at the same time."""
+
+    def __init__(self, folder: Path, card: Card, device: str | None = None) -> None:
+        super().__init__(folder, card)
+        on = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        model, tokenizer = load_tagger(str(folder), len(card.labels), trained=True, attention="sdpa")
+        self._model: TokenTagger = model.to(on, best_dtype(on))
+        self._tokenizer = PairTokenizer(tokenizer, card.max_tokens, card.shared_tokens)
+
+    async def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        return self._output(inputs, *await asyncio.wrap_future(self._batcher.submit(pair(inputs, self.card.inputs))))
+
+    def predict(self, inputs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Decide for many sets of input fields; in order."""
+        tagged = self._tag([pair(one, self.card.inputs) for one in inputs])
+        return [self._output(one, *result) for one, result in zip(inputs, tagged, strict=True)]
+
+    @cached_property
+    def _batcher(self) -> Batcher[Pair, tuple[Aligned, Tagged]]:
+        return Batcher(self._tag, limit=_LIMIT, on=CORES)
+
+    def _tag(self, pairs: Sequence[Pair]) -> list[tuple[Aligned, Tagged]]:
+        return tag_texts(self._model, self._tokenizer, pairs)
+
+    @abstractmethod
+    def _output(self, inputs: dict[str, Any], aligned: Aligned, tagged: Tagged) -> dict[str, Any]:
+        """The step's output, from what was tagged."""
+
+
+class Labeler(_TokenModel):
+    """The labeler & tagger: tags a passage for a query, and copies the words of a passage that is kept.
+
+    Args:
+        folder: weights as safetensors, config and tokenizer.
+        card: the folder's.
+        device: where to run; by default a GPU if there is one.
+
+    Raises:
+        UserError: the model can't be loaded.
+    """
+
+    def _output(self, inputs: dict[str, Any], aligned: Aligned, tagged: Tagged) -> dict[str, Any]:
+        card = self.card
+        reading = Reading(card.labels, card.threshold or 0.0, card.token_threshold, card.rank)
+        return reading(inputs, aligned, tagged)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a labeler's probabilities are read.
+
+    Attributes:
+        labels: the tags, in the order of the logits.
+        threshold: the least probability at which a passage is kept.
+        token_threshold: the least probability at which a word is copied.
+        rank: see :class:`~hoptimizer.models.small.card.Card`.
+    """
+
+    labels: tuple[Label, ...]
+    threshold: float
+    token_threshold: float
+    rank: tuple[Rank, Rank] | None = None
+
+    def __call__(self, inputs: dict[str, Any], aligned: Aligned, tagged: Tagged) -> dict[str, Any]:
+        """The step's output.
+
+        Args:
+            inputs: ``query``, ``passage``, the passage's ``rank`` in the search, from 1, and the ``round`` of the
+                search, from 0.
+            aligned: the tokens of query and passage.
+            tagged: the tokens' probabilities and the tags'.
+
+        Returns:
+            ``tag``, ``useful`` (phrases of the passage, in order) and ``probability``, that of its being kept.
+        """
+        kept = 1 - tagged.tags[self.labels.index(TERMINATE)]
+        if self.rank is not None:
+            kept = self.rank[min(inputs["round"], 1)](kept, inputs["rank"])
+        if kept < self.threshold:
+            return {"tag": TERMINATE, "useful": [], "probability": kept}
+        others = [place for place, label in enumerate(self.labels) if label != TERMINATE]
+        text = inputs["passage"]
+        spans = joined(text, chosen_words(text, 1, aligned, tagged, self.token_threshold))
+        return {
+            "tag": self.labels[max(others, key=tagged.tags.__getitem__)],
+            "useful": [text[start:end] for start, end in spans],
+            "probability": kept,
+        }
+
+
+class QueryFilter(_TokenModel):
+    """The filter: the words of a query and of what is known that are the next query, in their order.
+
+    Args:
+        folder: weights as safetensors, config and tokenizer.
+        card: the folder's.
+        device: where to run; by default a GPU if there is one.
+
+    Raises:
+        UserError: the model can't be loaded.
+    """
+
+    def _output(self, inputs: dict[str, Any], aligned: Aligned, tagged: Tagged) -> dict[str, Any]:
+        both = pair(inputs, self.card.inputs)
+        kept = [
+            text[start:end]
+            for side, text in enumerate(both)
+            if text
+            for start, end in chosen_words(text, side, aligned, tagged, self.card.token_threshold)
+        ]
+        return {self.card.output: " ".join(kept)}
+
+
+def chosen_words(text: str, side: int, aligned: Aligned, tagged: Tagged, threshold: float) -> list[Span]:
+    """The words of one of a pair's texts whose likeliest token reaches a threshold.
+
+    Where none does, the threshold is half of the most that one has: a passage that is kept says something.
+
+    Args:
+        text: the text.
+        side: which of the pair it is, 0 or 1.
+        aligned: the pair's tokens.
+        tagged: their probabilities.
+        threshold: the least probability of a token.
+    """
+    probability: dict[int, float] = {}  # of each character where a token starts
+    for place, value in zip(aligned.places, tagged.tokens, strict=True):
+        if place is not None and place[0] == side:
+            probability[place[1][0]] = value
+    best = [
+        (span, max((probability[i] for i in range(*span) if i in probability), default=0.0)) for span in words(text)
+    ]
+    most = max((value for _, value in best), default=0.0)
+    least = min(threshold, most / 2) if most < threshold else threshold
+    return [span for span, value in best if value >= least and value > 0]

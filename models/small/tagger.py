@@ -1,0 +1,131 @@
+"""Token classifiers on an encoder: which tokens count, and what becomes of the whole (EfficientRAG, section 3.3)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from hoptimizer.common.errors import UserError
+from hoptimizer.models.engine.quiet import quiet_loading
+from hoptimizer.models.small.encoder import Aligned, Pair, PairTokenizer, by_length, cant_load
+
+HEADS = "heads.safetensors"
+
+# Pairs in one forward pass; a small encoder's activations then stay in a processor's cache.
+_ROWS = 16
+
+
+class TokenTagger(nn.Module):
+    """An encoder with two linear heads: one on every token, useless or useful; one on the tokens' mean, the tag.
+
+    Args:
+        encoder: gives each token a hidden state.
+        tags: how many tags there are; 0 for a model that labels tokens alone.
+    """
+
+    def __init__(self, encoder: PreTrainedModel, tags: int) -> None:
+        super().__init__()
+        self.encoder = encoder
+        size = encoder.config.hidden_size
+        self.token_head = nn.Linear(size, 2)
+        self.tag_head = nn.Linear(size, tags) if tags else None
+
+    def forward(self, **inputs: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Logits of the tokens, [rows, tokens, 2], and of the tags, [rows, tags]."""
+        hidden = self.encoder(**inputs)[0]
+        if self.tag_head is None:
+            return self.token_head(hidden), None
+        mask = inputs["attention_mask"].unsqueeze(-1).to(hidden.dtype)
+        return self.token_head(hidden), self.tag_head((hidden * mask).sum(1) / mask.sum(1))
+
+    def save_pretrained(self, folder: Path) -> None:
+        """Write the encoder as transformers does, and the heads beside it."""
+        self.encoder.save_pretrained(folder)
+        heads = {name: weight for name, weight in self.state_dict().items() if not name.startswith("encoder.")}
+        save_file({name: weight.contiguous().cpu() for name, weight in heads.items()}, folder / HEADS)
+
+
+def load_tagger(name: str, tags: int, trained: bool, attention: str) -> tuple[TokenTagger, PreTrainedTokenizerBase]:
+    """A token tagger in fp32, and its tokenizer.
+
+    Args:
+        name: folder or hub id of an encoder, or the folder of a trained tagger, whose heads are taken where they fit.
+        tags: see :class:`TokenTagger`.
+        trained: whether the heads must be there; else they start at random, by torch's seed.
+        attention: transformers' name of the attention: ``eager`` trains twice as fast on a CPU, ``sdpa`` infers faster.
+
+    Raises:
+        UserError: it can't be loaded, is no encoder, or its tokenizer is another model's.
+    """
+    options: dict[str, Any] = {"dtype": torch.float32, "attn_implementation": attention}
+    with quiet_loading():
+        try:
+            config = AutoConfig.from_pretrained(name)
+            encoder = AutoModel.from_pretrained(name, config=config, **options)
+            tokenizer = AutoTokenizer.from_pretrained(name)
+        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+            raise cant_load(name, "an encoder", error) from error
+    if len(tokenizer) > config.vocab_size:
+        raise UserError(
+            f"{name}: its tokenizer knows {len(tokenizer)} tokens and its model {config.vocab_size}; they belong to "
+            "different checkpoints: copy both from the same one"
+        )
+    if not tokenizer.is_fast:
+        raise UserError(f"{name}: its tokenizer does not tell where tokens stand; take one that has a fast tokenizer")
+    model = TokenTagger(encoder, tags)
+    _load_heads(model, name, trained)
+    return model.eval(), tokenizer
+
+
+def _load_heads(model: TokenTagger, name: str, trained: bool) -> None:
+    file = Path(name) / HEADS
+    expected = {key: weight.shape for key, weight in model.state_dict().items() if not key.startswith("encoder.")}
+    try:
+        heads = load_file(file) if file.exists() else {}
+    except SafetensorError as error:
+        raise UserError(f"{file}: is broken ({error}); copy the whole folder that the training wrote") from error
+    if {key: weight.shape for key, weight in heads.items()} == expected:
+        model.load_state_dict(heads, strict=False)
+    elif trained:
+        raise UserError(f"{name}: {HEADS} lacks the heads that its card promises; copy the whole folder again")
+
+
+@dataclass(frozen=True)
+class Tagged:
+    """What a tagger says of one pair of texts.
+
+    Attributes:
+        tags: the probability of each tag; empty where it has none.
+        tokens: the probability of each token to count.
+    """
+
+    tags: list[float]
+    tokens: list[float]
+
+
+@torch.inference_mode()
+def tag(model: TokenTagger, tokenizer: PairTokenizer, pairs: Sequence[Aligned]) -> list[Tagged]:
+    """Run tokenized pairs through a tagger, those of like length together; in order."""
+    device = next(model.parameters()).device
+    rows = [pair.row for pair in pairs]
+    results: dict[int, Tagged] = {}
+    for places in by_length(rows, _ROWS):
+        token_logits, tag_logits = model(**tokenizer.pad([rows[i] for i in places], device))
+        tokens = token_logits.float().softmax(-1)[..., 1].cpu()
+        tags = [] if tag_logits is None else tag_logits.float().softmax(-1).tolist()
+        for row, place in enumerate(places):
+            length = len(rows[place]["input_ids"])
+            results[place] = Tagged(tags[row] if tags else [], tokens[row, :length].tolist())
+    return [results[i] for i in range(len(pairs))]
+
+
+def tag_texts(model: TokenTagger, tokenizer: PairTokenizer, pairs: Sequence[Pair]) -> list[tuple[Aligned, Tagged]]:
+    """Tokenize pairs of texts and run them through a tagger; in order."""
+    aligned = tokenizer.aligned(pairs)
+    return list(zip(aligned, tag(model, tokenizer, aligned), strict=True))

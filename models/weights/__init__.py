@@ -1,0 +1,1 @@
+"""The weights store: pinned models, where they come from, and their conversion."""

@@ -1,0 +1,208 @@
+"""The weights store: pinned models under the user's cache folder, verified and in a form that transformers loads."""
+
+import errno
+import hashlib
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from filelock import FileLock
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from hoptimizer.common.errors import UserError, closest
+from hoptimizer.common.paths import home
+from hoptimizer.models.weights import catalog as pinned
+from hoptimizer.models.weights.catalog import Weights
+from hoptimizer.models.weights.sources import SourceError
+
+# Written last into a model's folder: a folder without it is no installed model.
+MANIFEST = "weights.json"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One row of ``hop models list``.
+
+    Attributes:
+        name: the model's name in the store.
+        licence: SPDX identifier of the weights' licence.
+        about: what it is, in a line.
+        size: bytes to download.
+        sources: where it is fetched from, in the order of trying.
+        folder: where it is installed; ``None`` where it is not.
+    """
+
+    name: str
+    licence: str
+    about: str
+    size: int
+    sources: tuple[str, ...]
+    folder: Path | None
+
+
+def table() -> list[Entry]:
+    """Every model the store knows, installed or not."""
+    return [
+        Entry(w.name, w.licence, w.about, w.size, tuple(source.label for source in w.sources), _installed(w))
+        for w in pinned.WEIGHTS.values()
+    ]
+
+
+def installed() -> dict[str, Path]:
+    """The folders of the models that are in the store, by name."""
+    return {entry.name: entry.folder for entry in table() if entry.folder is not None}
+
+
+def resolve(name: str) -> str:
+    """What to hand to ``from_pretrained`` for a model that a user named.
+
+    A name of the store gives its folder (pulling it where needed), an existing folder stays itself, anything else is
+    taken for an id of the Hugging Face hub.
+
+    Raises:
+        UserError: the name is a misspelt one of the store, or a model of the store can't be pulled.
+    """
+    if Path(name).is_dir():
+        return name
+    if pinned.known(name) is not None:
+        return str(pull(name))
+    if "/" not in name and (near := _nearest(name)):
+        raise UserError(f"unknown model {name!r}: did you mean {near!r}? (`hop models list` shows the store's names)")
+    return name
+
+
+def pull(name: str) -> Path:
+    """Make a model of the store available and return its folder, as transformers' ``from_pretrained`` takes it.
+
+    Does nothing where it is installed already. Several processes may ask at once: one downloads, the others wait.
+
+    Raises:
+        UserError: no such name, no source within reach, a wrong checksum, or too little disk space.
+    """
+    entry = pinned.known(name)
+    if entry is None:
+        near = _nearest(name)
+        hint = f"did you mean {near!r}?" if near else f"the store has {', '.join(sorted(pinned.WEIGHTS))}"
+        raise UserError(f"unknown model {name!r} in the weights store: {hint}")
+    if folder := _installed(entry):
+        return folder
+    root = _root()
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with FileLock(root / f".{entry.name}.lock"):
+            return _installed(entry) or _install(entry)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise _no_space(entry, root) from error
+        if isinstance(error, PermissionError):
+            raise UserError(f"{root} can't be written: set HOPTIMIZER_HOME to a folder of yours") from error
+        raise
+
+
+def _root() -> Path:
+    return home() / "models"
+
+
+def _nearest(name: str) -> str | None:
+    names = [known for w in pinned.WEIGHTS.values() for known in (w.name, *w.aliases)]
+    return closest(name, names, score=75)
+
+
+def _installed(entry: Weights) -> Path | None:
+    folder = _root() / entry.name
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if manifest["pinned"] != dict(entry.files):
+        return None
+    # Sizes only: hashing hundreds of megabytes at every start would cost more than it finds.
+    complete = all(
+        (folder / file).is_file() and (folder / file).stat().st_size == size for file, size in manifest["sizes"].items()
+    )
+    return folder if complete else None
+
+
+def _no_space(entry: Weights, root: Path) -> UserError:
+    free = shutil.disk_usage(root).free
+    return UserError(
+        f"not enough disk space for {entry.name} in {root}: {entry.disk / 1e6:.0f} MB are needed, {free / 1e6:.0f} MB "
+        "are free; free some, or set HOPTIMIZER_HOME to a folder on another disk"
+    )
+
+
+def _install(entry: Weights) -> Path:
+    root = _root()
+    if shutil.disk_usage(root).free < entry.disk:
+        raise _no_space(entry, root)
+    with tempfile.TemporaryDirectory(dir=root, prefix=f".{entry.name}-") as staging:
+        source, fetched = _fetch(entry, Path(staging))
+        ready = fetched
+        if entry.gguf is not None:
+            from hoptimizer.models.weights.gguf import convert
+
+            ready = Path(staging) / "converted"
+            with _bar(f"Converting {entry.name}", total=None):
+                convert(fetched, entry.gguf, ready)
+        _write_manifest(entry, ready, source)
+        target = root / entry.name
+        if target.exists():  # an older pin, or a damaged copy: replace() does not replace a folder that has files
+            target.replace(Path(staging) / "old")
+        ready.replace(target)
+    return target
+
+
+def _fetch(entry: Weights, staging: Path) -> tuple[str, Path]:
+    """Fetch the files from the first source that has them right; its label, and the folder they are in."""
+    tried = []
+    for number, source in enumerate(entry.sources):
+        folder = staging / f"source{number}"
+        folder.mkdir()
+        try:
+            with _bar(f"Pulling {entry.name} from {source.label}", total=entry.size) as progress:
+                task = progress.task_ids[0]
+                source.fetch(list(entry.files), folder, partial(progress.advance, task))
+            _verify(entry, folder)
+        except SourceError as error:
+            tried.append(f"{source.label} ({error})")
+            shutil.rmtree(folder)
+            continue
+        return source.label, folder
+    raise UserError(
+        f"{entry.name} could not be pulled: tried {'; '.join(tried)}; check the network, the proxy and pip's index, or "
+        "give a folder with the model instead of its name"
+    )
+
+
+def _verify(entry: Weights, folder: Path) -> None:
+    for file, expected in entry.files.items():
+        with (folder / file).open("rb") as content:
+            actual = hashlib.file_digest(content, "sha256").hexdigest()
+        if actual != expected:
+            raise SourceError(
+                f"wrong checksum of {file}: expected SHA-256 {expected}, got {actual}: a broken download or a changed "
+                "file; pull again, and if it stays so do not use that source"
+            )
+
+
+def _write_manifest(entry: Weights, folder: Path, source: str) -> None:
+    sizes = {str(p.relative_to(folder)): p.stat().st_size for p in sorted(folder.rglob("*")) if p.is_file()}
+    manifest = {"name": entry.name, "licence": entry.licence, "source": source, "pinned": dict(entry.files)}
+    text = json.dumps({**manifest, "sizes": sizes}, indent=2)
+    (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
+
+
+@contextmanager
+def _bar(title: str, total: int | None) -> Iterator[Progress]:
+    console = Console(file=sys.stderr)  # the stream of now: the conversion silences sys.stderr
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        progress.add_task(title, total=total)
+        yield progress

@@ -1,0 +1,86 @@
+"""Training examples whose fields fill every step's demonstration, from a data set's annotations."""
+
+import random
+from collections.abc import Sequence
+
+import dspy
+import sentencex
+
+from hoptimizer.eval.datasets.dataset import Question
+from hoptimizer.retrieval import Corpus, Passage, Retriever
+
+# How many results of a search are looked through for distractors.
+_DEPTH = 20
+
+
+def annotate(
+    questions: Sequence[Question], corpus: Corpus, retriever: Retriever | None, *, distractors: int, seed: int
+) -> list[dspy.Example]:
+    """Make DSPy training examples that carry a value for each field of the programs' signatures.
+
+    DSPy's optimizers take a demonstration's fields from its example by name. An annotated question knows them all:
+    its supporting passages, mixed with ``distractors`` (IRCoT, section 4.2: M of 1 to 3 among a demonstration's
+    paragraphs), its rationale as ``chain``, and one sentence of it as ``thought`` after the ``thoughts`` before it;
+    one ``passage`` that is ``relevant`` or not, its hops as ``subquestions``, and these with their answers as
+    ``findings`` (RA-ISF). What a model knows is no annotation:
+    :class:`~hoptimizer.optimizers.tuning.distill.Distill` asks it.
+
+    Args:
+        questions: from the train split.
+        corpus: holds their supporting passages.
+        retriever: finds the distractors, so that they look like what a program meets; ``None`` for programs that
+            do not retrieve, whose demonstrations have no context.
+        distractors: passages that do not support the answer, a question.
+        seed: decides on order, on which sentence of a rationale is the ``thought``, and on which passage is judged.
+    """
+    found: list[list[Passage]] = [[] for _ in questions]
+    if retriever is not None:
+        found = retriever.search([question.question for question in questions], _DEPTH)
+    rng, judging = random.Random(seed), random.Random(seed)
+    examples = []
+    for question, results in zip(questions, found, strict=True):
+        example = _example(question, corpus, results, distractors, rng)
+        example = _judged(example, question, corpus, results, judging)
+        examples.append(_decomposed(example, question))
+    return examples
+
+
+def _example(
+    question: Question, corpus: Corpus, found: list[Passage], distractors: int, rng: random.Random
+) -> dspy.Example:
+    example = question.to_dspy()
+    gold = [corpus[id] for id in question.passages]
+    shown = gold + _others(question, found)[:distractors]
+    rng.shuffle(shown)
+    if gold and found:
+        example = example.copy(context=[str(passage) for passage in shown])
+    if question.rationale:
+        sentences = [sentence.strip() for sentence in sentencex.segment("en", question.rationale)]
+        step = rng.randrange(len(sentences))
+        example = example.copy(chain=question.rationale, thoughts=" ".join(sentences[:step]), thought=sentences[step])
+    return example.with_inputs("question")
+
+
+def _judged(
+    example: dspy.Example, question: Question, corpus: Corpus, found: list[Passage], rng: random.Random
+) -> dspy.Example:
+    """The example with a passage to judge: as often one that supports the answer as the first found that does not."""
+    others = _others(question, found)
+    if not question.passages or not others:
+        return example
+    relevant = rng.random() < 0.5
+    passage = corpus[rng.choice(question.passages)] if relevant else others[0]
+    return example.copy(passage=str(passage), relevant="yes" if relevant else "no")
+
+
+def _decomposed(example: dspy.Example, question: Question) -> dspy.Example:
+    """The example with its sub-questions, where there are several."""
+    if len(question.hops) < 2:
+        return example
+    findings = [f"{hop.question} {hop.answer}" for hop in question.hops]
+    return example.copy(subquestions=[hop.question for hop in question.hops], findings=findings)
+
+
+def _others(question: Question, found: list[Passage]) -> list[Passage]:
+    """The passages found that do not support the answer."""
+    return [passage for passage in found if passage.id not in question.passages]

@@ -1,0 +1,177 @@
+"""What EfficientRAG's models learn from: for each hop its query, its passage and the words of it that count.
+
+Labels come from a data set's annotations or from a teacher (:mod:`hoptimizer.optimizers.labels.synthesis`), in one
+format.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from hoptimizer.common.files import write_whole
+from hoptimizer.common.text import Span, find, folded, words
+from hoptimizer.eval.datasets.question import Question, Record, Text
+from hoptimizer.eval.datasets.rows import read_rows, require
+from hoptimizer.retrieval import Corpus, Passage
+
+Tag = Literal["continue", "finish"]
+
+
+class HopLabel(Record):
+    """One hop of a question.
+
+    Attributes:
+        query: what finds its passage: the question, or the next query after an earlier hop.
+        passage: id of the passage.
+        text: the passage as the models read it.
+        useful: words of the text that are looked for, each phrase in order.
+        tag: ``continue`` where a further query is made with these words, else ``finish``.
+        after: the hop, from 0, whose useful words the query was made with; ``None`` for what the question finds.
+        asked: the hop as a question of its own, where known.
+    """
+
+    query: Text
+    passage: Text
+    text: Text
+    useful: list[Text]
+    tag: Tag
+    after: int | None = Field(default=None, ge=0)
+    asked: Text | None = None
+
+    @property
+    def spans(self) -> list[Span]:
+        """Where the useful words stand in the text, wherever it has them."""
+        return sorted({span for phrase in self.useful for span in find(self.text, phrase)})
+
+
+class Labels(Record):
+    """A question with its hops.
+
+    Attributes:
+        id: the question's.
+        question: the question.
+        hops: in an order in which each stands after the one that its query was made with; empty where it could not be
+            labelled.
+        failure: why it could not.
+    """
+
+    id: Text
+    question: Text
+    hops: list[HopLabel] = Field(default_factory=list)
+    failure: Text | None = None
+
+
+def read_labels(file: Path) -> list[Labels]:
+    """The labels of a file of JSON lines.
+
+    Raises:
+        UserError: it can't be read, or a row of it is no labelled question.
+    """
+    return [require(Labels, row) for row in read_rows(file)]
+
+
+def write_labels(labels: Iterable[Labels], file: Path) -> None:
+    """Write labelled questions as JSON lines, in one step."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(file, "".join(one.model_dump_json() + "\n" for one in labels))
+
+
+def annotated(question: Question, corpus: Corpus) -> Labels:
+    """A question's labels by its annotations.
+
+    With hops, a hop's answer is what counts in its passage, and a hop whose question names an earlier one's answer
+    comes after that. Without, the supporting passages' titles link them: a passage that names another one's title
+    leads to it.
+    """
+    hops = list(_by_hops(question, corpus)) or list(_by_titles(question, corpus))
+    failure = None if hops else "neither hops nor supporting passages"
+    return Labels(id=question.id, question=question.question, hops=hops, failure=failure)
+
+
+def _by_hops(question: Question, corpus: Corpus) -> Iterator[HopLabel]:
+    passages = [hop.passage for hop in question.hops if hop.passage]
+    if len(passages) < len(question.hops):
+        return
+    queries: list[str] = []
+    sources = [
+        next((i for i in reversed(range(number)) if find(hop.question, question.hops[i].answer)), None)
+        for number, hop in enumerate(question.hops)
+    ]
+    for number, (hop, after) in enumerate(zip(question.hops, sources, strict=True)):
+        query = question.question
+        if after is not None:
+            open = " ".join(question.hops[i].question for i in _from(number, sources))
+            query = next_query(queries[after], question.hops[after].answer, open)
+        queries.append(query)
+        text = str(corpus[passages[number]])
+        useful = [hop.answer] if find(text, hop.answer) else []
+        yield HopLabel(
+            query=query,
+            passage=passages[number],
+            text=text,
+            useful=useful,
+            tag="continue" if number in sources else "finish",
+            after=after,
+            asked=hop.question,
+        )
+
+
+def _by_titles(question: Question, corpus: Corpus) -> Iterator[HopLabel]:
+    passages = [corpus[id] for id in question.passages]
+    asked = set(folded(question.question).split())
+
+    def named(passage: Passage) -> bool:
+        return bool(find(question.question, bare_title(passage)))
+
+    # First what the question names, then what it shares the most words with.
+    passages.sort(key=lambda p: (not named(p), -len(asked & set(folded(str(p)).split()))))
+    sources: list[int | None] = []
+    for number, passage in enumerate(passages):
+        leading = [i for i in range(number) if find(str(passages[i]), bare_title(passage))]
+        sources.append(None if named(passage) or not leading else leading[0])
+    queries: list[str] = []
+    for number, (passage, source) in enumerate(zip(passages, sources, strict=True)):
+        text, title = str(passage), bare_title(passage)
+        found = [bare_title(passages[i]) for i, before in enumerate(sources) if before == number]
+        useful = found or [answer for answer in question.answers[:1] if find(text, answer)]
+        query = question.question
+        if source is not None:
+            query = next_query(queries[source], title, " ".join(str(passages[i]) for i in _from(number, sources)))
+        queries.append(query)
+        tag: Tag = "continue" if found else "finish"
+        yield HopLabel(query=query, passage=passage.id, text=text, useful=useful, tag=tag, after=source)
+
+
+def _from(hop: int, sources: list[int | None]) -> list[int]:
+    """A hop and all that depends on it."""
+    reached = [hop]
+    for number in range(hop + 1, len(sources)):
+        if sources[number] in reached:
+            reached.append(number)
+    return reached
+
+
+def next_query(query: str, known: str, open: str) -> str:
+    """The words of a query that are still open, and what is known (section 3.2, next-hop question filtering).
+
+    Args:
+        query: of the hop before.
+        known: the words found by it.
+        open: the questions of the hops that are still to come, or their passages where they have none; words that
+            it lacks are dropped.
+    """
+    return " ".join([*(query[start:end] for start, end in kept_words(query, known, open)), known])
+
+
+def kept_words(query: str, known: str, following: str) -> list[Span]:
+    """Where the words of a query stand that a following text has, too, and what is known has not."""
+    wanted = set(folded(following).split()) - set(folded(known).split())
+    return [(start, end) for start, end in words(query) if folded(query[start:end]) in wanted]
+
+
+def bare_title(passage: Passage) -> str:
+    """A passage's title without the brackets that tell namesakes apart."""
+    return re.sub(r" \([^()]*\)$", "", passage.title)

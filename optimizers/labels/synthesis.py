@@ -1,0 +1,180 @@
+"""Training data of EfficientRAG from a teacher (Zhuang et al., 2024, section 3.2).
+
+Four steps: split the question by its passages and say which parts wait for which, label the words of each passage,
+write the next query, and mine a hard negative (the retriever does, see
+:mod:`hoptimizer.optimizers.labels.tagger_examples`). What the teacher says is checked: words
+must be the text's, in its order; the parts must not wait for each other in a circle; an answer must be in its passage.
+A question of which something fails is skipped, and counted by why.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import Any
+
+import dspy
+from dspy.utils.exceptions import AdapterParseError, DSPyError
+
+from hoptimizer.common.text import find, folded
+from hoptimizer.eval.datasets.question import Question
+from hoptimizer.optimizers.labels.hop_labels import HopLabel, Labels
+from hoptimizer.optimizers.labels.labelling import failure
+from hoptimizer.optimizers.optimizer import Job
+from hoptimizer.retrieval import Passage
+from hoptimizer.signatures import FindDependencies, LabelWords, NextQuery, SplitByPassages
+
+
+class UnusableError(Exception):
+    """The teacher said something that can't be learned from; the message says what, without the text."""
+
+
+def synthesize(questions: Sequence[Question], job: Job, file: Path, stage: str) -> list[Labels]:
+    """Have a teacher label questions; each is in the file as soon as it is done.
+
+    A compile that was killed labels them again, and finds the calls that were made in the run's own cache.
+
+    Args:
+        questions: with supporting passages.
+        job: has the teacher, the corpus, and how many questions are under way at once.
+        file: JSON lines.
+        stage: what progress is told under.
+
+    Raises:
+        UserError: the teacher can't be asked; what is labelled so far stays.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    done: dict[str, Labels] = {}
+    teacher = Teacher(job.teacher_lm)
+
+    async def run() -> None:
+        slots = asyncio.Semaphore(job.workers)
+        with file.open("w", encoding="utf-8") as rows:
+
+            async def label(question: Question) -> None:
+                async with slots:
+                    passages = [job.corpus[id] for id in question.passages]
+                    try:
+                        result = await teacher.label(question, passages)
+                    except DSPyError as error:
+                        raise failure(error, file) from error
+                    except UnusableError as error:
+                        result = Labels(id=question.id, question=question.question, failure=str(error))
+                rows.write(result.model_dump_json() + "\n")
+                rows.flush()
+                done[question.id] = result
+                job.report(stage, len(done), len(questions), "")
+
+            async with asyncio.TaskGroup() as group:
+                for question in questions:
+                    group.create_task(label(question))
+
+    try:
+        asyncio.run(run())
+    except BaseExceptionGroup as group:  # the end of a budget is no Exception
+        raise group.exceptions[0] from None
+    return [done[question.id] for question in questions]
+
+
+class Teacher:
+    """A language model that labels questions by their supporting passages.
+
+    Args:
+        lm: the language model.
+    """
+
+    def __init__(self, lm: dspy.LM | None) -> None:
+        self._lm = lm
+
+    async def label(self, question: Question, passages: Sequence[Passage]) -> Labels:
+        """A question's labels.
+
+        Raises:
+            UnusableError: the teacher's output failed a check.
+            DSPyError: the teacher can't be asked.
+        """
+        asked, answers = await self._split(question, passages)
+        after = await asyncio.gather(*(self._after(asked, number) for number in range(len(asked))))
+        order = _in_order(after)
+        useful = await asyncio.gather(
+            *(self._words(str(p), q, a) for p, q, a in zip(passages, asked, answers, strict=True))
+        )
+        queries: dict[int, str] = {}
+        sources = {number: max(after[number], key=order.index) if after[number] else None for number in order}
+        hops = []
+        for number in order:
+            source = sources[number]
+            queries[number] = question.question
+            if source is not None:
+                queries[number] = await self._next(queries[source], " ".join(useful[source]))
+            hop = HopLabel(
+                query=queries[number],
+                passage=passages[number].id,
+                text=str(passages[number]),
+                useful=useful[number],
+                tag="continue" if number in sources.values() else "finish",
+                after=None if source is None else order.index(source),
+                asked=asked[number],
+            )
+            hops.append(hop)
+        return Labels(id=question.id, question=question.question, hops=hops)
+
+    async def _split(self, question: Question, passages: Sequence[Passage]) -> tuple[list[str], list[str]]:
+        texts = [str(passage) for passage in passages]
+        said = await self._ask(SplitByPassages, passages=texts, question=question.question, answer=question.answers[0])
+        asked, answers = said.subquestions, said.answers
+        if len(asked) != len(texts) or len(answers) != len(texts) or not all(map(str.strip, [*asked, *answers])):
+            raise UnusableError("not one sub-question and answer for each passage")
+        if not all(find(text, answer) for text, answer in zip(texts, answers, strict=True)):
+            raise UnusableError("an answer that its passage does not hold")
+        return asked, answers
+
+    async def _after(self, asked: list[str], number: int) -> list[int]:
+        numbered = [f"{place}. {text}" for place, text in enumerate(asked, 1)]
+        said = (await self._ask(FindDependencies, subquestions=numbered, subquestion=numbered[number])).after
+        after = [place - 1 for place in said]
+        if any(not 0 <= place < len(asked) for place in after):
+            raise UnusableError("a sub-question that waits for one that is not there")
+        return after
+
+    async def _words(self, passage: str, question: str, answer: str) -> list[str]:
+        useful = (await self._ask(LabelWords, passage=passage, question=question, answer=answer)).useful
+        if not useful or not in_order(passage, useful):
+            raise UnusableError("words that are not the passage's, or not in its order")
+        return useful
+
+    async def _next(self, query: str, known: str) -> str:
+        following = (await self._ask(NextQuery, query=query, known=known)).next_query
+        if not following.strip() or not in_order(f"{query} {known}", following.split()):
+            raise UnusableError("a next query with words that neither the query nor what is known has, or out of order")
+        return following
+
+    async def _ask(self, signature: type[dspy.Signature], **inputs: Any) -> dspy.Prediction:  # noqa: ANN401 - its fields
+        try:
+            said = await dspy.Predict(signature).acall(lm=self._lm, **inputs)
+        except AdapterParseError as error:
+            raise UnusableError("an output that could not be parsed") from error
+        if any(said.get(field) is None for field in signature.output_fields):
+            raise UnusableError("an output that lacks a field")
+        return said
+
+
+def in_order(text: str, phrases: Sequence[str]) -> bool:
+    """Whether a text has some phrases, each whole and one after the other."""
+    at = 0
+    for phrase in phrases:
+        if not folded(phrase):
+            continue
+        following = [end for start, end in find(text[at:], phrase)][:1]
+        if not following:
+            return False
+        at += following[0]
+    return True
+
+
+def _in_order(after: Sequence[Sequence[int]]) -> list[int]:
+    """The parts, each after those that it waits for."""
+    try:
+        return list(TopologicalSorter(dict(enumerate(after))).static_order())
+    except CycleError as error:
+        raise UnusableError("sub-questions that wait for each other in a circle") from error

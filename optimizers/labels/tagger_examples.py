@@ -1,0 +1,147 @@
+"""Training examples of EfficientRAG's labeler and filter, with mined negatives and refilled questions."""
+
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+
+from hoptimizer.common.text import Span, find, folded, words
+from hoptimizer.models.small.labeler import TERMINATE
+from hoptimizer.optimizers.labels.examples import Example, Task
+from hoptimizer.optimizers.labels.hop_labels import HopLabel, Labels, bare_title, kept_words
+from hoptimizer.retrieval import Corpus, Passage, Retriever
+
+CONTINUE, FINISH = "continue", "finish"
+
+
+def labeler_task(finish: bool) -> Task:
+    """What the labeler reads and chooses from."""
+    labels = (TERMINATE, CONTINUE, FINISH) if finish else (TERMINATE, CONTINUE)
+    return Task("labeler", ("query", "passage"), "tag", labels)
+
+
+FILTER_TASK = Task("filter", ("query", "known"), "next_query")
+
+
+def labeler_examples(labels: Sequence[Labels], retriever: Retriever, negatives: int, finish: bool) -> list[Example]:
+    """Which passages a query keeps, with the words that count, and which it doesn't.
+
+    Passages of later hops say nothing about an earlier query, which may find them all the same: they are left out
+    there.
+
+    Args:
+        labels: of the questions.
+        retriever: finds the hard negatives, the most similar passages that belong to no hop (section 3.2).
+        negatives: of each query.
+        finish: whether a last hop has a tag of its own.
+    """
+    positive = [
+        Example(
+            {"query": hop.query, "passage": hop.text},
+            hop.tag if finish else CONTINUE,
+            copied=tuple((1, span) for span in hop.spans),
+        )
+        for one in labels
+        for hop in one.hops
+    ]
+    asked = [(query, one) for one in labels for query in dict.fromkeys(hop.query for hop in one.hops)]
+    found = retriever.search([query for query, _ in asked], 2 * negatives + 2) if negatives else [[] for _ in asked]
+    negative = [
+        Example({"query": query, "passage": str(passage)}, TERMINATE)
+        for (query, one), passages in zip(asked, found, strict=True)
+        for passage in _strangers(one, passages)[:negatives]
+    ]
+    return positive + negative
+
+
+def _strangers(one: Labels, passages: Sequence[Passage]) -> list[Passage]:
+    gold = {hop.passage for hop in one.hops}
+    return [passage for passage in passages if passage.id not in gold]
+
+
+def filter_examples(labels: Sequence[Labels]) -> list[Example]:
+    """Which words of a query and of what is known make the next query."""
+    examples = []
+    for one in labels:
+        for hop in one.hops:
+            if hop.after is None:
+                continue
+            query = one.hops[hop.after].query
+            for known in one.hops[hop.after].useful:
+                if find(hop.query, known):
+                    kept = _kept(query, known, hop.query)
+                    examples.append(Example({"query": query, "known": known}, hop.query, copied=kept))
+    return examples
+
+
+def _kept(query: str, known: str, following: str) -> tuple[tuple[int, Span], ...]:
+    return (*((0, span) for span in kept_words(query, known, following)), *((1, span) for span in words(known)))
+
+
+def refilled(labels: Sequence[Labels], corpus: Corpus, copies: int, seed: int) -> list[Labels]:
+    """Copies of questions that ask the same of other passages.
+
+    Two hops ask the same where their questions differ by the title of their passage alone ("Who directed …?"). A copy
+    has each hop that the question finds replaced by another one of those, in the question as in the labels; and each
+    later hop, whose query names what it looks for, in the same way.
+
+    Args:
+        labels: of the questions.
+        corpus: has the titles.
+        copies: of each question.
+        seed: decides on what is filled in.
+    """
+    rng = random.Random(seed)
+    alike: dict[str, list[HopLabel]] = defaultdict(list)
+    for one in labels:
+        for hop in one.hops:
+            if template := _template(hop, corpus):
+                alike[template].append(hop)
+    copied = (_refill(one, alike, corpus, f"{one.id}-{number}", rng) for one in labels for number in range(copies))
+    return [one for one in copied if one]
+
+
+def _template(hop: HopLabel, corpus: Corpus) -> str | None:
+    """A hop's question with a gap for its passage's title; ``None`` where it does not name it, or finds nothing."""
+    if not hop.asked or not hop.useful:
+        return None
+    filled = _replaced(hop.asked, corpus[hop.passage], "\x00")
+    return None if filled is None else " ".join(folded(part) for part in filled.split("\x00"))
+
+
+def _replaced(text: str, passage: Passage, by: str) -> str | None:
+    """A text with another name in the place of a passage's title; ``None`` where it doesn't name it."""
+    for title in dict.fromkeys((passage.title, bare_title(passage))):
+        if spans := find(text, title):
+            start, end = spans[0]
+            # A title's brackets are no words: they go with it.
+            closing = title.endswith(")") and text[end : end + 1] == ")"
+            return text[:start] + by + text[end + closing :]
+    return None
+
+
+def _refill(
+    one: Labels, alike: dict[str, list[HopLabel]], corpus: Corpus, id: str, rng: random.Random
+) -> Labels | None:
+    """One copy; ``None`` where nothing of the question can be replaced."""
+    question = one.question
+    taken: list[tuple[HopLabel, HopLabel, str]] = []  # the hop, whose passage it gets, and its query
+    for hop in one.hops:
+        others = [other for other in alike.get(_template(hop, corpus) or "", ()) if other.passage != hop.passage]
+        if not others:
+            continue
+        other = rng.choice(others)
+        instead = corpus[other.passage]
+        name = instead.title if rng.random() < 0.5 else bare_title(instead)
+        filled = _replaced(question if hop.after is None else hop.query, corpus[hop.passage], name)
+        if filled is None:
+            continue
+        if hop.after is None:
+            question = filled
+        taken.append((hop, other, filled))
+    if not taken:
+        return None
+    hops = [
+        other.model_copy(update={"query": question if hop.after is None else filled, "tag": hop.tag, "after": None})
+        for hop, other, filled in taken
+    ]
+    return Labels(id=id, question=question, hops=hops)

@@ -1,0 +1,1 @@
+"""Searches over prompts, by DSPy's optimizers."""

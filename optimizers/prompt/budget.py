@@ -1,0 +1,69 @@
+"""What a compile may spend."""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from hoptimizer.common.errors import UserError
+from hoptimizer.models.usage import Spent
+
+_EXPECTED = "optimizer.budget: expected lm_calls, minutes or usd, e.g. optimizer.budget.lm_calls=2000"
+
+
+class Budget(BaseModel):
+    """Where a compile ends, with the best program so far; whichever comes first.
+
+    Attributes:
+        lm_calls: different language model calls, those of proposals and judges included.
+        minutes: wall time, over all processes of a compile that was killed and taken up again.
+        usd: the price of the calls.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    lm_calls: int | None = Field(default=None, ge=1)
+    minutes: float | None = Field(default=None, gt=0)
+    usd: float | None = Field(default=None, gt=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_mapping(cls, value: Any) -> Any:  # noqa: ANN401 - whatever the config holds
+        if not isinstance(value, dict | Budget):
+            raise UserError(f"{_EXPECTED}; got {value!r}")
+        return value
+
+    @model_validator(mode="after")
+    def _some(self) -> "Budget":
+        if self.lm_calls is None and self.minutes is None and self.usd is None:
+            raise UserError(_EXPECTED)
+        return self
+
+    def ends(self, spent: Spent) -> bool:
+        """Whether nothing more may be spent."""
+        return any(used >= limit for _, used, limit in self._limits(spent))
+
+    def covers(self, spent: Spent) -> bool:
+        """Whether so much may be spent."""
+        return all(used <= limit for _, used, limit in self._limits(spent))
+
+    def told(self, spent: Spent) -> str:
+        """What was spent of each thing that has a limit."""
+        return ", ".join(_told(what, used, ".2") for what, used, _ in self._limits(spent))
+
+    def _limits(self, spent: Spent) -> list[tuple[str, float, float]]:
+        """The things that have a limit: which, what was used of it, and the limit."""
+        limits = [
+            ("calls", spent.calls, self.lm_calls),
+            ("minutes", spent.seconds / 60, self.minutes),
+            ("usd", spent.usd, self.usd),
+        ]
+        return [(what, used, limit) for what, used, limit in limits if limit is not None]
+
+    def __str__(self) -> str:
+        return " or ".join(_told(what, limit) for what, _, limit in self._limits(Spent()))
+
+
+def _told(what: str, amount: float, digits: str = "") -> str:
+    if what == "usd":
+        return f"${amount:{digits}g}"
+    return f"{amount:,} calls" if what == "calls" else f"{amount:{digits}g} minutes"

@@ -1,0 +1,111 @@
+"""The best of several sets of bootstrapped demonstrations."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import dspy
+
+from hoptimizer.common.errors import UserError
+from hoptimizer.optimizers.candidates import Ledger
+from hoptimizer.optimizers.optimizer import Job
+from hoptimizer.optimizers.prompt.bootstrap_loops import random_search_loops
+from hoptimizer.optimizers.prompt.few_shot import Bootstrapping, Count, Positive
+from hoptimizer.optimizers.prompt.prefetch import prefetch
+from hoptimizer.optimizers.prompt.search import Work, finished
+from hoptimizer.programs import Program
+
+
+@dataclass(frozen=True, kw_only=True)
+class BootstrapRandomSearch(Bootstrapping):
+    """The best on dev of several bootstrapped programs (``dspy.BootstrapFewShotWithRandomSearch``).
+
+    The candidates are the program without demonstrations, with labeled ones, with the first ones that can be
+    bootstrapped, and ``num_candidate_programs`` with random ones.
+
+    Args:
+        num_candidate_programs: random candidates.
+    """
+
+    num_candidate_programs: Count = 4
+
+    def work(self, job: Job) -> Work:
+        bootstraps = self.num_candidate_programs + 1
+        return Work(runs=bootstraps * self.bootstrap_runs(job) + (bootstraps + 2) * len(job.devset))
+
+    def search(self, job: Job, ledger: Ledger) -> Program:
+        trainset = self.trainset(job)
+        loops = random_search_loops(self.loop(trainset), self.num_candidate_programs)
+        taught = prefetch(job, loops, self.least)
+        optimizer = dspy.BootstrapFewShotWithRandomSearch(
+            **self.options(job),
+            num_candidate_programs=self.num_candidate_programs,
+            num_threads=job.workers,
+        )
+        return finished(
+            job, optimizer.compile(job.program, teacher=taught, trainset=trainset, valset=job.examples("dev"))
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BootstrapOptuna(Bootstrapping):
+    """One of the bootstrapped demonstrations for each step, by Optuna (``dspy.BootstrapFewShotWithOptuna``).
+
+    Args:
+        num_candidate_programs: combinations that are tried on dev.
+    """
+
+    num_candidate_programs: Positive = 16
+
+    def work(self, job: Job) -> Work:
+        return Work(runs=self.bootstrap_runs(job) + self.num_candidate_programs * len(job.devset))
+
+    def search(self, job: Job, ledger: Ledger) -> Program:
+        trainset = self.trainset(job)
+        taught = prefetch(job, [self.loop(trainset)], self.least)
+        optimizer = _SeededOptuna(
+            **self.options(job),
+            num_candidate_programs=self.num_candidate_programs,
+            num_threads=job.workers,
+            seed=job.seed,
+        )
+        return finished(
+            job,
+            optimizer.compile(
+                job.program,
+                teacher=taught,
+                max_demos=self.max_bootstrapped_demos,
+                trainset=trainset,
+                valset=job.examples("dev"),
+            ),
+        )
+
+
+class _SeededOptuna(dspy.BootstrapFewShotWithOptuna):
+    """DSPy's takes every run of the teacher that scores above 0, and its sampler no seed."""
+
+    def __init__(self, *, metric_threshold: float, seed: int, **options: Any) -> None:  # noqa: ANN401 - DSPy's
+        super().__init__(**options)
+        self.metric_threshold, self.seed = metric_threshold, seed
+
+    def compile(self, student: Program, *, teacher: Program, max_demos: int, trainset: Any, valset: Any) -> Program:  # noqa: ANN401 - DSPy's
+        import optuna  # not for who only names the optimizer
+
+        self.student, self.valset = student.reset_copy(), valset
+        bootstrap = dspy.BootstrapFewShot(
+            metric=self.metric,
+            metric_threshold=self.metric_threshold,
+            max_bootstrapped_demos=max_demos,
+            max_labeled_demos=self.max_labeled_demos,
+            teacher_settings=self.teacher_settings,
+        )
+        self.compiled_teleprompter = bootstrap.compile(self.student, teacher=teacher, trainset=trainset)
+        for name, predictor in self.compiled_teleprompter.named_predictors():
+            if not predictor.demos:  # which Optuna would choose among
+                raise UserError(
+                    f"optimizer.metric_threshold={self.metric_threshold:g}: no run of the teacher that scored so well "
+                    f"shows the step {name!r}; lower it, or take another lm.teacher or optimizer.max_labeled_demos=4"
+                )
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=self.seed))
+        study.optimize(self.objective, n_trials=self.num_candidate_sets)
+        return study.best_trial.user_attrs["program"]

@@ -1,0 +1,71 @@
+"""Instructions that evolve by reflection on what went wrong."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import dspy
+
+from hoptimizer.common.errors import UserError
+from hoptimizer.optimizers.candidates import Ledger
+from hoptimizer.optimizers.optimizer import Job
+from hoptimizer.optimizers.prompt.feedback import Feedback
+from hoptimizer.optimizers.prompt.few_shot import Count, Positive
+from hoptimizer.optimizers.prompt.search import Search, Work, finished
+from hoptimizer.programs import Program
+
+
+@dataclass(frozen=True, kw_only=True)
+class GEPA(Search):
+    """Instructions by reflective evolution (``dspy.GEPA``), which ``lm.reflection`` writes.
+
+    It is told for each step what the data set knows of where a run went wrong: see
+    :class:`~hoptimizer.optimizers.prompt.feedback.Feedback`.
+
+    Args:
+        max_full_evals: as many runs of the program as go over train and dev so often.
+        reflection_minibatch_size: train questions that a proposal reflects on.
+        candidate_selection_strategy: ``pareto`` changes one of those that are best on some question, ``current_best``
+            the best on all.
+        component_selector: ``round_robin`` changes one step after the other, ``all`` all at once.
+        use_merge: whether candidates are merged, too.
+        max_merge_invocations: how often at most.
+    """
+
+    max_full_evals: Positive = 4
+    reflection_minibatch_size: Positive = 3
+    candidate_selection_strategy: Literal["pareto", "current_best"] = "pareto"
+    component_selector: Literal["round_robin", "all"] = "round_robin"
+    use_merge: bool = True
+    max_merge_invocations: Count = 5
+
+    def check(self, job: Job) -> None:
+        super().check(job)
+        if job.reflection_lm is None:
+            raise UserError("optimizer=gepa: no language model reflects; name one, as in lm.reflection=MODEL")
+        if self.reflection_minibatch_size > len(job.trainset):
+            raise UserError(
+                f"optimizer.reflection_minibatch_size: {self.reflection_minibatch_size} of {len(job.trainset)} train "
+                "questions; take fewer"
+            )
+
+    def work(self, job: Job) -> Work:
+        runs = self.max_full_evals * (len(job.trainset) + len(job.devset))
+        return Work(runs=runs, proposals=runs // (len(job.devset) + 2 * self.reflection_minibatch_size) + 1)
+
+    def search(self, job: Job, ledger: Ledger) -> Program:
+        optimizer = dspy.GEPA(
+            metric=Feedback(job.objective, job.corpus),
+            max_full_evals=self.max_full_evals,
+            reflection_minibatch_size=self.reflection_minibatch_size,
+            candidate_selection_strategy=self.candidate_selection_strategy,
+            reflection_lm=job.reflection_lm,
+            component_selector=self.component_selector,
+            use_merge=self.use_merge,
+            max_merge_invocations=self.max_merge_invocations,
+            num_threads=job.workers,
+            seed=job.seed,
+            failure_score=job.objective.worst,
+            perfect_score=job.objective.best,
+        )
+        compiled = optimizer.compile(job.program, trainset=job.examples("train"), valset=job.examples("dev"))
+        return finished(job, compiled)

@@ -1,0 +1,164 @@
+"""Runs of a teacher, made concurrently ahead of DSPy's sequential bootstrap loops."""
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+
+import dspy
+from dspy.utils.exceptions import DSPyError
+
+from hoptimizer.common.errors import UserError
+from hoptimizer.optimizers.optimizer import Job
+from hoptimizer.optimizers.prompt.bootstrap_loops import Loop
+from hoptimizer.optimizers.teacher import teacher, teacher_settings
+from hoptimizer.optimizers.teacher_runs import Run, Runs, recalling
+from hoptimizer.programs import Program
+
+# Questions that a loop asks at once. Its calls, which cost something, must not depend on how many workers there are.
+WAVE = 16
+
+
+def prefetch(job: Job, loops: Sequence[Loop], threshold: float) -> Program:
+    """Make the runs of a teacher that DSPy's bootstrap loops are going to ask for, many at once.
+
+    A loop of DSPy's asks one question after the other until enough of them scored well. Here they are asked in waves
+    of 16, the waves of all loops at the same time: the same runs, and of each loop those that the last wave has more.
+    Which runs are made depends on their outcomes alone, not on their speed or ``job.workers``, which says how many
+    are under way at once. So with an optimizer of DSPy's::
+
+        teacher = prefetch(job, [Loop(trainset, bootstrapped, labeled)], threshold)
+        optimizer = dspy.BootstrapFewShot(metric=job.objective, metric_threshold=threshold, ...)
+        optimizer.compile(job.program, teacher=teacher, trainset=trainset)
+
+    the optimizer finds every run made, failed ones too, and gives the demonstrations that it would give without. It
+    needs the same ``teacher_settings``, see :mod:`hoptimizer.optimizers.teacher`.
+
+    Args:
+        job: the compile; its program, on the teacher's language model where there is one, is the teacher.
+        loops: those of the optimizer, see :mod:`hoptimizer.optimizers.prompt.bootstrap_loops`.
+        threshold: the optimizer's ``metric_threshold``, the least score of a run that counts; above 0, which DSPy takes
+            for none.
+
+    Returns:
+        the optimizer's ``teacher``, which remembers its runs; others it makes when it is asked.
+
+    Raises:
+        UserError: none of its outputs can be parsed; of the first loop's first wave that is said at once.
+    """
+    taught = teacher(job)
+    with dspy.context(**teacher_settings(job)):
+        runs = Runs(dspy.settings.lm, job.workers)
+        asyncio.run(_all_waves(taught, job, loops, threshold, runs))
+        check_format(runs.made)
+    return recalling(taught, runs)
+
+
+async def _all_waves(taught: Program, job: Job, loops: Sequence[Loop], threshold: float, runs: Runs) -> None:
+    async def all_of(number: int, loop: Loop) -> None:
+        trial = Trial([] if number else [example.id for example in loop.trainset])
+        await _waves(_labeled(taught, loop), job, loop, threshold, runs, trial)
+
+    await asyncio.gather(*(all_of(number, loop) for number, loop in enumerate(loops)))
+
+
+async def _waves(taught: Program, job: Job, loop: Loop, threshold: float, runs: Runs, trial: "Trial") -> None:
+    asked = failed = 0
+    running: set[asyncio.Task[bool]] = set()
+    try:
+        while True:
+            # A wave need not wait for the end of the one before, only until that can't be enough any more.
+            while asked - failed < loop.bootstrapped and asked < len(loop.trainset):
+                wave = loop.trainset[asked : asked + WAVE]
+                running.update(
+                    asyncio.create_task(_succeeds(taught, example, job, threshold, runs, trial)) for example in wave
+                )
+                asked += len(wave)
+            if not running:
+                return
+            done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            failed += (await asyncio.gather(*done)).count(False)
+    finally:
+        # Nobody wants the answers of a compile that was stopped.
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+def check_format(runs: Sequence[Run]) -> None:
+    """Give a teacher up that can't keep to the format.
+
+    Args:
+        runs: some of its, made in the present settings.
+
+    Raises:
+        UserError: in none of them could any output be parsed.
+    """
+    if runs and not any(run.is_readable for run in runs):
+        raise UserError(
+            f"the teacher {dspy.settings.lm.model} can't keep to the format: in {len(runs)} runs no output could be "
+            "parsed; name another lm.teacher, or lm.default.adapter=json"
+        )
+
+
+class Trial:
+    """The first runs of a teacher, which is given up where it can't keep to the format in any of them.
+
+    They are the first by their questions' order, not those that are over first.
+
+    Args:
+        questions: the ids of all that it will be asked.
+    """
+
+    def __init__(self, questions: Sequence[str]) -> None:
+        self._waited = set(questions[:WAVE])
+        self._made: list[Run] = []
+
+    async def run(self, make: Awaitable[Run], question: str) -> Run:
+        """A run that is being made for a question.
+
+        Raises:
+            DSPyError: the run failed.
+            UserError: none of the first runs, of which this is the last, could be parsed.
+        """
+        try:
+            run = await make
+        except DSPyError:
+            self._over(question, [])
+            raise
+        self._over(question, [run])
+        return run
+
+    def _over(self, question: str, made: Sequence[Run]) -> None:
+        if question in self._waited:
+            self._waited.remove(question)
+            self._made += made
+            if not self._waited:
+                check_format(self._made)
+
+
+async def _succeeds(
+    taught: Program, example: dspy.Example, job: Job, threshold: float, runs: Runs, trial: Trial
+) -> bool:
+    """Whether a run scores well enough."""
+    try:
+        run = await trial.run(runs.make(without(taught, example), example.question), example.id)
+    except DSPyError:
+        return False  # The bootstrap meets the same failure, and counts it.
+    # A judge that it may ask is waited for without holding up the other runs.
+    return await asyncio.to_thread(job.objective, example, run.prediction, None) >= threshold
+
+
+def _labeled(taught: Program, loop: Loop) -> Program:
+    """The teacher as a loop begins with it."""
+    if not loop.labeled:
+        return taught
+    return dspy.LabeledFewShot(k=loop.labeled).compile(taught, trainset=list(loop.trainset))
+
+
+def without(taught: Program, example: dspy.Example) -> Program:
+    """The teacher for a question: none is shown its own answer."""
+    if not any(demo == example for predictor in taught.predictors() for demo in predictor.demos):
+        return taught
+    program = taught.deepcopy()
+    for predictor in program.predictors():
+        predictor.demos = [demo for demo in predictor.demos if demo != example]
+    return program

@@ -1,0 +1,146 @@
+"""Demonstrations and rules from questions on which the program's runs differ."""
+
+import threading
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import dspy
+from dspy.utils.callback import BaseCallback
+from pydantic import Field
+
+from hoptimizer.common.errors import UserError
+from hoptimizer.optimizers.candidates import Ledger
+from hoptimizer.optimizers.optimizer import Job
+from hoptimizer.optimizers.prompt.few_shot import Count, Positive
+from hoptimizer.optimizers.prompt.scoring import score
+from hoptimizer.optimizers.prompt.search import Search, Work, finished, prompt_model
+from hoptimizer.programs import Program
+
+Temperature = Annotated[float, Field(gt=0)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SIMBA(Search):
+    """Self-reflective improvement on minibatches of the train set (``dspy.SIMBA``).
+
+    Args:
+        bsize: questions of a minibatch.
+        num_candidates: programs that a step makes, and runs of each question.
+        max_steps: minibatches.
+        max_demos: demonstrations a step of the program keeps.
+        temperature_for_sampling: how often lesser programs are run.
+        temperature_for_candidates: how often lesser programs are changed.
+    """
+
+    bsize: Positive = 16
+    num_candidates: Annotated[int, Field(ge=2)] = 4
+    max_steps: Positive = 4
+    max_demos: Count = 4
+    temperature_for_sampling: Temperature = 0.2
+    temperature_for_candidates: Temperature = 0.2
+
+    def check(self, job: Job) -> None:
+        super().check(job)
+        if self.bsize > len(job.trainset):
+            raise UserError(f"optimizer.bsize: {self.bsize} of {len(job.trainset)} train questions; take fewer")
+
+    def work(self, job: Job) -> Work:
+        each = self.bsize * (2 * self.num_candidates + 1)
+        whole = (self.num_candidates + 1) * len(job.trainset) + self.max_steps * len(job.devset)
+        return Work(runs=self.max_steps * each + whole, proposals=self.max_steps * (self.num_candidates + 1) // 2)
+
+    def search(self, job: Job, ledger: Ledger) -> Program:
+        runs = _Runs(job, ledger, (self.bsize, len(job.trainset)))
+        optimizer = dspy.SIMBA(
+            metric=runs.metric,
+            bsize=self.bsize,
+            num_candidates=self.num_candidates,
+            max_steps=self.max_steps,
+            max_demos=self.max_demos,
+            prompt_model=prompt_model(job),
+            num_threads=job.workers,
+            temperature_for_sampling=self.temperature_for_sampling,
+            temperature_for_candidates=self.temperature_for_candidates,
+        )
+        with dspy.context(callbacks=[*dspy.settings.callbacks, runs]):
+            compiled = optimizer.compile(job.program, trainset=job.examples("train"), seed=job.seed)
+        runs.tell()
+        return finished(job, compiled)
+
+
+class _Runs(BaseCallback):
+    """Tells the ledger of candidates: SIMBA scores runs one by one, and tells DSPy's callbacks of no evaluation.
+
+    It evaluates all candidates of a step at once. They are told of in an order of their own when the next step begins,
+    so that it does not matter which of them was ready first; the best one is then scored on dev, where it can be
+    compared with those of other steps.
+
+    Args:
+        job: the compile.
+        ledger: is told of candidates that were run on a whole minibatch, or on all train questions.
+        sizes: of these.
+    """
+
+    def __init__(self, job: Job, ledger: Ledger, sizes: tuple[int, int]) -> None:
+        self._job, self._ledger, self._sizes = job, ledger, sizes
+        self._ids = {question.question: question.id for question in job.trainset}
+        self._running: dict[str, tuple[dict[str, Any], str]] = {}
+        self._made: dict[int, tuple[dspy.Prediction, dict[str, Any]]] = {}
+        self._tried: dict[str, _Tried] = {}
+        self._lock = threading.Lock()
+
+    def on_module_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:  # noqa: ANN401 - DSPy's hook
+        """A program starts on a question."""
+        if not isinstance(instance, Program):
+            return
+        if any(predictor.lm for predictor in instance.predictors()):
+            # A step begins with runs that are sampled, from language models of their own; they measure no program.
+            self.tell()
+        else:
+            self._running[call_id] = instance.dump_state(), inputs["kwargs"]["question"]
+
+    def on_module_end(self, call_id: str, outputs: Any | None, exception: BaseException | None = None) -> None:  # noqa: ANN401 - DSPy's hook
+        """It answered; its prediction is kept until it is scored, so that no other has its id."""
+        if call_id not in self._running:
+            return
+        state, question = self._running.pop(call_id)
+        if outputs is None:
+            self._keep(state, question, self._job.objective.worst, failures=1)
+        else:
+            self._made[id(outputs)] = outputs, state
+
+    def metric(self, example: dspy.Example, prediction: dspy.Prediction | None, trace: Any = None) -> float:  # noqa: ANN401 - DSPy's
+        """The objective, as SIMBA asks for it."""
+        score = self._job.objective(example, prediction, trace)
+        _, state = self._made.pop(id(prediction), (None, None))
+        if state:
+            self._keep(state, example.question, score)
+        return score
+
+    def _keep(self, state: dict[str, Any], question: str, score: float, failures: int = 0) -> None:
+        with self._lock:
+            tried = self._tried.setdefault(str(state), _Tried(state))
+            tried.scores[self._ids[question]] = score
+            tried.failures += failures
+
+    def tell(self) -> None:
+        """Tell of those that are new; what else begins waits for it."""
+        with self._lock:
+            tried = [tried for _, tried in sorted(self._tried.items()) if len(tried.scores) in self._sizes]
+            new = [one for one in tried if self._ledger.find(one.state) is None]
+            for one in tried:
+                self._ledger.add(one.state, one.scores, one.failures)
+            if scored := [candidate for one in new if (candidate := self._ledger.find(one.state))]:
+                best = max(scored, key=lambda candidate: candidate.score)
+                program = self._ledger.restored(self._job.program, best)
+                with dspy.context(callbacks=[other for other in dspy.settings.callbacks if other is not self]):
+                    score(self._job, program, self._ledger)
+
+
+@dataclass(eq=False)
+class _Tried:
+    """A candidate, its scores by the question's id, and how often it failed."""
+
+    state: dict[str, Any]
+    scores: dict[str, float] = field(default_factory=dict)
+    failures: int = 0

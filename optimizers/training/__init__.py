@@ -1,0 +1,1 @@
+"""Fine-tuning: the training loop, and what each kind of model learns by it."""

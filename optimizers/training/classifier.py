@@ -1,0 +1,127 @@
+"""Fine-tuning an encoder that chooses for a step (RA-ISF, section 3.2; cross-entropy, equation 1)."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from hoptimizer.models.small.card import Card
+from hoptimizer.models.small.encoder import PairTokenizer, load_encoder, probabilities
+from hoptimizer.models.small.fields import pair
+from hoptimizer.models.weights.store import resolve
+from hoptimizer.optimizers.labels.examples import Example, Task, check_labels
+from hoptimizer.optimizers.training.calibration import Aim, best_threshold, classification_scores
+from hoptimizer.optimizers.training.loop import Report
+from hoptimizer.optimizers.training.run import (
+    Draft,
+    Recipe,
+    device_and_dtype,
+    freeze_embeddings,
+    training,
+)
+
+
+class ClassifierRecipe(Recipe):
+    """How an encoder learns to choose.
+
+    Attributes:
+        shared_tokens: whether the encoder is shown which tokens its two texts share, where its tokenizer has types.
+        class_weights: whether every label counts the same in the loss, however rare its examples.
+        calibrate: what the threshold of two labels maximizes on dev; ``None`` for one half.
+    """
+
+    base: str = Field(default="minilm", min_length=1)
+    epochs: int = Field(default=4, ge=1)
+    batch: int = Field(default=32, ge=1)
+    learning_rate: float = Field(default=3e-4, gt=0)
+    max_tokens: int = Field(default=128, ge=8)
+    shared_tokens: bool = True
+    class_weights: bool = True
+    calibrate: Aim | None = "f1"
+
+
+def train_classifier(
+    task: Task,
+    examples: Sequence[Example],
+    dev: Sequence[Example],
+    recipe: ClassifierRecipe,
+    folder: Path,
+    report: Report = lambda _: None,
+) -> Card:
+    """Fine-tune an encoder and leave it with its card in a folder.
+
+    Called again after the process was killed, it goes on from the last checkpoint, to the same weights; called again
+    after it finished, it returns the card.
+
+    Args:
+        task: step, fields and labels.
+        examples: what to learn from; every label occurs.
+        dev: decides on the epoch and the threshold; every label occurs.
+        recipe: see there.
+        folder: a folder of its own.
+        report: is told after every update.
+
+    Raises:
+        UserError: the examples do not fit the task, the base can't be loaded, or the folder holds something else.
+    """
+    places: dict[object, int] = {label: place for place, label in enumerate(task.labels)}
+    for name, some in (("train", examples), ("dev", dev)):
+        check_labels(task, some, name)
+    draft = Draft(task, recipe, examples, dev, folder)
+    if finished := draft.finished():
+        return finished
+    with torch.random.fork_rng():
+        torch.manual_seed(recipe.seed)  # decides on the head
+        model, tokenizer = load_encoder(resolve(recipe.base), len(places), trained=False)
+    tokenize = PairTokenizer(tokenizer, recipe.max_tokens, recipe.shared_tokens)
+    rows = tokenize([pair(example.inputs, task.inputs) for example in examples])
+    dev_rows = tokenize([pair(example.inputs, task.inputs) for example in dev])
+    gold = [places[example.output] for example in examples]
+    dev_gold = [places[example.output] for example in dev]
+    device, dtype = device_and_dtype()
+    model.to(device)
+    model.config.id2label = {place: str(label) for label, place in places.items()}
+    model.config.label2id = {str(label): place for label, place in places.items()}
+    freeze_embeddings(model)
+    weights = _class_weights(gold, len(places)).to(device) if recipe.class_weights else None
+
+    def loss(batch: list[int]) -> Tensor:
+        logits = model(**tokenize.pad([rows[i] for i in batch], device)).logits.float()
+        right = torch.tensor([gold[i] for i in batch], device=device)
+        # Weighted by hand: cross_entropy would divide by the batch's weights, and a rare label alone count as much.
+        losses = nn.functional.cross_entropy(logits, right, weight=weights, reduction="none")
+        return losses.mean()
+
+    def evaluate() -> tuple[float, dict[str, float | None]]:
+        found = probabilities(model, tokenize, dev_rows)
+        threshold = None
+        chosen = found.argmax(-1)
+        if len(places) == 2:
+            positive = found[:, 1].tolist()
+            threshold = best_threshold(dev_gold, positive, recipe.calibrate) if recipe.calibrate else 0.5
+            chosen = (found[:, 1].double() >= threshold).long()
+        scores = classification_scores(dev_gold, chosen.tolist(), len(places))
+        return scores[recipe.calibrate or "f1"], {**scores, "threshold": threshold}
+
+    lengths = [len(row["input_ids"]) for row in rows]
+    best = training(recipe, model, dtype, lengths, loss, evaluate, key=draft.key, folder=folder, report=report).run()
+    scores = dict(best.facts)
+    threshold = scores.pop("threshold")
+    card = draft.card(
+        scores,
+        best.epoch,
+        kind="classifier",
+        labels=task.labels,
+        threshold=threshold,
+        shared_tokens=recipe.shared_tokens,
+    )
+    draft.save(model, tokenizer)
+    draft.finish(card)
+    return card
+
+
+def _class_weights(gold: Sequence[int], labels: int) -> Tensor:
+    counts = torch.bincount(torch.tensor(gold), minlength=labels)
+    return len(gold) / (labels * counts.float())

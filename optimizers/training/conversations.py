@@ -1,0 +1,114 @@
+"""Fine-tuning a language model on conversations, all steps of a program together."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+from transformers import PreTrainedTokenizerBase
+
+from hoptimizer.common.errors import UserError
+from hoptimizer.common.files import write_whole
+from hoptimizer.models.engine.chat_template import render
+from hoptimizer.models.small.generator import load_writer
+from hoptimizer.models.weights.store import resolve
+from hoptimizer.optimizers.training.language_model import Row, WriterRecipe, train_writer
+from hoptimizer.optimizers.training.loop import Report, remove_checkpoints, training_key
+from hoptimizer.optimizers.training.run import save
+
+Conversation = dict[str, list[dict[str, str]]]
+"""``{"messages": [{"role": …, "content": …}, …]}``; the last message is the model's."""
+
+CARD = "finetuned.json"
+
+
+class LMRecipe(WriterRecipe):
+    """How a language model learns from conversations.
+
+    Attributes:
+        templated: whether messages go through the model's chat template, as they will when it is asked.
+    """
+
+    epochs: int = Field(default=2, ge=1)
+    batch: int = Field(default=8, ge=1)
+    learning_rate: float = Field(default=1e-4, gt=0)
+    max_tokens: int = Field(default=2048, ge=8)
+    templated: bool = True
+
+
+def train_lm(
+    conversations: Sequence[Conversation],
+    dev: Sequence[Conversation],
+    recipe: LMRecipe,
+    folder: Path,
+    report: Report = lambda _: None,
+) -> dict[str, Any]:
+    """Fine-tune a language model on the last message of each conversation, and leave it in a folder.
+
+    Called again after the process was killed, it goes on from the last checkpoint, to the same weights; called again
+    after it finished, it returns what it found then.
+
+    Args:
+        conversations: what to learn from.
+        dev: the epoch with the least loss on it is kept.
+        recipe: see there.
+        folder: a folder of its own.
+        report: is told after every update.
+
+    Returns:
+        the loss per token on dev before (``start``) and after (``loss``), the ``epoch`` that was kept, and ``n``.
+
+    Raises:
+        UserError: there are no conversations, the base can't be loaded or lacks words for them, or the folder holds
+            something else.
+    """
+    for name, some in (("train", conversations), ("dev", dev)):
+        if not some:
+            raise UserError(f"fine-tuning {recipe.base}: there are no {name} examples; take more questions")
+    key = training_key(recipe.model_dump(), list(conversations), list(dev))
+    folder.mkdir(parents=True, exist_ok=True)
+    card = folder / CARD
+    if card.exists():
+        found = json.loads(card.read_bytes())
+        if found["key"] != key:
+            raise UserError(f"{folder}: holds a model of other data or settings; give another folder")
+        remove_checkpoints(folder)
+        return found["scores"]
+    model, tokenizer = load_writer(resolve(recipe.base))
+    kind = _asked_and_answered if model.config.is_encoder_decoder else _continued
+    rows, dev_rows = ([kind(tokenizer, recipe, one) for one in some] for some in (conversations, dev))
+    model, best = train_writer(model, tokenizer, rows, dev_rows, recipe, key, folder, report)
+    save(model, tokenizer, folder)
+    scores = {**best.facts, "epoch": float(best.epoch), "n": float(len(rows))}
+    write_whole(card, json.dumps({"key": key, "recipe": recipe.model_dump(), "scores": scores}))
+    remove_checkpoints(folder)
+    return scores
+
+
+def _continued(tokenizer: PreTrainedTokenizerBase, recipe: LMRecipe, one: Conversation) -> Row:
+    """What a causal model reads and goes on with, cut at the front where they are too many tokens."""
+    read, write = _tokens(tokenizer, recipe, one, special=False)
+    write = [*write, tokenizer.eos_token_id][1 - recipe.max_tokens :]
+    return read[len(write) - recipe.max_tokens :], write
+
+
+def _asked_and_answered(tokenizer: PreTrainedTokenizerBase, recipe: LMRecipe, one: Conversation) -> Row:
+    """What a sequence-to-sequence model reads and writes, texts of their own, each cut at the front."""
+    read, write = _tokens(tokenizer, recipe, one, special=True)
+    return read[-recipe.max_tokens :], write[-recipe.max_tokens :]
+
+
+def _tokens(tokenizer: PreTrainedTokenizerBase, recipe: LMRecipe, one: Conversation, *, special: bool) -> Row:
+    """The tokens of a conversation, with or without those that the tokenizer puts at a text's ends."""
+    *asked, last = one["messages"]
+    read, write = (
+        tokenizer(text, add_special_tokens=special)["input_ids"]
+        for text in (render(tokenizer, asked, recipe.templated), last["content"])
+    )
+    if tokenizer.unk_token_id in write:
+        raise UserError(
+            f"fine-tuning {recipe.base}: its vocabulary can't write {last['content']!r:.80}; take another model, or "
+            "lay the examples out otherwise"
+        )
+    return read, write

@@ -1,0 +1,104 @@
+"""Fine-tuning a language model that writes for a step (RA-ISF, section 3.2; cross-entropy, equation 1)."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import Field
+from transformers import PreTrainedTokenizerBase
+
+from hoptimizer.common.errors import UserError
+from hoptimizer.eval.metrics import f1
+from hoptimizer.models.small.card import Card
+from hoptimizer.models.small.fields import prompt, written
+from hoptimizer.models.small.generator import StepGenerator, load_writer, prompt_tokens
+from hoptimizer.models.weights.store import resolve
+from hoptimizer.optimizers.labels.examples import Example, Task
+from hoptimizer.optimizers.training.language_model import Row, WriterRecipe, train_writer
+from hoptimizer.optimizers.training.loop import Report
+from hoptimizer.optimizers.training.run import Draft
+
+
+class GeneratorRecipe(WriterRecipe):
+    """How a language model learns to write a field.
+
+    Attributes:
+        max_new_tokens: the most tokens of an output.
+    """
+
+    base: str = Field(default="smollm2-135m-instruct", min_length=1)
+    epochs: int = Field(default=3, ge=1)
+    batch: int = Field(default=16, ge=1)
+    learning_rate: float = Field(default=5e-4, gt=0)
+    max_tokens: int = Field(default=512, ge=8)
+    max_new_tokens: int = Field(default=128, ge=1)
+    lora: int | None = Field(default=16, ge=1)
+
+
+def train_generator(
+    task: Task,
+    examples: Sequence[Example],
+    dev: Sequence[Example],
+    recipe: GeneratorRecipe,
+    folder: Path,
+    report: Report = lambda _: None,
+) -> Card:
+    """Fine-tune a causal or sequence-to-sequence model and leave it with its card in a folder.
+
+    It is resumed like a classifier's training. The epoch with the least loss on dev is kept.
+
+    Args:
+        task: step and fields.
+        examples: what to learn from.
+        dev: decides on the epoch; what the finished model writes for it is scored.
+        recipe: see there.
+        folder: a folder of its own.
+        report: is told after every update.
+
+    Raises:
+        UserError: there are no examples, the base can't be loaded, or the folder holds something else.
+    """
+    for name, some in (("train", examples), ("dev", dev)):
+        if not some:
+            raise UserError(f"step {task.step!r}: there are no {name} examples; take more questions")
+    draft = Draft(task, recipe, examples, dev, folder)
+    if finished := draft.finished():
+        return finished
+    model, tokenizer = load_writer(resolve(recipe.base))
+    seq2seq = model.config.is_encoder_decoder
+    rows, dev_rows = ([_row(tokenizer, task, one, recipe, seq2seq) for one in some] for some in (examples, dev))
+    model, best = train_writer(model, tokenizer, rows, dev_rows, recipe, draft.key, folder, report)
+    card = draft.card(
+        best.facts, best.epoch, kind="generator", listed=task.listed, max_new_tokens=recipe.max_new_tokens
+    )
+    draft.save(model, tokenizer)
+    results = StepGenerator(folder, card).predict([example.inputs for example in dev])
+    card = card.model_copy(update={"scores": {**card.scores, **_writing_scores(task, dev, results)}})
+    draft.finish(card)
+    return card
+
+
+def _row(
+    tokenizer: PreTrainedTokenizerBase, task: Task, example: Example, recipe: GeneratorRecipe, seq2seq: bool
+) -> Row:
+    read = prompt_tokens(tokenizer, prompt(example.inputs, task.inputs, task.output), recipe.max_tokens)
+    output = written(example.output if isinstance(example.output, list) else str(example.output))
+    if seq2seq:
+        return read, tokenizer(text_target=output)["input_ids"][: recipe.max_new_tokens]
+    write = tokenizer(f" {output}", add_special_tokens=False)["input_ids"][: recipe.max_new_tokens - 1]
+    return read, [*write, tokenizer.eos_token_id]
+
+
+def _writing_scores(task: Task, dev: Sequence[Example], results: Sequence[dict[str, object]]) -> dict[str, float]:
+    """Token F1 of what was written, how often it is right word by word, and n."""
+    pairs = [
+        (_joined(result[task.output]), _joined(example.output)) for example, result in zip(dev, results, strict=True)
+    ]
+    return {
+        "f1": sum(f1(given, [gold]) for given, gold in pairs) / len(pairs),
+        "exact": sum(given == gold for given, gold in pairs) / len(pairs),
+        "n": float(len(pairs)),
+    }
+
+
+def _joined(output: object) -> str:
+    return "\n".join(output) if isinstance(output, list) else str(output)

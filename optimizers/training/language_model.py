@@ -1,0 +1,163 @@
+"""How a causal or sequence-to-sequence language model learns to write."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from hoptimizer.optimizers.training.loop import Best, Report
+from hoptimizer.optimizers.training.lora import adapted, merged
+from hoptimizer.optimizers.training.run import Recipe, device_and_dtype, freeze_embeddings, training
+
+Row = tuple[list[int], list[int]]
+"""The tokens that are read, and those that are written."""
+
+# Tokens of one forward and backward pass. What it keeps of each for the way back takes 1 MB of a small model's memory.
+PASS_TOKENS = 2048
+# What transformers takes for no label.
+_NONE = -100
+
+
+class WriterRecipe(Recipe):
+    """How a language model is fine-tuned.
+
+    Attributes:
+        lora: rank of the adapters (Hu et al., 2022) that are trained in place of all weights, on every linear layer but
+            the last, and merged in the end; ``None`` trains all weights but the embeddings.
+    """
+
+    lora: int | None = Field(default=None, ge=1)
+
+
+class Writer(ABC):
+    """How a kind of model writes what it has to learn.
+
+    Args:
+        model: in training.
+        tokenizer: its tokenizer.
+    """
+
+    def __init__(self, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._model = model
+        self._device = next(model.parameters()).device
+        self._filler = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+
+    @abstractmethod
+    def losses(self, batch: Sequence[Row]) -> Tensor:
+        """Of every token that the model is to write."""
+
+
+class Causal(Writer):
+    """Reads and writes one text."""
+
+    def losses(self, batch: Sequence[Row]) -> Tensor:
+        width = max(len(read) + len(write) for read, write in batch)
+        ids = torch.full((len(batch), width), self._filler)
+        written = torch.zeros_like(ids, dtype=torch.bool)
+        for place, (read, write) in enumerate(batch):
+            end = len(read) + len(write)
+            ids[place, :end] = torch.tensor(read + write)
+            written[place, len(read) : end] = True
+        ids, written = ids.to(self._device), written.to(self._device)
+        # The logits of 50,000 words are most of the memory: only those before a token that is to be written are made.
+        places = written.any(0).nonzero()[:, 0]
+        # Nothing attends to what fills a row's end, so that no mask is needed, with which torch would keep every
+        # layer's attention for the way back.
+        logits = self._model(input_ids=ids, logits_to_keep=places - 1).logits
+        wanted = written[:, places]
+        return nn.functional.cross_entropy(logits[wanted].float(), ids[:, places][wanted], reduction="none")
+
+
+class SequenceToSequence(Writer):
+    """Reads one text and writes another."""
+
+    def losses(self, batch: Sequence[Row]) -> Tensor:
+        read, write = (self._padded([row[side] for row in batch]) for side in (0, 1))
+        real = read >= 0
+        ids = read.where(real, self._filler)
+        logits = self._model(input_ids=ids, attention_mask=real.long(), labels=write).logits
+        return nn.functional.cross_entropy(logits[write >= 0].float(), write[write >= 0], reduction="none")
+
+    def _padded(self, texts: Sequence[list[int]]) -> Tensor:
+        rows = [torch.tensor(text) for text in texts]
+        return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=_NONE).to(self._device)
+
+
+def train_writer(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    rows: Sequence[Row],
+    dev: Sequence[Row],
+    recipe: WriterRecipe,
+    key: str,
+    folder: Path,
+    report: Report,
+) -> tuple[PreTrainedModel, Best]:
+    """Fine-tune a language model on what it is to write (cross-entropy of its tokens).
+
+    Args:
+        model: as it was loaded.
+        tokenizer: its tokenizer.
+        rows: what to learn from.
+        dev: the epoch with the least loss on it is kept.
+        recipe: see there.
+        key: what is trained on what, as a digest.
+        folder: where checkpoints go.
+        report: is told after every update.
+
+    Returns:
+        the model with the kept epoch's weights; and of that epoch the loss per token on dev, with the loss before
+        (``start``) among the facts.
+
+    Raises:
+        UserError: the checkpoint in the folder is of another training.
+    """
+    device, dtype = device_and_dtype()
+    model.to(device)
+    trained = adapted(model, recipe.lora, recipe.seed) if recipe.lora else model
+    if not recipe.lora:
+        freeze_embeddings(model)
+    kind = SequenceToSequence if model.config.is_encoder_decoder else Causal
+    writer = kind(trained, tokenizer)
+
+    @torch.inference_mode()
+    def evaluate() -> tuple[float, dict[str, float]]:
+        loss = float(torch.cat([writer.losses(part) for part in _parts(dev)]).mean())
+        return -loss, {"loss": loss}
+
+    def loss(batch: list[int]) -> Tensor:
+        *others, last = _parts([rows[i] for i in batch])
+        total = sum(len(rows[i][1]) for i in batch)
+        done = 0.0
+        for part in others:
+            share = writer.losses(part).sum() / total
+            share.backward()
+            done += share.item()
+        return writer.losses(last).sum() / total + done
+
+    lengths = [_length(row) for row in rows]
+    loop = training(recipe, trained, dtype, lengths, loss, evaluate, key=key, folder=folder, report=report)
+    _, start = evaluate()
+    best = loop.run()
+    if recipe.lora:
+        model = merged(trained, loop.masters, dtype)
+    return model, replace(best, facts={"start": start["loss"], **best.facts})
+
+
+def _length(row: Row) -> int:
+    return sum(map(len, row))
+
+
+def _parts(rows: Sequence[Row]) -> list[list[Row]]:
+    """Rows of like length, as many as one pass may hold."""
+    parts: list[list[Row]] = [[]]
+    for row in sorted(rows, key=_length):
+        if parts[-1] and (len(parts[-1]) + 1) * _length(row) > PASS_TOKENS:
+            parts.append([])
+        parts[-1].append(row)
+    return parts

@@ -1,0 +1,240 @@
+"""Trains what makes all-MiniLM-L6-v2 the embedded ColBERT checkpoint: a projection, and low-rank adapters.
+
+    python -m hoptimizer.optimizers.training.retriever.colbert_projection --data DIR --out FILE
+
+The loss is ColBERT's (Khattab and Zaharia, 2020, section 3.3) with several positives: a query against its supporting
+passages, the distractors that its question was published with, and the other passages of the step. To it comes the
+divergence from how the untrained vectors rank the passages (Hinton et al., 2015, section 2): a few hundred questions
+teach what counts in a name, and would else unteach what the encoder knows of meaning.
+"""
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.progress import track
+from safetensors.torch import save_file
+from torch import nn
+from transformers import get_linear_schedule_with_warmup
+
+from hoptimizer.common.errors import UserError
+from hoptimizer.models.weights.store import resolve
+from hoptimizer.optimizers.training.retriever.colbert_data import Asked, RetrievalSet, read_sets
+from hoptimizer.optimizers.training.retriever.colbert_queries import batch_queries
+from hoptimizer.retrieval import Passage
+from hoptimizer.retrieval.checkpoint import BASE, DIM, load_checkpoint, write_checkpoint
+from hoptimizer.retrieval.encoder import ColBERTEncoder, Tokens
+
+# The least share of the spread that a direction is whitened as: below it is noise.
+_FLOOR = 1e-5
+_PART = 16
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is trained, and how.
+
+    Attributes:
+        rank: of the adapters on every linear layer of the encoder.
+        steps: updates of the weights.
+        questions: from each data set in a step; a large one gives twice as many as a small one.
+        distractors: a question's own distractors in a step.
+        learning_rate: at its peak; it rises over the first tenth of the steps and falls to nothing.
+        distillation: how much the divergence from the untrained ranking counts.
+        sample: passages whose token vectors decide where the projection starts.
+        max_tokens: where passages are cut in training; searching reads on.
+        seed: decides on every random choice.
+    """
+
+    rank: int = 8
+    steps: int = 120
+    questions: int = 2
+    distractors: int = 4
+    learning_rate: float = 5e-4
+    distillation: float = 0.5
+    sample: int = 512
+    max_tokens: int = 128
+    seed: int = 7
+
+
+class Adapted(nn.Module):
+    """A frozen linear layer with a low-rank addition that is trained (LoRA; Hu et al., 2022, section 4.1)."""
+
+    def __init__(self, linear: nn.Linear, rank: int) -> None:
+        super().__init__()
+        self.linear = linear
+        self.down = nn.Parameter(torch.randn(rank, linear.in_features) / linear.in_features**0.5)
+        self.up = nn.Parameter(torch.zeros(linear.out_features, rank))
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The layer's output, in the input's precision."""
+        low = nn.functional.linear(hidden, self.down.to(hidden.dtype))
+        return self.linear(hidden) + nn.functional.linear(low, self.up.to(hidden.dtype))
+
+
+def train(
+    sets: Sequence[RetrievalSet], recipe: Recipe, steps: Callable[[range], Iterable[int]]
+) -> dict[str, torch.Tensor]:
+    """Train on the questions of ``train``, never on those of ``dev``.
+
+    Args:
+        sets: the data sets.
+        recipe: see there.
+        steps: gives the steps one by one, and may show them going by.
+
+    Returns:
+        What :func:`hoptimizer.retrieval.checkpoint.write_checkpoint` takes, in fp16.
+    """
+    torch.manual_seed(recipe.seed)
+    draw = random.Random(recipe.seed)
+    teacher, encoder = _untrained_encoder(), _untrained_encoder()
+    corpus = {p.id: p for one in sets for p in one.corpus}
+    contexts = [id for one in sets for asked in one.train for id in asked.context]
+    sample = draw.sample(contexts, min(recipe.sample, len(contexts)))
+    _start_projection(teacher, [str(corpus[id]) for id in sample])
+    encoder.projection.load_state_dict(teacher.projection.state_dict())
+    adapted = _adapt(encoder.model, recipe.rank)
+    weights = [encoder.projection.weight, *(p for layer in adapted.values() for p in (layer.down, layer.up))]
+    optimizer = torch.optim.AdamW(weights, lr=recipe.learning_rate, weight_decay=0.01)
+    schedule = get_linear_schedule_with_warmup(optimizer, recipe.steps // 10, recipe.steps)
+    batches = _batches(sets, recipe, draw)
+    for _ in steps(range(recipe.steps)):
+        loss = _loss(encoder, teacher, next(batches), corpus, recipe, draw)
+        loss.backward()
+        nn.utils.clip_grad_norm_(weights, 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+    trained = {"linear.weight": encoder.projection.weight}
+    for name, layer in adapted.items():
+        trained |= {f"{name}.down": layer.down, f"{name}.up": layer.up}
+    return {name: weight.detach().half().cpu().contiguous() for name, weight in trained.items()}
+
+
+def _untrained_encoder() -> ColBERTEncoder:
+    base = Path(resolve(BASE))
+    hidden = json.loads((base / "config.json").read_bytes())["hidden_size"]
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "untrained"
+        write_checkpoint(base, {"linear.weight": torch.eye(DIM, hidden)}, folder)
+        encoder = ColBERTEncoder(load_checkpoint(folder))
+    encoder.model.requires_grad_(False)
+    encoder.model.set_attn_implementation("eager")  # its gradient takes half as long on a CPU as the fused one's
+    return encoder
+
+
+@torch.no_grad()
+def _start_projection(encoder: ColBERTEncoder, texts: list[str]) -> None:
+    """Start the projection at the whitening of untrained vectors (Su et al., 2021, section 3).
+
+    What all tokens share then counts no more than what tells them apart, so that a rare name is found by its own
+    tokens: whitening alone gains more than training from the plain vectors does.
+    """
+    spread = torch.zeros((), device=encoder.device)
+    for start in range(0, len(texts), 32):
+        tokens = encoder.tokenize_passages(texts[start : start + 32])
+        hidden = encoder.model(tokens.ids, attention_mask=tokens.mask)[0].float()
+        hidden = nn.functional.normalize(hidden[tokens.kept], dim=-1)
+        spread = spread + hidden.T @ hidden
+    values, directions = torch.linalg.eigh(spread / spread.trace())
+    whitening = (directions * values.clamp(min=_FLOOR).rsqrt()).T[-encoder.dim :]
+    encoder.projection.weight.copy_(whitening / whitening.norm() * encoder.dim**0.5)
+
+
+def _adapt(model: nn.Module, rank: int) -> dict[str, Adapted]:
+    """Put an adapter on every linear layer of the encoder's blocks."""
+    adapted = {}
+    for name, module in list(model.named_modules()):
+        if isinstance(module, nn.Linear) and name.startswith("encoder."):
+            parent, _, child = name.rpartition(".")
+            adapted[name] = Adapted(module, rank).to(module.weight.device)
+            setattr(model.get_submodule(parent), child, adapted[name])
+    return adapted
+
+
+def _batches(sets: Sequence[RetrievalSet], recipe: Recipe, draw: random.Random) -> Iterator[list[Asked]]:
+    # Each set goes round at its own pace, lest the largest drown the others.
+    median = sorted(len(one.train) for one in sets)[len(sets) // 2]
+    rounds = [(_forever(one.train, draw), recipe.questions * (2 if len(one.train) > median else 1)) for one in sets]
+    while True:
+        yield [next(asked) for asked, share in rounds for _ in range(share)]
+
+
+def _forever(asked: Sequence[Asked], draw: random.Random) -> Iterator[Asked]:
+    while True:
+        yield from draw.sample(list(asked), len(asked))
+
+
+def _loss(
+    encoder: ColBERTEncoder,
+    teacher: ColBERTEncoder,
+    batch: list[Asked],
+    corpus: dict[str, Passage],
+    recipe: Recipe,
+    draw: random.Random,
+) -> torch.Tensor:
+    passages: dict[str, Passage] = {}
+    for asked in batch:
+        gold = asked.question.passages
+        others = [id for id in asked.context if id not in set(gold)]
+        others = draw.sample(others, min(recipe.distractors, len(others)))
+        passages |= {id: corpus[id] for id in [*gold, *others]}
+    queries = batch_queries(batch, passages, draw)
+    tokens = encoder.tokenize_passages([str(passage) for passage in passages.values()])
+    tokens = Tokens(*(t[:, : recipe.max_tokens] for t in (tokens.ids, tokens.mask, tokens.kept)))
+    asking = encoder.tokenize_queries([q.text for q in queries])
+    scores = _maxsim(encoder, asking, tokens)
+    with torch.no_grad():
+        untrained = _maxsim(teacher, asking, tokens)
+    right = torch.tensor([[id in q.positives for id in passages] for q in queries], device=scores.device)
+    ignored = torch.tensor([[id in q.ignored for id in passages] for q in queries], device=scores.device)
+    weight = torch.tensor([q.weight for q in queries], device=scores.device)
+    # Each positive competes with the negatives alone, not with the other positives.
+    wrong = scores.masked_fill(right | ignored, -torch.inf).logsumexp(1, keepdim=True)
+    losses = ((torch.logaddexp(scores, wrong) - scores) * right).sum(1) / right.sum(1)
+    real = torch.tensor([q.asked for q in queries], device=scores.device)
+    away = nn.functional.kl_div(
+        scores[real].log_softmax(1), untrained[real].log_softmax(1), log_target=True, reduction="batchmean"
+    )
+    return (losses * weight).sum() / weight.sum() + recipe.distillation * away
+
+
+def _maxsim(encoder: ColBERTEncoder, queries: Tokens, passages: Tokens) -> torch.Tensor:
+    """Scores [queries, passages]."""
+    words = encoder.vectors(queries)[queries.kept]  # [query tokens, dim]
+    owner = torch.arange(len(queries.ids), device=words.device).repeat_interleave(queries.kept.sum(1))
+    best, places = [], []
+    # In parts of like length, so that little of what is computed is padding.
+    for part in passages.mask.sum(1).argsort().split(_PART):
+        some = passages.rows(part)
+        similar = encoder.vectors(some) @ words.T  # [passages, tokens, query tokens]
+        best.append(similar.masked_fill(~some.kept.unsqueeze(-1), -torch.inf).amax(1))
+        places.append(part)
+    in_order = torch.cat(best)[torch.cat(places).argsort()]  # [passages, query tokens]
+    return torch.zeros(len(queries.ids), len(in_order), device=words.device).index_add(0, owner, in_order.T)
+
+
+def main() -> None:
+    """Train on the data sets below ``--data`` and write the weights to ``--out``."""
+    parser = argparse.ArgumentParser(description="Train the embedded ColBERT checkpoint's projection and adapters.")
+    parser.add_argument("--data", type=Path, required=True, help="folder of hotpotqa, 2wikimultihopqa and musique")
+    parser.add_argument("--out", type=Path, required=True, help="the safetensors file to write")
+    arguments = parser.parse_args()
+    try:
+        sets = read_sets(arguments.data)
+    except UserError as error:
+        sys.exit(str(error))
+    trained = train(sets, Recipe(), lambda steps: track(steps, "Training"))
+    draft = arguments.out.with_suffix(".part")
+    save_file(trained, draft)
+    draft.replace(arguments.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""What the embedded ColBERT checkpoint learns to search with."""
+
+import random
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hoptimizer.eval.datasets.question import Question
+from hoptimizer.optimizers.training.retriever.colbert_data import Asked
+from hoptimizer.retrieval import Passage
+
+_SPAN = (4, 12)  # words
+
+
+@dataclass(frozen=True)
+class Query:
+    """Something to search with.
+
+    Attributes:
+        text: its words.
+        positives: ids of the passages that it must find.
+        ignored: ids of passages that are neither right nor wrong for it.
+        weight: how much it counts.
+        asked: whether somebody asked it so.
+    """
+
+    text: str
+    positives: frozenset[str]
+    ignored: frozenset[str] = frozenset()
+    weight: float = 1.0
+    asked: bool = False
+
+
+def batch_queries(batch: Sequence[Asked], passages: Mapping[str, Passage], draw: random.Random) -> list[Query]:
+    """The queries of a training step.
+
+    The questions themselves and those of their hops; the questions once more with other passages' titles in the place
+    of their own, since what a question names counts for more than what it is about; and pairs of words taken from two
+    passages, so that every passage is searched for and a query's parts are all heeded.
+
+    Args:
+        batch: the questions of the step.
+        passages: the passages of the step by id, the questions' supporting ones among them.
+        draw: the source of chance.
+    """
+    queries = []
+    for asked in batch:
+        question = asked.question
+        gold = frozenset(question.passages)
+        queries.append(Query(question.question, gold, asked=True))
+        queries.extend(
+            Query(hop.question, frozenset({hop.passage}), gold - {hop.passage}, 0.5)
+            for hop in question.hops
+            if hop.passage
+        )
+        if renamed := _renamed(question, passages, draw):
+            queries.append(renamed)
+        queries.append(_pair(passages, draw))
+    return queries
+
+
+def plain_title(passage: Passage) -> str:
+    """A title without the brackets that tell it from others of its name."""
+    return re.sub(r" \(.*\)$", "", passage.title)
+
+
+def _renamed(question: Question, passages: Mapping[str, Passage], draw: random.Random) -> Query | None:
+    """The question with the titles that it names replaced by those of other passages, which it then asks for."""
+    named = [id for id in question.passages if plain_title(passages[id]).lower() in question.question.lower()]
+    others = [id for id, passage in passages.items() if passage.title and id not in question.passages]
+    if not named or len(others) < len(named):
+        return None
+    text, positives = question.question, set()
+    for id, other in zip(named, draw.sample(others, len(named)), strict=True):
+        title = plain_title(passages[other])
+        text = re.sub(re.escape(plain_title(passages[id])), title.replace("\\", "\\\\"), text, flags=re.IGNORECASE)
+        positives.add(other)
+    return Query(text, frozenset(positives))
+
+
+def _pair(passages: Mapping[str, Passage], draw: random.Random) -> Query:
+    chosen = draw.sample(list(passages), 2)
+    text = draw.choice([" ", ", ", " and ", " or "]).join(_words_of(passages[id], draw) for id in chosen)
+    return Query(text, frozenset(chosen), weight=0.5)
+
+
+def _words_of(passage: Passage, draw: random.Random) -> str:
+    """A passage's title, or some of its words in a row."""
+    words = passage.text.split()
+    if passage.title and draw.random() < 0.5:
+        return plain_title(passage)
+    length = draw.randint(*_SPAN)
+    start = draw.randrange(max(1, len(words) - length))
+    return " ".join(words[start : start + length])

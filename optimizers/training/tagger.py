@@ -1,0 +1,188 @@
+"""Fine-tuning EfficientRAG's labeler and filter (Zhuang et al., 2024, section 3.3)."""
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from hoptimizer.models.small.card import Card
+from hoptimizer.models.small.encoder import Aligned, PairTokenizer
+from hoptimizer.models.small.fields import pair
+from hoptimizer.models.small.labeler import TERMINATE
+from hoptimizer.models.small.tagger import TokenTagger, load_tagger, tag
+from hoptimizer.models.weights.store import resolve
+from hoptimizer.optimizers.labels.examples import Example, Task, check_labels
+from hoptimizer.optimizers.training.calibration import classification_scores
+from hoptimizer.optimizers.training.loop import Report
+from hoptimizer.optimizers.training.run import Draft, Recipe, device_and_dtype, freeze_embeddings, training
+
+_IGNORED = -100
+
+
+class TaggerRecipe(Recipe):
+    """How an encoder learns to copy words, and to choose a tag.
+
+    Attributes:
+        start: digest of the card of the trained model that it starts from; ``None`` for the base itself.
+        shared_tokens: whether the encoder is shown which tokens its two texts share, where its tokenizer has types.
+        token_threshold: the least probability at which a word is copied.
+    """
+
+    base: str = Field(default="minilm", min_length=1)
+    epochs: int = Field(default=4, ge=1)
+    batch: int = Field(default=32, ge=1)
+    learning_rate: float = Field(default=3e-4, gt=0)
+    max_tokens: int = Field(default=128, ge=8)
+    patience: int | None = Field(default=2, ge=1)
+    start: str | None = None
+    shared_tokens: bool = True
+    token_threshold: float = Field(default=0.5, ge=0, le=1)
+
+
+Trial = Callable[[TokenTagger, PairTokenizer], tuple[float, dict[str, Any]]]
+"""Tries a model as it is: what is maximized, and what the card gets to know."""
+
+
+def train_tagger(
+    task: Task,
+    examples: Sequence[Example],
+    dev: Sequence[Example],
+    recipe: TaggerRecipe,
+    folder: Path,
+    report: Report = lambda _: None,
+    trial: Trial | None = None,
+    start: Path | None = None,
+) -> Card:
+    """Fine-tune a token tagger and leave it with its card in a folder.
+
+    The token loss is that of passages whose gold tag keeps them. Called again after the process was killed, it goes on
+    from the last checkpoint, to the same weights; called again after it finished, it returns the card.
+
+    Args:
+        task: the labeler's, with its tags, or the filter's, without.
+        examples: what to learn from; every tag occurs.
+        dev: what is scored after each epoch: token F1 and tag F1.
+        recipe: see there.
+        folder: a folder of its own.
+        report: is told after every update.
+        trial: decides on the epoch, by default the mean of what is scored; facts that it gives under ``card`` become
+            fields of the card.
+        start: the folder of a trained tagger to go on from; by default the recipe's base.
+
+    Raises:
+        UserError: the examples lack a tag, the base can't be loaded, or the folder holds something else.
+    """
+    if task.labels:
+        check_labels(task, examples, "train")
+    draft = Draft(task, recipe, examples, dev, folder)
+    if finished := draft.finished():
+        return finished
+    device, dtype = device_and_dtype()
+    with torch.random.fork_rng():
+        torch.manual_seed(recipe.seed)  # decides on the heads
+        source = str(start) if start else resolve(recipe.base)
+        model, tokenizer = load_tagger(source, len(task.labels), trained=False, attention="eager")
+    tokenize = PairTokenizer(tokenizer, recipe.max_tokens, recipe.shared_tokens)
+    model.to(device)
+    freeze_embeddings(model.encoder)
+    learn, judge = _Data(task, examples, tokenize), _Data(task, dev, tokenize)
+    tag_weights = _weights(learn.tags, len(task.labels)).to(device) if task.labels else None
+    token_weights = _weights([label for row in learn.tokens for label in row if label != _IGNORED], 2).to(device)
+
+    def loss(batch: list[int]) -> Tensor:
+        token_logits, tag_logits = model(**tokenize.pad([learn.rows[i] for i in batch], device))
+        # By the gold tag, not the predicted one: what is left out has no useful words to learn.
+        right = learn.padded(batch, token_logits.shape[1]).to(device)
+        total = nn.functional.cross_entropy(
+            token_logits.float().flatten(0, 1), right.flatten(), weight=token_weights, reduction="sum"
+        ) / max(1.0, float(token_weights[right[right != _IGNORED]].sum()))
+        if tag_logits is None:
+            return total
+        tags = torch.tensor([learn.tags[i] for i in batch], device=device)
+        return total + nn.functional.cross_entropy(tag_logits.float(), tags, weight=tag_weights)
+
+    def evaluate() -> tuple[float, dict[str, Any]]:
+        scores = judge.scores(model, tokenize, recipe.token_threshold) if dev else {}
+        if trial is None:
+            judged = [scores[name] for name in ("token_f1", "tag_f1") if name in scores]
+            return sum(judged) / len(judged), scores
+        value, facts = trial(model, tokenize)
+        return value, scores | facts
+
+    lengths = [len(row["input_ids"]) for row in learn.rows]
+    best = training(recipe, model, dtype, lengths, loss, evaluate, key=draft.key, folder=folder, report=report).run()
+    scores = dict(best.facts)
+    card = draft.card(
+        {},
+        best.epoch,
+        kind="labeler" if task.labels else "filter",
+        labels=task.labels,
+        shared_tokens=recipe.shared_tokens,
+        token_threshold=recipe.token_threshold,
+        **scores.pop("card", {}),
+    )
+    card = Card.model_validate(card.model_dump() | {"scores": {**scores, **card.scores}})
+    draft.save(model, tokenizer)
+    draft.finish(card)
+    return card
+
+
+class _Data:
+    """Examples as a tagger reads them: rows, the right tag of each, and the right label of each token."""
+
+    def __init__(self, task: Task, examples: Sequence[Example], tokenize: PairTokenizer) -> None:
+        aligned = tokenize.aligned([pair(example.inputs, task.inputs) for example in examples])
+        self.pairs = aligned
+        self.rows = [one.row for one in aligned]
+        self.tags = [task.labels.index(example.output) for example in examples] if task.labels else []
+        self.labels = task.labels
+        sides = (1,) if task.labels else (0, 1)
+        self.tokens = [_token_labels(example, one, sides) for example, one in zip(examples, aligned, strict=True)]
+
+    def padded(self, batch: Sequence[int], width: int) -> Tensor:
+        """The token labels of a batch, [rows, tokens]."""
+        right = torch.full((len(batch), width), _IGNORED)
+        for row, place in enumerate(batch):
+            right[row, : len(self.tokens[place])] = torch.tensor(self.tokens[place])
+        return right
+
+    def scores(self, model: TokenTagger, tokenize: PairTokenizer, threshold: float) -> dict[str, float]:
+        """Token F1, and the F1 of a passage being kept."""
+        tagged = tag(model, tokenize, self.pairs)
+        gold = [label for row in self.tokens for label in row if label != _IGNORED]
+        chosen = [
+            int(value >= threshold)
+            for row, one in zip(self.tokens, tagged, strict=True)
+            for label, value in zip(row, one.tokens, strict=True)
+            if label != _IGNORED
+        ]
+        scores = {"token_f1": classification_scores(gold, chosen, 2)["f1"], "n": float(len(self.rows))}
+        if self.labels:
+            none = self.labels.index(TERMINATE)
+            kept = [int(right != none) for right in self.tags]
+            said = [int(max(range(len(one.tags)), key=one.tags.__getitem__) != none) for one in tagged]
+            scores |= {"tag_f1": classification_scores(kept, said, 2)["f1"]}
+        return scores
+
+
+def _token_labels(example: Example, aligned: Aligned, sides: tuple[int, ...]) -> list[int]:
+    """1 for tokens of words that are copied, 0 for the others of the same texts; nothing where none is copied."""
+    labels = []
+    for place in aligned.places:
+        if place is None or place[0] not in sides or not example.copied:
+            labels.append(_IGNORED)
+            continue
+        side, (start, end) = place
+        labels.append(int(any(side == of and start < to and end > at for of, (at, to) in example.copied)))
+    return labels
+
+
+def _weights(labels: Sequence[int], kinds: int) -> Tensor:
+    """Weights by which rare labels count more: the root of what would make all count the same."""
+    # The whole of it would have a model copy ten words for each that is right.
+    counts = torch.bincount(torch.tensor(labels, dtype=torch.long), minlength=kinds).clamp(min=1)
+    return torch.tensor([math.sqrt(len(labels) / (kinds * int(count))) for count in counts])

@@ -1,0 +1,1 @@
+"""Optimizers that fine-tune."""

@@ -1,0 +1,234 @@
+"""Fine-tuning the language model itself, one for all steps of a program that it takes (``dspy.BootstrapFinetune``)."""
+
+import os
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import dspy
+from dspy.clients.openai import OpenAIProvider
+from dspy.clients.utils_finetune import TrainDataFormat
+from pydantic import Field
+
+from hoptimizer.common.errors import UserError
+from hoptimizer.common.files import write_whole
+from hoptimizer.common.urls import without_password
+from hoptimizer.eval.datasets.question import Question
+from hoptimizer.eval.failures import one_line
+from hoptimizer.models.lm import is_local, is_tuned, laid_out, tuned
+from hoptimizer.models.settings import Layout
+from hoptimizer.optimizers.labels.conversations import Row, bootstrapped, conversations, replayed
+from hoptimizer.optimizers.labels.oracle import annotations
+from hoptimizer.optimizers.optimizer import Job, Optimizer
+from hoptimizer.optimizers.teacher import check_threshold
+from hoptimizer.programs import Program
+
+if TYPE_CHECKING:
+    from hoptimizer.optimizers.training.loop import Progress
+
+Labels = Literal["annotations", "bootstrap"]
+Positive = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class BootstrapFinetune(Optimizer):
+    """The program on a language model that was fine-tuned for its steps, without demonstrations.
+
+    The model is ``lm.default``, or the tuned one of the variant that is compiled further. It learns from conversations
+    as it will have them, of every step that it takes and that there are examples of; the epoch is kept that is best on
+    those of dev. Steps with a model of their own keep it. Everything is kept in the job's folder, where a compile that
+    was killed goes on.
+
+    Args:
+        labels: ``annotations``: the program is replayed with its steps taken as the data set's annotations say (what a
+            model knows by itself is no annotation: such steps stay with the model as it is); ``bootstrap``: runs of
+            the teacher that scored well, on ``lm.teacher`` or else the program's own models.
+        metric_threshold: the least score of a run that is learned from.
+        questions: train questions to learn from, drawn at random; all by default.
+        layout: how prompts and answers of local models are written.
+        epochs: rounds over the examples; by default the recipe's, as for the rest. They are for local models: the
+            provider of another one decides itself.
+        learning_rate: at its peak.
+        batch: conversations in an update.
+        max_tokens: where conversations are cut, at the front.
+        lora: rank of adapters that are trained in place of all weights.
+    """
+
+    def __init__(
+        self,
+        labels: Labels = "annotations",
+        metric_threshold: Share = 0.8,
+        questions: Positive | None = None,
+        layout: Layout = "plain",
+        epochs: Positive | None = None,
+        learning_rate: Annotated[float, Field(gt=0)] | None = None,
+        batch: Positive | None = None,
+        max_tokens: Annotated[int, Field(ge=8)] | None = None,
+        lora: Positive | None = None,
+    ) -> None:
+        self.labels = labels
+        self.metric_threshold = metric_threshold
+        self.questions = questions
+        self.layout = layout
+        sizes = {"epochs": epochs, "batch": batch, "max_tokens": max_tokens, "lora": lora}
+        chosen = {"learning_rate": learning_rate, **sizes}
+        self.recipe = {key: value for key, value in chosen.items() if value is not None}
+
+    def check(self, job: Job) -> None:
+        if self.questions is not None and self.questions > len(job.trainset):
+            raise UserError(f"optimizer.questions: {self.questions} of {len(job.trainset)} train questions; take fewer")
+        lm = _student(job.program)
+        _check_tunable(lm)
+        if self.recipe and not is_local(lm):
+            key = next(iter(self.recipe))
+            raise UserError(f"optimizer.{key}: the provider of {lm.model} decides on it; leave it out")
+        steps = self._steps(job.program)
+        if self.labels == "annotations":
+            _check_annotations(job, steps)
+        else:
+            check_threshold(job, self.metric_threshold)
+
+    def compile(self, job: Job) -> Program:
+        self.check(job)
+        learn = job.trainset
+        if self.questions is not None:
+            learn = random.Random(job.seed).sample(list(learn), self.questions)
+        train, dev = self._collect(job, "train", learn), self._collect(job, "dev", job.devset)
+        lm = self._fine_tune(job, train, dev)
+        compiled = self._laid_out(job.program)
+        steps = sorted({row["step"] for row in train})
+        for step in steps:
+            compiled.lms[step] = lm
+            getattr(compiled, step).demos = []
+        if compiled.neighbours:
+            compiled.neighbours = compiled.neighbours.without(steps)
+        return compiled
+
+    def _steps(self, program: Program) -> list[str]:
+        """The steps that can be learned."""
+        lm, known = _student(program), annotations(program)
+        taken = [
+            step
+            for step, _ in program.named_predictors()
+            if step not in program.models and program.lms.get(step, dspy.settings.lm) is lm
+        ]
+        steps = [step for step in taken if self.labels == "bootstrap" or step in known]
+        if not steps:
+            raise UserError(
+                f"optimizer: {lm.model} takes no step of the program that it could learn by "
+                f"optimizer.labels={self.labels}; leave lm.STEP out where it should"
+            )
+        return steps
+
+    def _laid_out(self, program: Program) -> Program:
+        """A copy of the program in the layout that is trained."""
+        copied = program.deepcopy()
+        if is_local(_student(program)):
+            copied.layout = self.layout
+        return copied
+
+    def _collect(self, job: Job, split: str, questions: Sequence[Question]) -> list[Row]:
+        steps, lm = self._steps(job.program), laid_out(_student(job.program), self.layout)
+        if self.labels == "annotations":
+            take = replayed(replace(job, program=self._laid_out(job.program)), steps)
+        else:
+            take = bootstrapped(job, questions, steps, self.layout, self.metric_threshold)
+        rows = conversations(job, split, questions, take, lm)
+        if not rows:
+            raise UserError(self._nothing(job, split, len(questions)))
+        counts = "".join(f", {step} {n}" for step, n in sorted(Counter(row["step"] for row in rows).items()))
+        job.report(f"lm: examples from {split}, {len(rows)} in all{counts}", len(rows), len(rows), "")
+        return rows
+
+    def _nothing(self, job: Job, split: str, n: int) -> str:
+        if self.labels == "annotations":
+            asked = getattr(job.program, "self_knowledge", None)
+            hint = ", or program.self_knowledge=false where the model takes all for known" if asked else ""
+            return f"optimizer.labels=annotations: the {n} {split} questions led to no step to learn; take more{hint}"
+        teacher = job.teacher_lm or dspy.settings.lm
+        return (
+            f"optimizer.metric_threshold={self.metric_threshold:g}: {teacher.model} answered none of the {n} {split} "
+            "questions that well; lower it, take more questions, another lm.teacher or optimizer.labels=annotations"
+        )
+
+    def _fine_tune(self, job: Job, train: Sequence[Row], dev: Sequence[Row]) -> dspy.LM:
+        """The tuned language model; of one that a provider trains, the one that was kept before it was killed."""
+        lm = _student(job.program)
+        if is_local(lm):
+            return tuned(lm, self._train(job, lm, train, dev))
+        kept = job.folder / "lm.txt"
+        if not kept.exists():
+            write_whole(kept, self._train(job, lm, train, dev))
+        return tuned(lm, kept.read_text(encoding="utf-8"))
+
+    def _train(self, job: Job, lm: dspy.LM, train: Sequence[Row], dev: Sequence[Row]) -> str:
+        """The name of the tuned model."""
+        # MLflow knows the active run in this thread alone: what the training's thread tells is passed on from here.
+        told: SimpleQueue[Progress | None] = SimpleQueue()
+        options: dict[str, Any] | None = None
+        if is_local(lm):
+            options = {"folder": job.folder / "lm", "dev": _messages(dev), "report": told.put, "seed": job.seed}
+            options |= {"templated": self.layout != "plain", **self.recipe}
+        lm.kill()  # frees its memory, as DSPy's own optimizer does
+        job.report("lm: training", 0, 0, "")
+        training = lm.finetune(_messages(train), TrainDataFormat.CHAT, options)
+        training.add_done_callback(lambda _: told.put(None))
+        try:
+            while progress := told.get():
+                _tell(job, progress)
+        finally:
+            if not training.done():
+                training.cancel()
+        return _model(lm, training.result())
+
+
+def _tell(job: Job, progress: "Progress") -> None:
+    job.report("lm: training", progress.step, progress.steps, f"loss {progress.loss:.3f}")
+    dev = {f"dev_{name}": score for name, score in (progress.scores or {}).items()}
+    job.log("training/lm", {"loss": progress.loss} | dev, progress.step)
+
+
+def _model(lm: dspy.LM, result: dspy.LM | Exception) -> str:
+    """The model of what DSPy's training job ended with."""
+    if isinstance(result, dspy.LM):
+        return result.model
+    if is_local(lm):
+        raise result
+    raise UserError(f"{lm.model} could not be fine-tuned: {one_line(result)}; see the provider's account") from result
+
+
+def _messages(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    return [{"messages": row["messages"]} for row in rows]
+
+
+def _student(program: Program) -> dspy.LM:
+    """The language model that is fine-tuned: the one that was before, else the default one."""
+    return next((lm for lm in program.lms.values() if is_tuned(lm)), dspy.settings.lm)
+
+
+def _check_tunable(lm: dspy.LM) -> None:
+    provider = getattr(lm, "provider", None)
+    if provider is None or not provider.finetunable:
+        raise UserError(f"lm.default: {lm.model} can't be fine-tuned by DSPy; take a local/ model or one of OpenAI's")
+    if isinstance(provider, OpenAIProvider):
+        # DSPy would send the examples to OpenAI, wherever the model is served, and with the environment's key.
+        if server := lm.kwargs.get("api_base"):
+            raise UserError(
+                f"lm.default: DSPy can't fine-tune {lm.model} at {without_password(server)}; take a local/ model"
+            )
+        if "OPENAI_API_KEY" not in os.environ:
+            raise UserError(f"lm.default: fine-tuning {lm.model} takes OPENAI_API_KEY from the environment; set it")
+
+
+def _check_annotations(job: Job, steps: Sequence[str]) -> None:
+    known = annotations(job.program)
+    for step in steps:
+        for split, questions in (("train", job.trainset), ("dev", job.devset)):
+            if not any(known[step].given(question) for question in questions):
+                raise UserError(
+                    f"optimizer.labels=annotations: {step!r} learns from the questions' {known[step].key}, which no "
+                    f"{split} question has; add them to the data, or take optimizer.labels=bootstrap"
+                )

@@ -1,0 +1,194 @@
+"""Fine-tuning EfficientRAG's two models for a data set (Zhuang et al., 2024, sections 3.2 and 3.3)."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from hoptimizer.common.errors import UserError
+from hoptimizer.eval.datasets.question import Question
+from hoptimizer.models.small.base import SmallModel
+from hoptimizer.optimizers.labels.hop_labels import Labels, annotated, write_labels
+from hoptimizer.optimizers.optimizer import Job, Optimizer
+from hoptimizer.programs import EfficientRAG, Program
+
+if TYPE_CHECKING:
+    from hoptimizer.optimizers.training.loop import Progress
+
+Positive = Annotated[int, Field(ge=1)]
+
+
+class TrainTagger(Optimizer):
+    """A labeler & tagger and a filter for ``efficient_rag``, so that its retrieval asks no language model.
+
+    The epoch and the threshold are those with which the program retrieves best on dev. Everything is kept in the job's
+    folder, where a compile that was killed goes on.
+
+    Args:
+        labels: ``annotations``: the data set's hops, or where it has none its supporting passages, say which words of
+            a passage count; ``teacher``: ``lm.teacher`` does, of the supporting passages.
+        base: the encoder that is fine-tuned: a name of the weights store, a folder or a hub id; by default the
+            program's own labeler and filter where it has them, else ``minilm``.
+        negatives: hard negatives of each query.
+        copies: how often each question is refilled with other passages that are asked the same.
+        finish: whether a last hop has a tag of its own, after which the search does not go on.
+        ranked: whether a passage's place in the search counts, as much as is right on dev.
+        recall_weight: how many times as much recall counts as precision, on dev.
+        epochs: rounds over the examples at most.
+        learning_rate: at its peak.
+        batch: examples in an update.
+        max_tokens: where query and passage are cut together; for the filter, query and what is known.
+    """
+
+    def __init__(
+        self,
+        labels: Literal["annotations", "teacher"] = "annotations",
+        base: Annotated[str, Field(min_length=1)] | None = None,
+        negatives: Annotated[int, Field(ge=0)] = 6,
+        copies: Annotated[int, Field(ge=0)] = 0,
+        finish: bool = True,
+        ranked: bool = True,
+        recall_weight: Annotated[float, Field(gt=0)] = 2.0,
+        epochs: Positive = 4,
+        learning_rate: Annotated[float, Field(gt=0)] = 3e-4,
+        batch: Positive = 32,
+        max_tokens: Annotated[int, Field(ge=16)] = 128,
+    ) -> None:
+        self.labels = labels
+        self.base = base
+        self.negatives = negatives
+        self.copies = copies
+        self.finish = finish
+        self.ranked = ranked
+        self.recall_weight = recall_weight
+        self.recipe = {
+            "epochs": epochs,
+            "learning_rate": learning_rate,
+            "batch": batch,
+            "max_tokens": max_tokens,
+        }
+
+    def check(self, job: Job) -> None:
+        if not isinstance(job.program, EfficientRAG):
+            raise UserError("optimizer.name=train_tagger: it is for program.name=efficient_rag; take that program")
+        if self.labels == "teacher" and job.teacher_lm is None:
+            raise UserError("optimizer.labels=teacher: there is no teacher; name one, as in lm.teacher=MODEL")
+        for split, questions in (("train", job.trainset), ("dev", job.devset)):
+            if not any(question.passages for question in questions):
+                raise UserError(
+                    f"optimizer.name=train_tagger: it learns from the questions' passages, which no {split} question "
+                    "has; add them to the data"
+                )
+
+    def compile(self, job: Job) -> Program:
+        compiled = job.program.deepcopy()
+        train = self.gather(job, "train", job.trainset)
+        dev = self.gather(job, "dev", job.devset)
+        if not any(hop.tag == "continue" for one in train for hop in one.hops):
+            raise UserError(
+                f"optimizer.name=train_tagger: none of the {len(train)} labelled train questions has a hop that leads "
+                "to another, so there is nothing to learn; take questions of several hops, or program.name=rag"
+            )
+        if compiled.filter is not None:
+            compiled.models["filter"] = self._train_filter(job, train, dev)
+        compiled.models["labeler"] = self._train_labeler(job, compiled, train, dev)
+        return compiled
+
+    def gather(self, job: Job, split: str, questions: Sequence[Question]) -> list[Labels]:
+        """The labels of a split, kept in the job's folder; questions that can't be labelled are counted and skipped.
+
+        Args:
+            job: the compile.
+            split: ``train`` or ``dev``.
+            questions: of the split.
+
+        Raises:
+            UserError: none could be labelled.
+        """
+        file = job.folder / f"labels-{split}.jsonl"
+        stage = f"labels of {split}"
+        supported = [question for question in questions if question.passages]
+        if self.labels == "teacher":
+            from hoptimizer.optimizers.labels.synthesis import synthesize
+
+            found = synthesize(supported, job, file, stage)
+        else:
+            found = [annotated(question, job.corpus) for question in supported]
+            write_labels(found, file)
+        labels = [one for one in found if one.hops]
+        failures = Counter(one.failure for one in found if one.failure)
+        for reason, count in failures.most_common():
+            job.report(f"{stage}: {count} of {len(found)} questions skipped: {reason}", count, len(found), "")
+        if not labels:
+            raise UserError(
+                f"optimizer.labels={self.labels}: none of the {len(found)} {split} questions could be labelled "
+                f"({failures.most_common(1)[0][0]}); take more questions or another source of labels"
+            )
+        job.report(f"{stage}: {len(labels)} questions", len(labels), len(labels), "")
+        return labels
+
+    def _train_filter(self, job: Job, train: Sequence[Labels], dev: Sequence[Labels]) -> SmallModel:
+        from hoptimizer.optimizers.labels.tagger_examples import FILTER_TASK, filter_examples
+        from hoptimizer.optimizers.training.tagger import TaggerRecipe, train_tagger
+
+        examples, judged = filter_examples(train), filter_examples(dev)
+        start = self._start(job, "filter")
+        recipe = TaggerRecipe(**_origin(start, self.base), seed=job.seed, **self.recipe)
+        folder = job.folder / "filter"
+        # Without dev examples there is nothing to choose an epoch by: the train examples do as well then.
+        report = _reporting(job, "filter")
+        train_tagger(
+            FILTER_TASK, examples, judged or examples, recipe, folder, report, start=start.folder if start else None
+        )
+        return _load(folder, "filter")
+
+    def _train_labeler(self, job: Job, program: Program, train: Sequence[Labels], dev: Sequence[Labels]) -> SmallModel:
+        from hoptimizer.optimizers.labels.tagger_examples import labeler_examples, labeler_task, refilled
+        from hoptimizer.optimizers.training.retrieval_dev_score import RetrievalTrial
+        from hoptimizer.optimizers.training.tagger import TaggerRecipe, train_tagger
+
+        retriever = job.program.retriever
+        if retriever is None:
+            raise TypeError("efficient_rag retrieves: give it a retriever")
+        job.report("mining hard negatives", 0, 0, "")
+        more = refilled(train, job.corpus, self.copies, job.seed)
+        examples = labeler_examples([*train, *more], retriever, self.negatives, self.finish)
+        judged = labeler_examples(dev, retriever, self.negatives, self.finish)
+        task = labeler_task(self.finish)
+        start = self._start(job, "labeler")
+        recipe = TaggerRecipe(**_origin(start, self.base), seed=job.seed, **self.recipe)
+        questions = [question for question in job.devset if question.passages]
+        trial = RetrievalTrial(program, questions, task, recipe, self.recall_weight, self.ranked, job.workers)
+        folder = job.folder / "labeler"
+        report = _reporting(job, "labeler")
+        train_tagger(task, examples, judged, recipe, folder, report, trial, start.folder if start else None)
+        return _load(folder, "labeler")
+
+    def _start(self, job: Job, step: str) -> SmallModel | None:
+        """The program's own model of a step, where the training is to go on from it."""
+        own = job.program.models.get(step)
+        return own if self.base is None and isinstance(own, SmallModel) else None
+
+
+def _origin(start: SmallModel | None, base: str | None) -> dict[str, str]:
+    """What a recipe says about where its training starts, whatever folder that lies in."""
+    if start is None:
+        return {"base": base or "minilm"}
+    return {"base": start.card.base, "start": hashlib.sha256(start.card.model_dump_json().encode()).hexdigest()}
+
+
+def _load(folder: Path, step: str) -> SmallModel:
+    from hoptimizer.models.small.loading import load_step_model
+
+    return load_step_model(str(folder), step)
+
+
+def _reporting(job: Job, step: str) -> "Callable[[Progress], None]":
+    def report(progress: "Progress") -> None:
+        job.report(f"{step}: training", progress.step, progress.steps, f"loss {progress.loss:.3f}")
+        job.log(f"training/{step}", {"loss": progress.loss} | (progress.scores or {}), progress.step)
+
+    return report
