@@ -23,8 +23,8 @@ lint: $(VENV)/.dev wheel
 bench: $(VENV)/.dev
 	@test -n "$(DATA)" || (echo "make bench: name the data sets' folder, as in make bench DATA=../data"; exit 2)
 	$(BIN)/python benchmarks/engine.py
-	$(BIN)/python benchmarks/layouts.py --program rag
-	$(BIN)/python benchmarks/layouts.py --program ircot
+	$(BIN)/python benchmarks/prompt_formats.py --program rag
+	$(BIN)/python benchmarks/prompt_formats.py --program ircot
 	$(BIN)/python benchmarks/retrieval.py --data $(DATA)
 
 # The built wheel in an environment of its own: the type checker reads it there, so a file that the wheel lacks is

@@ -33,9 +33,9 @@ from rich.table import Table
 from hoptimizer import Workbench, make_config
 from hoptimizer.eval.datasets.dataset import locate
 from hoptimizer.models import build_adapter, build_lm
-from hoptimizer.models.usage import Meter
-from hoptimizer.optimizers import Job
-from hoptimizer.optimizers.candidates import Ledger
+from hoptimizer.models.usage import UsageMeter
+from hoptimizer.optimizers import CompileContext
+from hoptimizer.optimizers.candidates import CandidateRecorder
 from hoptimizer.optimizers.labels.demonstrations import annotate
 from hoptimizer.optimizers.prompt.few_shot import BootstrapFewShot
 from hoptimizer.programs import Program
@@ -58,30 +58,36 @@ def scripted_server(seed: int) -> Iterator[str]:
             process.terminate()
 
 
-def by_dspy(optimizer: BootstrapFewShot, job: Job) -> Program:
+def by_dspy(optimizer: BootstrapFewShot, context: CompileContext) -> Program:
     """What the optimizer compiles, compiled by DSPy alone."""
     examples = annotate(
-        job.trainset, job.corpus, job.program.retriever, distractors=optimizer.distractors, seed=job.seed
+        context.trainset,
+        context.corpus,
+        context.program.retriever,
+        distractors=optimizer.distractors,
+        seed=context.seed,
     )
-    Random(job.seed).shuffle(examples)
+    Random(context.seed).shuffle(examples)
     stock = dspy.BootstrapFewShot(
-        metric=job.objective,
+        metric=context.objective,
         metric_threshold=optimizer.metric_threshold,
         max_bootstrapped_demos=optimizer.max_bootstrapped_demos,
         max_labeled_demos=optimizer.max_labeled_demos,
     )
-    return stock.compile(job.program, teacher=job.program.deepcopy(), trainset=examples)
+    return stock.compile(context.program, teacher=context.program.deepcopy(), trainset=examples)
 
 
-def by_us(optimizer: BootstrapFewShot, job: Job) -> Program:
+def by_us(optimizer: BootstrapFewShot, context: CompileContext) -> Program:
     """What the optimizer compiles, without the estimate of a compile's cost that goes before it."""
-    return optimizer.search(job, Ledger(Meter(lambda spent: False), [], job.record, job.settle))
+    return optimizer.search(
+        context, CandidateRecorder(UsageMeter(lambda spent: False), [], context.record, context.settle)
+    )
 
 
-def timed(url: str, bench: Workbench, search: Callable[[Job], Program]) -> tuple[dict[str, Any], float, int]:
+def timed(url: str, bench: Workbench, search: Callable[[CompileContext], Program]) -> tuple[dict[str, Any], float, int]:
     """The demonstrations of each step, the seconds of a compile with an empty cache, and its calls."""
     config = bench.config
-    job = Job(
+    context = CompileContext(
         program=bench.program(),
         trainset=bench.data.split("train"),
         devset=[],
@@ -99,7 +105,7 @@ def timed(url: str, bench: Workbench, search: Callable[[Job], Program]) -> tuple
         before = _calls(url)
         start = time.perf_counter()
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            compiled = search(job)
+            compiled = search(context)
         seconds = time.perf_counter() - start
     demos = {name: compiled.dump_state()[name]["demos"] for name, _ in compiled.named_predictors()}
     return demos, seconds, _calls(url) - before
@@ -119,7 +125,7 @@ def measure(seed: int) -> list[dict[str, Any]]:
             config = {"data": "atlas", "program": name, "retriever": "bm25", "lm": lms, "seed": seed}
             bench = Workbench(make_config(config))
             timed(
-                url, bench, lambda job: by_us(BootstrapFewShot(max_bootstrapped_demos=1), job)
+                url, bench, lambda context: by_us(BootstrapFewShot(max_bootstrapped_demos=1), context)
             )  # what is made at the first call
             rows += [_compare(url, bench, demos) for demos in DEMOS]
     return rows
@@ -127,8 +133,8 @@ def measure(seed: int) -> list[dict[str, Any]]:
 
 def _compare(url: str, bench: Workbench, demos: int) -> dict[str, Any]:
     optimizer = BootstrapFewShot(max_bootstrapped_demos=demos)
-    expected, stock_seconds, stock_calls = timed(url, bench, lambda job: by_dspy(optimizer, job))
-    found, seconds, calls = timed(url, bench, lambda job: by_us(optimizer, job))
+    expected, stock_seconds, stock_calls = timed(url, bench, lambda context: by_dspy(optimizer, context))
+    found, seconds, calls = timed(url, bench, lambda context: by_us(optimizer, context))
     return {
         "program": bench.config.program.name,
         "demos": demos,

@@ -26,7 +26,7 @@ from hoptimizer.compiled import restore, variant_of
 from hoptimizer.eval import statistics
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.runner import Evaluation, evaluate
-from hoptimizer.models.small.encoder import Aligned
+from hoptimizer.models.small.encoder import AlignedPair
 from hoptimizer.models.small.tagger import tag
 from hoptimizer.programs import RAG, EfficientRAG, Program
 from hoptimizer.tracking.tracker import Tracker
@@ -77,7 +77,7 @@ def retrieval(program: EfficientRAG, questions: Sequence[Question], workers: int
 
 def forward(model: Any, batches: Sequence[Sequence[Any]]) -> float:  # noqa: ANN401 - a labeler or a filter
     """Seconds that the model's forward passes take over batches that were tokenized before."""
-    aligned: list[list[Aligned]] = [model._tokenizer.aligned(batch) for batch in batches]
+    aligned: list[list[AlignedPair]] = [model._tokenizer.aligned(batch) for batch in batches]
     return clock(lambda: [tag(model._model, model._tokenizer, batch) for batch in aligned])
 
 
@@ -101,7 +101,7 @@ def reading(program: Program, questions: Sequence[Question], lm: dspy.LM, worker
 def answers(bench: Workbench, program: EfficientRAG, questions: Sequence[Question]) -> dict[str, Any]:
     """Answers of the program and of retrieving once, and their difference."""
     rag = RAG(bench.retriever, k=RAG_PASSAGES)
-    rag.reader, rag.layout = program.reader, program.layout
+    rag.reader, rag.prompt_format = program.reader, program.prompt_format
     lm = bench.lms["default"]
     lm.cache = False
     ours, tokens = reading(program, questions, lm, bench.config.workers)

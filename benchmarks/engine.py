@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hoptimizer.models.engine.generator import Generator
-from hoptimizer.models.engine.request import Completion, Job
+from hoptimizer.models.engine.request import Completion, GenerationRequest
 from hoptimizer.models.weights.store import resolve
 
 SHARED_TOKENS, OWN_TOKENS, NEW_TOKENS = 600, 300, 40
@@ -32,14 +32,14 @@ def prompts(count: int, shared: int, own: int, seed: int) -> list[list[int]]:
     return [first + [draw.randrange(1000, 20_000) for _ in range(own)] for _ in range(count)]
 
 
-def run(model: Generator, batch: list[list[int]], new: int, together: bool = True) -> tuple[float, int]:
+def run(model: Generator, batch: list[list[int]], new: int, batched: bool = True) -> tuple[float, int]:
     """Seconds and written tokens of one batch, submitted at once or one after the other."""
     start = time.perf_counter()
     futures: list[Future[Completion]] = []
     for prompt in batch:
-        future = model.submit(Job(prompt, new, ignore_end=True))
+        future = model.submit(GenerationRequest(prompt, new, ignore_end=True))
         futures.append(future)
-        if not together:
+        if not batched:
             future.result()
     written = sum(future.result().tokens for future in futures)
     return time.perf_counter() - start, written
@@ -66,7 +66,7 @@ def measure(name: str) -> dict[str, float]:
     without_reuse, _ = run(plain, batch, NEW_TOKENS)
     batch = prompts(32, SHARED_TOKENS, OWN_TOKENS, seed=4)
     run(reusing, batch[:1], 1)
-    without_batching, _ = run(reusing, batch, NEW_TOKENS, together=False)
+    without_batching, _ = run(reusing, batch, NEW_TOKENS, batched=False)
     figures["32 calls, seconds"] = with_both
     figures["32 calls without prefix reuse, seconds"] = without_reuse
     figures["32 calls one by one, seconds"] = without_batching

@@ -22,21 +22,21 @@ from typing import Any
 import dspy
 import torch
 from rich.console import Console
-from rich.progress import Progress as Bar
+from rich.progress import TrainingProgress as Bar
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.models import LMSettings, build_adapter, build_lm
 from hoptimizer.models.small.classifier import Classifier
 from hoptimizer.optimizers.labels.demonstrations import annotate
-from hoptimizer.optimizers.labels.examples import Example, Task, relevance_examples
-from hoptimizer.optimizers.prompt.prompt_format import LAYOUTS
+from hoptimizer.optimizers.labels.examples import Task, TrainingExample, relevance_examples
+from hoptimizer.optimizers.prompt.prompt_format import PROMPT_FORMATS
 from hoptimizer.optimizers.training.calibration import classification_scores
-from hoptimizer.optimizers.training.classifier import ClassifierRecipe, train_classifier
-from hoptimizer.optimizers.training.loop import Progress
-from hoptimizer.optimizers.training.retriever.colbert_data import Asked, RetrievalSet, read_sets
+from hoptimizer.optimizers.training.classifier import ClassifierTrainingConfig, train_classifier
+from hoptimizer.optimizers.training.loop import TrainingProgress
+from hoptimizer.optimizers.training.retriever.colbert_data import QuestionWithContext, RetrievalSet, read_sets
 from hoptimizer.programs import RAISF, Program
-from hoptimizer.programs.trace import Trail, recording
+from hoptimizer.programs.trace import StepTrace, recording
 from hoptimizer.retrieval import Passage, Retriever, RetrieverSettings, build_retriever
 
 K = 5
@@ -49,7 +49,12 @@ TASK = Task(step="relevant", inputs=("question", "passage"), output="relevant", 
 
 
 def measure(
-    one: RetrievalSet, retriever: Retriever, questions: int | None, recipe: ClassifierRecipe, folder: Path, hops: bool
+    one: RetrievalSet,
+    retriever: Retriever,
+    questions: int | None,
+    recipe: ClassifierTrainingConfig,
+    folder: Path,
+    hops: bool,
 ) -> dict[str, Any]:
     """Train, then judge what is retrieved for the dev questions."""
     asked = one.train[:questions]
@@ -61,7 +66,7 @@ def measure(
     with Bar(disable=not sys.stderr.isatty(), transient=True) as bar:
         task = bar.add_task("Training")
 
-        def report(progress: Progress) -> None:
+        def report(progress: TrainingProgress) -> None:
             bar.update(task, completed=progress.step, total=progress.steps)
             if progress.scores:
                 scores = ", ".join(f"{name} {score:.3f}" for name, score in progress.scores.items())
@@ -95,20 +100,20 @@ def prompted(one: RetrievalSet, retriever: Retriever) -> dict[str, dict[str, flo
     random.Random(SEED).shuffle(trainset)
     scores = {}
     with dspy.context(lm=build_lm(LMSettings(model=LM, max_tokens=16)), adapter=build_adapter()):
-        for layout in LAYOUTS:
+        for prompt_format in PROMPT_FORMATS:
             for demos in (0, 4):
                 program = RAISF(retriever, k=K)
-                program.layout = layout
+                program.prompt_format = prompt_format
                 if demos:
                     program = dspy.LabeledFewShot(k=demos).compile(program, trainset=trainset)
                 said = asyncio.run(judge(program, asked))
-                scores[f"{layout}, {demos} demonstrations"] = classification_scores(gold, said, 2)
+                scores[f"{prompt_format}, {demos} demonstrations"] = classification_scores(gold, said, 2)
     return scores
 
 
 async def judge(program: Program, asked: Sequence[tuple[Question, list[Passage]]]) -> list[int]:
     """Whether the program's relevance step takes each passage for relevant."""
-    with recording(Trail()):
+    with recording(StepTrace()):
         steps = [
             program.step("relevance", question=question.question, passage=passage)
             for question, found in asked
@@ -117,15 +122,15 @@ async def judge(program: Program, asked: Sequence[tuple[Question, list[Passage]]
         return [int(judged.relevant == "yes") for judged in await asyncio.gather(*steps)]
 
 
-def search(retriever: Retriever, asked: Sequence[Asked]) -> list[list[Passage]]:
+def search(retriever: Retriever, asked: Sequence[QuestionWithContext]) -> list[list[Passage]]:
     """What is retrieved for each question."""
     return retriever.search([a.question.question for a in asked], K)
 
 
-def retrieved(one: RetrievalSet, retriever: Retriever, asked: Sequence[Asked]) -> list[Example]:
+def retrieved(one: RetrievalSet, retriever: Retriever, asked: Sequence[QuestionWithContext]) -> list[TrainingExample]:
     """Whether each retrieved passage supports its question."""
     return [
-        Example({"question": a.question.question, "passage": str(passage)}, passage.id in a.question.passages)
+        TrainingExample({"question": a.question.question, "passage": str(passage)}, passage.id in a.question.passages)
         for a, ranking in zip(asked, search(retriever, asked), strict=True)
         for passage in ranking
     ]
@@ -142,7 +147,7 @@ def main() -> None:
     parser.add_argument("--hops", action="store_true", help="learn from the questions' hops too")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
-    recipe = ClassifierRecipe(base=arguments.base, epochs=arguments.epochs, max_tokens=MAX_TOKENS)
+    recipe = ClassifierTrainingConfig(base=arguments.base, epochs=arguments.epochs, max_tokens=MAX_TOKENS)
     try:
         one = next((one for one in read_sets(arguments.data) if one.name == DATA), None)
         if one is None:

@@ -23,7 +23,7 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.eval import mean
 from hoptimizer.eval.datasets.importers import ExtraPassage, PassagePool
 from hoptimizer.eval.datasets.rows import read_rows, require
-from hoptimizer.optimizers.training.retriever.colbert_data import Asked, RetrievalSet, read_sets
+from hoptimizer.optimizers.training.retriever.colbert_data import QuestionWithContext, RetrievalSet, read_sets
 from hoptimizer.retrieval import Corpus, Passage, Retriever, RetrieverSettings, build_retriever
 
 CUTS = (2, 5, 10)
@@ -47,7 +47,7 @@ def measure_recall(one: RetrievalSet) -> dict[str, Any]:
     return figures
 
 
-def recall(retriever: Retriever, questions: Sequence[Asked]) -> dict[int, list[float]]:
+def recall(retriever: Retriever, questions: Sequence[QuestionWithContext]) -> dict[int, list[float]]:
     """For each cut, every question's recall of its supporting passages."""
     found = retriever.search([asked.question.question for asked in questions], max(CUTS))
     gold = [set(asked.question.passages) for asked in questions]
@@ -81,7 +81,7 @@ def measure_encoding(texts: list[str]) -> dict[str, Any]:
     from colbert.infra import ColBERTConfig
     from colbert.modeling.checkpoint import Checkpoint
 
-    from hoptimizer.models.engine.quiet import quiet_loading
+    from hoptimizer.models.engine.loading import quiet_loading
     from hoptimizer.retrieval.checkpoint import find_checkpoint
     from hoptimizer.retrieval.encoder import ColBERTEncoder
 

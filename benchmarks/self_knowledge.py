@@ -2,10 +2,10 @@
 
     python benchmarks/self_knowledge.py --data DIR [--json]
 
-The model answers from memory, with four demonstrations in the plain layout; exactly right is known. Each way learns
-from atlas' train questions and their hops and is tuned on its dev questions and hops. It is scored on atlas' test
-questions, their hops, and the questions of DIR/triviaqa/*.jsonl, of which it has seen none. Intervals: 2,000 bootstrap
-resamples.
+The model answers from memory, with four demonstrations in the plain prompt format; exactly right is known. Each way
+learns from atlas' train questions and their hops and is tuned on its dev questions and hops. It is scored on atlas'
+test questions, their hops, and the questions of DIR/triviaqa/*.jsonl, of which it has seen none. Intervals: 2,000
+bootstrap resamples.
 """
 
 import argparse
@@ -34,18 +34,18 @@ from hoptimizer.eval.datasets.published_formats import OpenItem
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.datasets.rows import read_rows, require
 from hoptimizer.eval.metrics import exact_match
-from hoptimizer.models.engine.quiet import quiet_loading
-from hoptimizer.models.plain import PlainAdapter
+from hoptimizer.models.adapters import PlainAdapter
+from hoptimizer.models.engine.loading import quiet_loading
 from hoptimizer.models.small.classifier import Classifier
 from hoptimizer.models.small.confidence import ANSWER_PROBABILITY
 from hoptimizer.models.weights.store import resolve
 from hoptimizer.optimizers.labels.demonstrations import annotate
-from hoptimizer.optimizers.labels.examples import Example, Task
+from hoptimizer.optimizers.labels.examples import Task, TrainingExample
 from hoptimizer.optimizers.training.calibration import best_threshold
-from hoptimizer.optimizers.training.classifier import ClassifierRecipe, train_classifier
+from hoptimizer.optimizers.training.classifier import ClassifierTrainingConfig, train_classifier
 from hoptimizer.optimizers.training.confidence import calibrate_confidence
 from hoptimizer.programs import Program
-from hoptimizer.programs.trace import Trail, recording
+from hoptimizer.programs.trace import StepTrace, recording
 
 DEMOS = 4
 SEED = 7
@@ -80,10 +80,10 @@ class Asked:
             np.concatenate([self.says, other.says]),
         )
 
-    def examples(self) -> list[Example]:
+    def examples(self) -> list[TrainingExample]:
         """What judges learn from."""
         rows = zip(self.questions, self.probabilities, self.known, strict=True)
-        return [Example({"question": q, ANSWER_PROBABILITY: p}, LABELS[int(known)]) for q, p, known in rows]
+        return [TrainingExample({"question": q, ANSWER_PROBABILITY: p}, LABELS[int(known)]) for q, p, known in rows]
 
 
 Judge = Callable[[Asked], np.ndarray]
@@ -93,7 +93,7 @@ async def ask(program: Program, asked: Sequence[tuple[str, Sequence[str]]]) -> A
     """Ask questions with their right answers from memory, and whether the model knows them."""
 
     async def one(question: str) -> tuple[dspy.Prediction, dspy.Prediction]:
-        with recording(Trail()):
+        with recording(StepTrace()):
             return await asyncio.gather(
                 program.step("recall", measured=True, question=question),
                 program.step("self_knowledge", question=question),
@@ -125,7 +125,11 @@ def by_encoder(train: Asked, dev: Asked) -> Judge:
     task = Task("self_knowledge", ("question",), "knows", LABELS)
     folder = Path(tempfile.mkdtemp())
     card = train_classifier(
-        task, train.examples(), dev.examples(), ClassifierRecipe(calibrate="balanced_accuracy", seed=SEED), folder
+        task,
+        train.examples(),
+        dev.examples(),
+        ClassifierTrainingConfig(calibrate="balanced_accuracy", seed=SEED),
+        folder,
     )
     classifier = Classifier(folder, card)
     return lambda asked: np.array(
@@ -185,7 +189,7 @@ def measure(data: Path) -> list[dict[str, object]]:
     bench = Workbench(load_config(None, ["data=atlas", "program=ra_isf", "retriever=bm25", "lm.default.max_tokens=24"]))
     with bench.active():
         program = bench.program()
-        program.layout = "plain"
+        program.prompt_format = "plain"
         examples = annotate(bench.data.split("train"), bench.data.corpus, None, distractors=0, seed=SEED)
         random.Random(SEED).shuffle(examples)
         program = dspy.LabeledFewShot(k=DEMOS).compile(program, trainset=examples)

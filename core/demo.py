@@ -21,18 +21,18 @@ SETTINGS = {
     "ra_isf": ("retriever.k=2", "program.max_depth=1", "program.max_subquestions=2"),
     "efficient_rag": ("retriever.k=2",),
 }
-# The optimizers of a program, each going on where the one before it ended. rag's chooses the layout of prompts too; the
+# The optimizers of a program, each going on where the one before it ended. rag's chooses the prompt format too; the
 # others take that one, for the sake of the minutes.
 STAGES: dict[str, list[Sequence[str]]] = {
     "direct": [],
     "rag": [("optimizer=bootstrap_few_shot",)],
-    "ircot": [("optimizer=labeled_few_shot", "optimizer.layouts=[plain]")],
+    "ircot": [("optimizer=labeled_few_shot", "optimizer.prompt_formats=[plain]")],
     "ra_isf": [
-        ("optimizer=labeled_few_shot", "optimizer.layouts=[plain]", "data.dev=2"),
+        ("optimizer=labeled_few_shot", "optimizer.prompt_formats=[plain]", "data.dev=2"),
         ("optimizer=distill", "optimizer.questions=40", "optimizer.epochs=2"),
     ],
     "efficient_rag": [
-        ("optimizer=labeled_few_shot", "optimizer.layouts=[plain]", "data.dev=2"),
+        ("optimizer=labeled_few_shot", "optimizer.prompt_formats=[plain]", "data.dev=2"),
         ("optimizer=train_tagger", "data.train=80", "optimizer.negatives=2", "optimizer.epochs=3"),
     ],
 }

@@ -20,14 +20,14 @@ from hoptimizer.compiled import restore, variant_of
 from hoptimizer.config import Config
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.objective import Objective
-from hoptimizer.eval.runner import Evaluation, Progress, evaluate
+from hoptimizer.eval.runner import Evaluation, EvaluationProgress, evaluate
 from hoptimizer.models.lm import is_local, is_tuned
 from hoptimizer.models.settings import LOCAL
 from hoptimizer.models.small.base import SmallModel
-from hoptimizer.models.usage import Meter
-from hoptimizer.optimizers import Job, Optimizer
+from hoptimizer.models.usage import UsageMeter
+from hoptimizer.optimizers import CompileContext, Optimizer
 from hoptimizer.programs import Ensemble, Program
-from hoptimizer.tracking.compile_log import SearchLog
+from hoptimizer.tracking.compile_log import CompileLog
 from hoptimizer.tracking.tracker import Tracker
 from hoptimizer.workbench import Workbench
 
@@ -45,8 +45,9 @@ class Variant:
         split: what it was scored on.
         after: its scores.
         before: the scores on the same questions of what was compiled, where they were asked for.
-        costs: of the compile, ``estimate`` and ``spent``: ``calls``, ``prompt_tokens``, ``written_tokens``, ``usd`` and
-            ``seconds``; where runs of it could not be scored, ``unscored``: how many ``by_judge`` and ``by_metric``.
+        costs: of the compile, ``estimate`` and ``spent``: ``calls``, ``prompt_tokens``, ``completion_tokens``, ``usd``
+            and ``seconds``; where runs of it could not be scored, ``unscored``: how many ``by_judge`` and
+            ``by_metric``.
         steps: how well its small models do on dev, by the step: ``f1``, ``precision``, ``recall``,
             ``balanced_accuracy`` and ``n``; of those that write, ``f1`` and ``n``; of those that copy words,
             ``token_f1`` and ``n``, and of a labeler ``tag_f1`` and the ``recall``, ``precision`` and ``passages`` of
@@ -109,9 +110,9 @@ def compile_variant(
     program, optimizer = _program(bench, tracker, run_id), bench.optimizer()
     if isinstance(program, Ensemble):
         raise UserError(f"run {run_id!r}: no optimizer goes on from the programs of an ensemble; give another run")
-    job = _job(bench, program)
+    context = _job(bench, program)
     with dspy.context(lm=bench.lms["default"]):
-        optimizer.check(job)
+        optimizer.check(context)
     with contextlib.ExitStack() as stack:
         stack.enter_context(_alone(f"{config.tracking.uri} {config.experiment} {fingerprint}"))
         run = stack.enter_context(tracker.run("compile", name, fingerprint))
@@ -121,18 +122,18 @@ def compile_variant(
         tracker.log_questions(bench.data, "train", trainset)
         tracker.log_questions(bench.data, split, scored)
         _tag_start(tracker, run_id)
-        log = SearchLog(tracker.client, tracker.get(run.info.run_id))
+        log = CompileLog(tracker.client, tracker.get(run.info.run_id))
         log.settle({f"lm_of.{step}": lm.model for step, lm in program.language_models().items()})
-        job = replace(job, folder=folder, log=log.tell, record=log.record, settle=log.settle)
+        context = replace(context, folder=folder, log=log.tell, record=log.record, settle=log.settle)
         report(f"compiling {config.program.name} by {config.optimizer.name}", 0, 0, "")
-        compiled = _compiled(optimizer, job, log)
+        compiled = _compiled(optimizer, context, log)
         before = None
         if score_before:
             before = _evaluate(bench, program, scored, f"{config.program.name} {_state(run_id)} on {split}")
             tracker.log_evaluation(before, split, "before")
         after = _evaluate(bench, compiled, scored, f"{config.program.name} compiled on {split}")
         tracker.log_evaluation(after, split, "after")
-        steps = _keep(tracker, config, compiled, job)
+        steps = _keep(tracker, config, compiled, context)
     for lm in _tuned_lms(compiled):
         lm.kill()  # the next cell of a study may need the memory
     shutil.rmtree(folder, ignore_errors=True)  # what it held is in the run
@@ -151,9 +152,9 @@ def _alone(work: str) -> Iterator[None]:
         raise UserError("this compile is under way in another process; wait for it, or stop it there") from error
 
 
-def _job(bench: Workbench, program: Program) -> Job:
+def _job(bench: Workbench, program: Program) -> CompileContext:
     config = bench.config
-    return Job(
+    return CompileContext(
         program=program,
         trainset=bench.data.split("train"),
         devset=bench.data.split("dev"),
@@ -168,14 +169,14 @@ def _job(bench: Workbench, program: Program) -> Job:
     )
 
 
-def _compiled(optimizer: Optimizer, job: Job, log: SearchLog) -> Program:
+def _compiled(optimizer: Optimizer, context: CompileContext, log: CompileLog) -> Program:
     """The compiled program, and what it took in the log."""
-    meter = Meter(lambda _: False, seconds=dspy.cache.seconds)
+    meter = UsageMeter(lambda _: False, seconds=dspy.cache.seconds)
     with _quiet(), dspy.context(meter=meter):
-        compiled = optimizer.compile(job)
+        compiled = optimizer.compile(context)
     if "spent" not in log.costs:  # searches have a meter of their own
         log.tell("spent", asdict(meter.spent), meter.spent.calls)
-    objective = job.objective
+    objective = context.objective
     if objective.judge_failures or objective.metric_failures:
         unscored = {"by_judge": len(objective.judge_failures), "by_metric": len(objective.metric_failures)}
         log.tell("unscored", unscored, 0)
@@ -183,13 +184,13 @@ def _compiled(optimizer: Optimizer, job: Job, log: SearchLog) -> Program:
     return compiled
 
 
-def _keep(tracker: Tracker, config: Config, compiled: Program, job: Job) -> dict[str, dict[str, float]]:
+def _keep(tracker: Tracker, config: Config, compiled: Program, context: CompileContext) -> dict[str, dict[str, float]]:
     """Put a compiled program into the active run; how well its small models do, by the step."""
     small = _small_models(compiled)
     folders = {f"steps/{step}": model.folder for step, model in small.items()}
     folders |= {f"lm/{folder.name}": folder for folder in map(_folder, _tuned_lms(compiled))}
     steps = _log_steps(tracker, small)
-    tracker.log_files(job.folder, "*.jsonl", "examples")
+    tracker.log_files(context.folder, "*.jsonl", "examples")
     tracker.log_program(compiled, folders)
     # A compile that is continued computes only what its first part did not.
     tracker.log_metric("computed_lm_calls", dspy.cache.computed)
@@ -293,7 +294,7 @@ def _evaluate(bench: Workbench, program: Program, questions: Sequence[Question],
     )
 
 
-def _running(report: Report, stage: str, objective: Objective) -> Progress:
+def _running(report: Report, stage: str, objective: Objective) -> EvaluationProgress:
     def progress(done: int, total: int, scores: dict[str, float]) -> None:
         report(stage, done, total, f"{objective.label} {scores.get(objective.name, 0):.3f}")
 

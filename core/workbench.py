@@ -22,7 +22,7 @@ from hoptimizer.eval.datasets.dataset import DataSet, load
 from hoptimizer.models import build_adapter, build_lm, check_lm
 from hoptimizer.models.lm import tuned
 from hoptimizer.models.settings import LOCAL, LMSettings
-from hoptimizer.models.small.step_model import StepModel
+from hoptimizer.models.small.base import StepModel
 from hoptimizer.models.usage import CallCache
 from hoptimizer.optimizers import Optimizer, build_optimizer
 from hoptimizer.optimizers.training.dspy_provider import LocalProvider

@@ -15,12 +15,12 @@ from hoptimizer.eval.judge import ACCURACY, ajudge
 from hoptimizer.eval.objective import OBJECTIVE, Objective, measured
 from hoptimizer.programs.program import Program
 
-Progress = Callable[[int, int, dict[str, float]], None]
+EvaluationProgress = Callable[[int, int, dict[str, float]], None]
 """Called after each question with how many are done, of how many, and the mean scores so far."""
 
 
 @dataclass(frozen=True)
-class Row:
+class QuestionResult:
     """One question's outcome.
 
     Attributes:
@@ -52,7 +52,7 @@ class Evaluation:
         seconds: wall time of the whole evaluation, the judge's included.
     """
 
-    rows: list[Row]
+    rows: list[QuestionResult]
     seconds: float
 
     @property
@@ -73,7 +73,7 @@ class Evaluation:
         return [row.scores[metric] for row in self.rows if metric in row.scores]
 
 
-def mean_scores(rows: Sequence[Row]) -> dict[str, float]:
+def mean_scores(rows: Sequence[QuestionResult]) -> dict[str, float]:
     """The mean of every score over the rows that have it (recall exists only where supporting passages are known)."""
     names = dict.fromkeys(name for row in rows for name in row.scores)
     values = {name: [row.scores[name] for row in rows if name in row.scores] for name in names}
@@ -85,7 +85,7 @@ def evaluate(
     questions: Sequence[Question],
     *,
     workers: int = 64,
-    progress: Progress | None = None,
+    progress: EvaluationProgress | None = None,
     judge: dspy.LM | None = None,
     objective: Objective | None = None,
 ) -> Evaluation:
@@ -103,7 +103,7 @@ def evaluate(
         UserError: a language model can't be reached or refuses its key, so that no question can succeed.
     """
 
-    async def score(question: Question) -> Row:
+    async def score(question: Question) -> QuestionResult:
         row = await _ask(program, question)
         row = await _judged(row, judge) if judge else row
         return _weighed(row, objective) if objective else row
@@ -112,13 +112,16 @@ def evaluate(
 
 
 async def _evaluate(
-    score: Callable[[Question], Awaitable[Row]], questions: Sequence[Question], workers: int, progress: Progress | None
+    score: Callable[[Question], Awaitable[QuestionResult]],
+    questions: Sequence[Question],
+    workers: int,
+    progress: EvaluationProgress | None,
 ) -> Evaluation:
     slots = asyncio.Semaphore(workers)
-    done: list[Row] = []
+    done: list[QuestionResult] = []
     start = time.perf_counter()
 
-    async def run(question: Question) -> Row:
+    async def run(question: Question) -> QuestionResult:
         async with slots:
             row = await score(question)
         done.append(row)
@@ -138,7 +141,7 @@ async def _evaluate(
     return Evaluation(list(rows), time.perf_counter() - start)
 
 
-async def _ask(program: Program, question: Question) -> Row:
+async def _ask(program: Program, question: Question) -> QuestionResult:
     start = time.perf_counter()
     failure = None
     try:
@@ -153,17 +156,17 @@ async def _ask(program: Program, question: Question) -> Row:
         scores, failure = {}, failure or f"a metric failed: {one_line(error)}"
     passages = [passage.id for passage in prediction.passages]
     steps = [record.as_dict() for record in prediction.steps]
-    return Row(question, prediction.answer, passages, scores | {"seconds": seconds}, steps, failure)
+    return QuestionResult(question, prediction.answer, passages, scores | {"seconds": seconds}, steps, failure)
 
 
-async def _judged(row: Row, judge: dspy.LM) -> Row:
+async def _judged(row: QuestionResult, judge: dspy.LM) -> QuestionResult:
     verdict = await ajudge(judge, row.question, row.answer)
     if verdict.accuracy is None:
         return replace(row, judge_failure=verdict.failure)
     return replace(row, scores=row.scores | {ACCURACY: verdict.accuracy})
 
 
-def _weighed(row: Row, objective: Objective) -> Row:
+def _weighed(row: QuestionResult, objective: Objective) -> QuestionResult:
     # Without a verdict that counts in it, a sum would say that the answer is wrong.
     if objective.is_metric or (objective.is_judged and ACCURACY not in row.scores):
         return row

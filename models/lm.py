@@ -16,13 +16,13 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.common.urls import without_password
 from hoptimizer.models.adapters import LMAdapter
 from hoptimizer.models.engine.engine import DEFAULT_MAX_TOKENS, AsyncLocalEngine, LocalEngine, RolloutCallback
-from hoptimizer.models.settings import Layout, LMSettings
+from hoptimizer.models.settings import LMSettings, PromptFormat
 from hoptimizer.models.weights.store import resolve
 
 CHECK_TIMEOUT = 5.0  # seconds
 
 # Copying an LM copies its history too: each is copied once.
-_laid_out: WeakKeyDictionary[dspy.LM, dict[Layout, dspy.LM]] = WeakKeyDictionary()
+_in_format: WeakKeyDictionary[dspy.LM, dict[PromptFormat, dspy.LM]] = WeakKeyDictionary()
 
 
 def build_lm(settings: LMSettings) -> dspy.LM:
@@ -49,27 +49,27 @@ def build_lm(settings: LMSettings) -> dspy.LM:
             cache=settings.cache,
             **_client_options(settings),
         )
-    lm.adapter_kind = settings.adapter
+    lm.prompt_format = settings.prompt_format
     return lm
 
 
-def laid_out(lm: dspy.LM, layout: Layout) -> dspy.LM:
+def with_prompt_format(lm: dspy.LM, prompt_format: PromptFormat) -> dspy.LM:
     """A local LM whose calls are laid out in a given way, whatever its settings say; another LM as it is.
 
     Args:
         lm: of :func:`build_lm`.
-        layout: how prompts and answers are written.
+        prompt_format: how prompts and answers are written.
     """
     if not is_local(lm):
         return lm
-    copies = _laid_out.setdefault(lm, {})
-    if layout not in copies:
-        templated = layout != "plain"
-        copies[layout] = lm.copy(
+    copies = _in_format.setdefault(lm, {})
+    if prompt_format not in copies:
+        templated = prompt_format != "plain"
+        copies[prompt_format] = lm.copy(
             engine=LocalEngine.of(lm.model, templated), async_engine=AsyncLocalEngine.of(lm.model, templated)
         )
-        copies[layout].adapter_kind = layout
-    return copies[layout]
+        copies[prompt_format].prompt_format = prompt_format
+    return copies[prompt_format]
 
 
 def tuned(lm: dspy.LM, model: str) -> dspy.LM:
@@ -165,10 +165,10 @@ def _check_local(settings: LMSettings) -> None:
 
 def _check_kind(settings: LMSettings, config: Path) -> None:
     if json.loads(config.read_bytes()).get("is_encoder_decoder"):
-        # T5's vocabulary has no token for a brace or a line break, which all layouts are made of.
+        # T5's vocabulary has no token for a brace or a line break, which all prompt formats are made of.
         raise UserError(
-            f"{settings.model}: sequence-to-sequence models such as T5 can't write what the layouts ask for, and are "
-            "not served here; take a causal model, or serve this one and give api_base"
+            f"{settings.model}: sequence-to-sequence models such as T5 can't write what the prompt formats ask for, "
+            "and are not served here; take a causal model, or serve this one and give api_base"
         )
 
 

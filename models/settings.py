@@ -8,7 +8,7 @@ from hoptimizer.common.urls import without_password
 
 LOCAL = "local/"
 
-Layout = Literal["json", "chat", "plain"]
+PromptFormat = Literal["json", "chat", "plain"]
 """How a call's prompt and answer are laid out."""
 
 
@@ -22,9 +22,10 @@ class LMSettings(BaseModel):
         max_tokens: the most tokens of an answer; ``None`` for 256 with a local model, else for the provider's limit.
         api_base: URL of an OpenAI-compatible server; dumped without a user's name and password.
         api_key: its key; by default the provider's environment variable. Never dumped.
-        adapter: how prompts and answers are laid out: ``json`` (DSPy's JSON layout), ``chat`` (DSPy's field markers),
-            ``plain`` (a document without a chat template, for small models), or ``auto``: json for local models, chat
-            for others. With json and plain, a local model's answers are bound to the signature's schema.
+        prompt_format: how prompts and answers are laid out: ``json`` (DSPy's JSON prompt format), ``chat`` (DSPy's
+            field markers), ``plain`` (a document without a chat template, for small models), or ``auto``: json for
+            local models, chat for others. With json and plain, a local model's answers are bound to the signature's
+            schema.
         cache: whether to keep answers on disk, so that the same prompt is asked once.
         seed: of the sampling, where the temperature is above 0.
     """
@@ -36,7 +37,7 @@ class LMSettings(BaseModel):
     max_tokens: int | None = Field(default=None, ge=1)
     api_base: str | None = None
     api_key: SecretStr | None = Field(default=None, exclude=True)
-    adapter: Literal["auto"] | Layout = "auto"
+    prompt_format: Literal["auto"] | PromptFormat = "auto"
     cache: bool = True
     seed: int | None = None
 
@@ -62,8 +63,8 @@ class LMSettings(BaseModel):
 
     @property
     def templated(self) -> bool:
-        """Whether prompts go through the model's chat template; the plain layout does without."""
-        return self.adapter != "plain"
+        """Whether prompts go through the model's chat template; the plain prompt format does without."""
+        return self.prompt_format != "plain"
 
     @property
     def name(self) -> str:

@@ -17,7 +17,7 @@ _PRICE = "price of "
 
 
 @dataclass(frozen=True)
-class Spent:
+class Usage:
     """What calls have cost.
 
     Attributes:
@@ -31,19 +31,19 @@ class Spent:
 
     calls: int = 0
     prompt_tokens: int = 0
-    written_tokens: int = 0
+    completion_tokens: int = 0
     usd: float = 0.0
     seconds: float = 0.0
 
 
-class Stopped(BaseException):
+class BudgetExhausted(BaseException):
     """Work that ends at once, wherever it is.
 
     It is no ``Exception``: what catches those (DSPy's threads score a question 0 for any) must not take it for one.
     """
 
 
-class Meter:
+class UsageMeter:
     """Counts the calls that are made while it is in ``dspy.settings.meter``, which reaches DSPy's own threads.
 
     A call counts where it is first asked for, whether it is then computed or comes from a cache: work that is taken up
@@ -57,9 +57,9 @@ class Meter:
         told: is told after each call.
     """
 
-    def __init__(self, limit: Callable[[Spent], bool], seconds: float = 0.0) -> None:
+    def __init__(self, limit: Callable[[Usage], bool], seconds: float = 0.0) -> None:
         self._limit = limit
-        self.told: Callable[[Spent], None] = lambda _: None
+        self.told: Callable[[Usage], None] = lambda _: None
         self._start = time.monotonic() - seconds
         self._seen: set[str] = set()
         self._calls = self._prompt = self._written = 0
@@ -67,9 +67,9 @@ class Meter:
         self._lock = threading.Lock()
 
     @property
-    def spent(self) -> Spent:
+    def spent(self) -> Usage:
         """So far."""
-        return Spent(self._calls, self._prompt, self._written, self._usd, time.monotonic() - self._start)
+        return Usage(self._calls, self._prompt, self._written, self._usd, time.monotonic() - self._start)
 
     def ask(self, key: str, replayed: bool = False) -> None:
         """A call is asked for.
@@ -85,15 +85,15 @@ class Meter:
             if key in self._seen:
                 return
             if self._limit(replace(self.spent, usd=0.0, seconds=0.0) if replayed else self.spent):
-                raise Stopped
+                raise BudgetExhausted
             self._seen.add(key)
             self._calls += 1
 
-    def answered(self, prompt_tokens: int, written_tokens: int, usd: float) -> None:
+    def answered(self, prompt_tokens: int, completion_tokens: int, usd: float) -> None:
         """It was answered, for the first time."""
         with self._lock:
             self._prompt += prompt_tokens
-            self._written += written_tokens
+            self._written += completion_tokens
             self._usd += usd
         self.told(self.spent)
 
@@ -165,7 +165,7 @@ class CallCache(Cache):
             self.disk_cache.set(_SECONDS, meter.spent.seconds)
             self._count(meter, key, value)
 
-    def _count(self, meter: Meter | None, key: str, record: Any) -> None:  # noqa: ANN401 - DSPy's
+    def _count(self, meter: UsageMeter | None, key: str, record: Any) -> None:  # noqa: ANN401 - DSPy's
         if meter and key not in self._counted:
             self._counted.add(key)
             meter.answered(*(_price_of_record(record) if isinstance(record, dict) else self.disk_cache[_PRICE + key]))
@@ -183,5 +183,5 @@ def _price_of_response(response: Any) -> tuple[int, int, float]:  # noqa: ANN401
     return usage.prompt_tokens, usage.completion_tokens, response._hidden_params.get("response_cost") or 0.0
 
 
-def _meter() -> Meter | None:
+def _meter() -> UsageMeter | None:
     return dspy.settings.get("meter")

@@ -6,13 +6,13 @@ from typing import Annotated
 from pydantic import Field
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.models.settings import Layout
-from hoptimizer.models.usage import Stopped
-from hoptimizer.optimizers.candidates import Ledger
+from hoptimizer.models.settings import PromptFormat
+from hoptimizer.models.usage import BudgetExhausted
+from hoptimizer.optimizers.candidates import CandidateRecorder
 from hoptimizer.optimizers.nested import InnerOptions, built
-from hoptimizer.optimizers.optimizer import Job
+from hoptimizer.optimizers.optimizer import CompileContext
 from hoptimizer.optimizers.prompt.scoring import score
-from hoptimizer.optimizers.prompt.search import Search, Work
+from hoptimizer.optimizers.prompt.search import Search, WorkEstimate
 from hoptimizer.programs import Program
 
 
@@ -25,34 +25,34 @@ class BetterTogether(Search):
     """
 
     strategy: Annotated[tuple[InnerOptions, ...], Field(min_length=1)]
-    layouts: tuple[Layout, ...] = ()
+    prompt_formats: tuple[PromptFormat, ...] = ()
 
-    def check(self, job: Job) -> None:
-        super().check(job)
+    def check(self, context: CompileContext) -> None:
+        super().check(context)
         if any(options.name == "ensemble" for options in self.strategy[:-1]):
             raise UserError("optimizer.strategy: no other optimizer takes the programs of an ensemble; put it last")
         for options in self.strategy:
-            built(options).check(job)
+            built(options).check(context)
 
-    def work(self, job: Job) -> Work:
-        parts = [part.work(job) for part in map(built, self.strategy) if isinstance(part, Search)]
-        runs = sum(part.runs for part in parts) + (len(self.strategy) + 1) * len(job.devset)
-        return Work(runs=runs, proposals=sum(part.proposals for part in parts))
+    def work(self, context: CompileContext) -> WorkEstimate:
+        parts = [part.work(context) for part in map(built, self.strategy) if isinstance(part, Search)]
+        runs = sum(part.runs for part in parts) + (len(self.strategy) + 1) * len(context.devset)
+        return WorkEstimate(runs=runs, proposals=sum(part.proposals for part in parts))
 
-    def search(self, job: Job, ledger: Ledger) -> Program:
-        program = job.program
-        scored = [(score(job, program, ledger), program)]
+    def search(self, context: CompileContext, recorder: CandidateRecorder) -> Program:
+        program = context.program
+        scored = [(score(context, program, recorder), program)]
         try:
             for number, options in enumerate(self.strategy, 1):
-                part = replace(job, program=program, folder=job.folder / f"{number}-{options.name}")
+                part = replace(context, program=program, folder=context.folder / f"{number}-{options.name}")
                 program = built(options).compile(part)
-                scored.append((score(job, program, ledger), program))
-        except Stopped:
-            if ledger.error:
+                scored.append((score(context, program, recorder), program))
+        except BudgetExhausted:
+            if recorder.error:
                 raise
             if program is not scored[-1][1]:
-                job.report(f"the budget ended before what {options.name} made was scored: it is not kept", 0, 0, "")
+                context.report(f"the budget ended before what {options.name} made was scored: it is not kept", 0, 0, "")
             # The best may be a candidate of the optimizer that was stopped, on the models of the program it was given.
-            if alike := ledger.alike(program):
-                scored.append((alike[0].score, ledger.restored(program)))
+            if alike := recorder.alike(program):
+                scored.append((alike[0].score, recorder.restored(program)))
         return max(scored, key=lambda pair: pair[0])[1]

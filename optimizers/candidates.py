@@ -11,7 +11,7 @@ from dspy.utils.callback import BaseCallback
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.eval.failures import SYSTEMIC, one_line
-from hoptimizer.models.usage import Meter, Spent, Stopped
+from hoptimizer.models.usage import BudgetExhausted, Usage, UsageMeter
 from hoptimizer.programs import Ensemble, Program
 
 
@@ -35,10 +35,10 @@ class Candidate:
     n: int
     is_whole: bool
     failures: int
-    spent: Spent
+    spent: Usage
 
 
-class Ledger(BaseCallback):
+class CandidateRecorder(BaseCallback):
     """Hears from DSPy what is evaluated, with what result.
 
     A program is kept as its state, not as the object: optimizers change it afterwards, and some share its signatures
@@ -54,7 +54,7 @@ class Ledger(BaseCallback):
 
     def __init__(
         self,
-        meter: Meter,
+        meter: UsageMeter,
         dev: Collection[str],
         worst: float,
         record: Callable[[Candidate], None],
@@ -123,7 +123,7 @@ class Ledger(BaseCallback):
 
         Args:
             program: of the same steps, on the same models.
-            candidate: of this ledger.
+            candidate: of this recorder.
         """
         chosen = candidate or next(iter(self.alike(program)), None)
         return _with(program, chosen.state) if chosen else program.deepcopy()
@@ -163,7 +163,7 @@ class Ledger(BaseCallback):
         """
         if isinstance(exception, SYSTEMIC):
             self.error = UserError(f"the language model can't be used: {one_line(exception)}; check the lm section")
-            raise Stopped
+            raise BudgetExhausted
 
 
 def _models(state: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -6,11 +6,11 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.models.settings import Layout
-from hoptimizer.optimizers.candidates import Ledger
+from hoptimizer.models.settings import PromptFormat
+from hoptimizer.optimizers.candidates import CandidateRecorder
 from hoptimizer.optimizers.nested import InnerOptions, built
-from hoptimizer.optimizers.optimizer import Job
-from hoptimizer.optimizers.prompt.search import Search, Work
+from hoptimizer.optimizers.optimizer import CompileContext
+from hoptimizer.optimizers.prompt.search import Search, WorkEstimate
 from hoptimizer.programs import Program
 from hoptimizer.programs.ensemble import Ensemble
 
@@ -26,21 +26,21 @@ class EnsembleSearch(Search):
 
     of: InnerOptions
     size: Annotated[int, Field(ge=2)] = 3
-    layouts: tuple[Layout, ...] = ()
+    prompt_formats: tuple[PromptFormat, ...] = ()
 
     makes_candidates: ClassVar[bool] = False
 
-    def check(self, job: Job) -> None:
-        super().check(job)
-        self._inner().check(job)
+    def check(self, context: CompileContext) -> None:
+        super().check(context)
+        self._inner().check(context)
 
-    def work(self, job: Job) -> Work:
-        return self._inner().work(job)
+    def work(self, context: CompileContext) -> WorkEstimate:
+        return self._inner().work(context)
 
-    def search(self, job: Job, ledger: Ledger) -> Program:
-        self._inner().compile(job)
-        best = ledger.alike(job.program)[: self.size]
-        return Ensemble([ledger.restored(job.program, candidate) for candidate in best])
+    def search(self, context: CompileContext, recorder: CandidateRecorder) -> Program:
+        self._inner().compile(context)
+        best = recorder.alike(context.program)[: self.size]
+        return Ensemble([recorder.restored(context.program, candidate) for candidate in best])
 
     def _inner(self) -> Search:
         if not (isinstance(optimizer := built(self.of), Search) and optimizer.makes_candidates):

@@ -22,7 +22,7 @@ def _unlogged(*told: Any) -> None:  # noqa: ANN401 - whatever it is told
 
 
 @dataclass(frozen=True)
-class Job:
+class CompileContext:
     """One compile.
 
     Attributes:
@@ -65,7 +65,7 @@ class Job:
 class Optimizer(ABC):
     """Turns an uncompiled program into a compiled one."""
 
-    def check(self, job: Job) -> None:  # noqa: B027 - most have nothing to look at
+    def check(self, context: CompileContext) -> None:  # noqa: B027 - most have nothing to look at
         """Look, before anything is spent, whether the job can be done.
 
         Raises:
@@ -73,5 +73,5 @@ class Optimizer(ABC):
         """
 
     @abstractmethod
-    def compile(self, job: Job) -> Program:
-        """The compiled program: a copy of the job's, with demonstrations or small models."""
+    def compile(self, context: CompileContext) -> Program:
+        """The compiled program: a copy of the context's, with demonstrations or small models."""

@@ -3,35 +3,35 @@
 import dspy
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.optimizers.optimizer import Job
+from hoptimizer.optimizers.optimizer import CompileContext
 from hoptimizer.programs import Program
 
 
-def teacher_settings(job: Job) -> dict[str, dspy.LM]:
+def teacher_settings(context: CompileContext) -> dict[str, dspy.LM]:
     """What of DSPy's settings is different while the teacher runs."""
-    return {"lm": job.teacher_lm} if job.teacher_lm else {}
+    return {"lm": context.teacher_lm} if context.teacher_lm else {}
 
 
-def teacher(job: Job) -> Program:
+def teacher(context: CompileContext) -> Program:
     """The program that teaches: on the teacher's language model alone, where there is one."""
-    taught = job.program.deepcopy()
-    if job.teacher_lm:
+    taught = context.program.deepcopy()
+    if context.teacher_lm:
         taught.lms = {}
     return taught
 
 
-def check_threshold(job: Job, threshold: float) -> None:
+def check_threshold(context: CompileContext, threshold: float) -> None:
     """Look whether a run can score as well as it must.
 
     Args:
-        job: the compile.
+        context: the compile.
         threshold: the least score of a run that is shown or learned from.
 
     Raises:
         UserError: none can.
     """
-    if threshold > job.objective.best:
+    if threshold > context.objective.best:
         raise UserError(
-            f"optimizer.metric_threshold: {threshold:g}, but {job.objective.label} is at most {job.objective.best:g}; "
-            "lower it, or no run is ever good enough"
+            f"optimizer.metric_threshold: {threshold:g}, but {context.objective.label} is at most "
+            f"{context.objective.best:g}; lower it, or no run is ever good enough"
         )

@@ -13,7 +13,7 @@ Demos = list[list[dspy.Example]]
 
 
 @dataclass(frozen=True)
-class Run:
+class TeacherRun:
     """What a program did with a question.
 
     Attributes:
@@ -31,7 +31,7 @@ class Run:
         return not asked or any(record.failure is None for record in asked)
 
 
-class Runs:
+class TeacherRuns:
     """Runs of one program by question and demonstrations, each made once; copies of a program share them.
 
     Args:
@@ -42,12 +42,12 @@ class Runs:
     def __init__(self, lm: dspy.LM, workers: int) -> None:
         self._lm = lm
         self._slots = asyncio.Semaphore(workers)
-        self._tasks: dict[str, list[tuple[Demos, asyncio.Task[Run]]]] = defaultdict(list)
+        self._tasks: dict[str, list[tuple[Demos, asyncio.Task[TeacherRun]]]] = defaultdict(list)
 
-    def __deepcopy__(self, memo: dict[int, object]) -> "Runs":
+    def __deepcopy__(self, memo: dict[int, object]) -> "TeacherRuns":
         return self
 
-    async def make(self, program: Program, question: str) -> Run:
+    async def make(self, program: Program, question: str) -> TeacherRun:
         """Run a program on a question, unless that was done or is under way.
 
         Raises:
@@ -59,7 +59,7 @@ class Runs:
             self._tasks[question].append((_demos(program), task))
         return await task
 
-    def recall(self, program: Program, question: str) -> Run | None:
+    def recall(self, program: Program, question: str) -> TeacherRun | None:
         """The run of a program on a question, if it was made.
 
         Raises:
@@ -68,28 +68,28 @@ class Runs:
         task = self._find(program, question)
         return task.result() if task else None
 
-    def _find(self, program: Program, question: str) -> asyncio.Task[Run] | None:
+    def _find(self, program: Program, question: str) -> asyncio.Task[TeacherRun] | None:
         if dspy.settings.lm is not self._lm:
             return None
         demos = _demos(program)
         return next((task for shown, task in self._tasks[question] if shown == demos), None)
 
     @property
-    def made(self) -> list[Run]:
+    def made(self) -> list[TeacherRun]:
         """The runs that are over, but for those that failed."""
         tasks = [task for some in self._tasks.values() for _, task in some if task.done()]
         return [task.result() for task in tasks if task.exception() is None]
 
-    async def _run(self, program: Program, question: str) -> Run:
+    async def _run(self, program: Program, question: str) -> TeacherRun:
         async with self._slots:
             with dspy.context(trace=[]):
                 prediction = await program.acall(question=question)
                 traced = dspy.settings.trace
         names = {id(predictor): name for name, predictor in program.named_predictors()}
-        return Run(prediction, [(names[id(predictor)], *call) for predictor, *call in traced])
+        return TeacherRun(prediction, [(names[id(predictor)], *call) for predictor, *call in traced])
 
 
-def recalling(program: Program, runs: Runs) -> Program:
+def replaying(program: Program, runs: TeacherRuns) -> Program:
     """A copy of a program that recalls its runs where they were made, and else makes them.
 
     DSPy's bootstrap can't tell the difference: demonstrations come from the same predictions and the same trace.
@@ -97,12 +97,12 @@ def recalling(program: Program, runs: Runs) -> Program:
     copy = program.deepcopy()
     copy.runs = runs
     # By its class and not by an attribute, which would stay bound to this copy when DSPy makes its own.
-    copy.__class__ = type(type(program).__name__, (_Recalling, type(program)), {})
+    copy.__class__ = type(type(program).__name__, (_Replaying, type(program)), {})
     return copy
 
 
-class _Recalling(Program):
-    runs: Runs
+class _Replaying(Program):
+    runs: TeacherRuns
 
     def forward(self, question: str) -> dspy.Prediction:
         run = self.runs.recall(self, question)

@@ -11,7 +11,7 @@ from pydantic import Field
 from hoptimizer.common.text import find, folded, whole_names
 from hoptimizer.programs.program import Program
 from hoptimizer.programs.reader import ReaderKind, make_reader, read
-from hoptimizer.programs.trace import together
+from hoptimizer.programs.trace import gather_steps
 from hoptimizer.retrieval import Passage, Retriever
 from hoptimizer.signatures import LabelPassage, NextQuery
 from hoptimizer.signatures.hopping import Tag
@@ -20,7 +20,7 @@ Merge = Literal["span", "passage", "query"]
 
 
 @dataclass(frozen=True)
-class Labelled:
+class LabelledPassage:
     """A passage that a query found, as it was labelled.
 
     Attributes:
@@ -94,11 +94,11 @@ class EfficientRAG(Program):
         queries = [question]
         for number in range(self.max_rounds):
             k = self.k if number == 0 else self.later_k or self.k
-            rounds = await together((partial(self.hop, query, k, pool, number) for query in queries), deeper=number)
+            rounds = await gather_steps((partial(self.hop, query, k, pool, number) for query in queries), deeper=number)
             for labelled in rounds:
                 pool |= {one.passage.id: one.passage for one in labelled if one.tag != "terminate"}
             wanted = list(self.wanted(queries, rounds)) if number + 1 < self.max_rounds else []
-            written = await together((partial(self.next_query, *pair) for pair in wanted), deeper=number)
+            written = await gather_steps((partial(self.next_query, *pair) for pair in wanted), deeper=number)
             queries = list({folded(query): query for query in reversed(written) if folded(query) not in asked}.values())
             queries = queries[::-1][: self.max_queries]
             if not queries:
@@ -110,26 +110,26 @@ class EfficientRAG(Program):
         """Whether somebody takes a step: a small model, or a language model that was named for it."""
         return step in self.models or step in self.lms
 
-    async def hop(self, query: str, k: int, pool: dict[str, Passage], number: int) -> list[Labelled]:
+    async def hop(self, query: str, k: int, pool: dict[str, Passage], number: int) -> list[LabelledPassage]:
         """Search once, and label what is not in the pool yet."""
         found = await self.retrieve(query, k=k)
-        return await together(
+        return await gather_steps(
             partial(self.label, query, passage, rank, number)
             for rank, passage in enumerate(found, 1)
             if passage.id not in pool
         )
 
-    async def label(self, query: str, passage: Passage, rank: int, number: int) -> Labelled:
+    async def label(self, query: str, passage: Passage, rank: int, number: int) -> LabelledPassage:
         """Whether a passage is kept, and which of its words say how to go on; what can't be understood is left out."""
         # A small model has learned what a place in the search is worth; a language model is asked about the text.
         place: dict[str, Any] = {"rank": rank, "round": number} if "labeler" in self.models else {}
         said = await self.step("labeler", query=query, passage=passage, **place)
         probability = said.get("probability")
-        return Labelled(
+        return LabelledPassage(
             passage, said.tag or "terminate", said.useful or [], 1.0 if probability is None else probability
         )
 
-    def wanted(self, queries: Sequence[str], rounds: Sequence[Sequence[Labelled]]) -> Iterator[tuple[str, str]]:
+    def wanted(self, queries: Sequence[str], rounds: Sequence[Sequence[LabelledPassage]]) -> Iterator[tuple[str, str]]:
         """What was asked and what is known of it now, a pair for each query to come; the surest passages first."""
         found = [(one, query) for query, labelled in zip(queries, rounds, strict=True) for one in labelled]
         found.sort(key=lambda pair: -pair[0].probability)
@@ -141,7 +141,7 @@ class EfficientRAG(Program):
         for query, spans in known.values():
             yield query, " ".join(dict.fromkeys(spans))
 
-    def known(self, one: Labelled, query: str) -> list[str]:
+    def known(self, one: LabelledPassage, query: str) -> list[str]:
         """The labelled words of a passage that its query does not name."""
         spans = one.useful
         if self.whole_names:

@@ -7,7 +7,7 @@ from typing import Any
 import dspy
 
 from hoptimizer.programs.program import Program
-from hoptimizer.programs.trace import together
+from hoptimizer.programs.trace import gather_steps
 from hoptimizer.retrieval import Passage
 
 
@@ -23,7 +23,7 @@ class Ensemble(Program):
         self.members = list(members)
 
     async def solve(self, question: str) -> tuple[str, list[Passage]]:
-        found = await together(partial(member.solve, question) for member in self.members)
+        found = await gather_steps(partial(member.solve, question) for member in self.members)
         vote = dspy.majority([dspy.Prediction(answer=answer) for answer, _ in found])
         passages = {passage.id: passage for _, read in found for passage in read}
         return vote.answer, list(passages.values())

@@ -13,12 +13,12 @@ import dspy
 from dspy.adapters.utils import parse_value
 from dspy.utils.exceptions import AdapterParseError, ContextWindowExceededError
 
-from hoptimizer.models.lm import is_local, is_tuned, laid_out
-from hoptimizer.models.settings import LOCAL, Layout
-from hoptimizer.models.small.step_model import StepModel
+from hoptimizer.models.lm import is_local, is_tuned, with_prompt_format
+from hoptimizer.models.settings import LOCAL, PromptFormat
+from hoptimizer.models.small.base import StepModel
 from hoptimizer.programs.neighbours import Neighbours
 from hoptimizer.programs.record import StepRecord
-from hoptimizer.programs.trace import Trail, current, recording
+from hoptimizer.programs.trace import StepTrace, current, recording
 from hoptimizer.retrieval import Passage, Retriever
 
 
@@ -26,7 +26,7 @@ class Program(dspy.Module):
     """A multi-hop question answering method whose steps are DSPy predictors.
 
     Subclasses write their method once, in :meth:`solve`, with :meth:`step` and :meth:`retrieve`; calls that do not
-    depend on each other run together with :func:`~hoptimizer.programs.trace.together`.
+    depend on each other run together with :func:`~hoptimizer.programs.trace.gather_steps`.
 
     Args:
         retriever: where passages come from; ``None`` for programs that do not retrieve.
@@ -44,7 +44,7 @@ class Program(dspy.Module):
         # optimizers reset it. Those that were fine-tuned are a part of the program's state.
         self.lms: dict[str, dspy.LM] = {}
         # How calls of local models are laid out, where an optimizer chose that; else as the model's settings say.
-        self.layout: Layout | None = None
+        self.prompt_format: PromptFormat | None = None
         # Small models that take steps over, by the step's name.
         self.models: dict[str, StepModel] = {}
         # Chooses the demonstrations of the predictors that have none, by the question.
@@ -60,9 +60,9 @@ class Program(dspy.Module):
         Returns:
             a prediction with ``answer: str``, ``passages: list[Passage]`` and ``steps: list[StepRecord]``.
         """
-        with recording(Trail()) as trail:
+        with recording(StepTrace()) as trace:
             answer, passages = await self.solve(question)
-        entries = trail.entries()
+        entries = trace.entries()
         _trace([traced for entry in entries for traced in entry.trace])
         return dspy.Prediction(answer=answer, passages=passages, steps=[entry.record for entry in entries])
 
@@ -118,7 +118,7 @@ class Program(dspy.Module):
 
     def _lm(self, name: str, predictor: dspy.Predict) -> dspy.LM | None:
         lm = predictor.lm or self.lms.get(name) or dspy.settings.lm
-        return laid_out(lm, self.layout) if lm and self.layout else lm
+        return with_prompt_format(lm, self.prompt_format) if lm and self.prompt_format else lm
 
     def set_lm(self, lm: dspy.LM) -> None:
         """Set the language model of all steps.
@@ -138,13 +138,17 @@ class Program(dspy.Module):
         return {name: lm for name, lm in steps.items() if lm and name not in self.models}
 
     def dump_state(self, json_mode: bool = True) -> dict[str, Any]:
-        """The predictors' states by name, and the program's own under ``program``: its ``layout``, the names of the
-        steps that small ``models`` take, and the names of fine-tuned ``lms`` by the step; of a local one it is that of
-        its folder alone, which a variant keeps beside the state. Where demonstrations depend on the question, it has
+        """The predictors' states by name, and the program's own under ``program``: its ``prompt_format``, the names of
+        the steps that small ``models`` take, and the names of fine-tuned ``lms`` by the step; of a local one it is that
+        of its folder alone, which a variant keeps beside the state. Where demonstrations depend on the question, it has
         all of them as ``neighbours``."""
         tuned = {step: lm for step, lm in self.lms.items() if is_tuned(lm)}
         names = {step: LOCAL + Path(lm.model).name if is_local(lm) else lm.model for step, lm in tuned.items()}
-        own: dict[str, Any] = {"layout": self.layout, "models": sorted(self.models), "lms": dict(sorted(names.items()))}
+        own: dict[str, Any] = {
+            "prompt_format": self.prompt_format,
+            "models": sorted(self.models),
+            "lms": dict(sorted(names.items())),
+        }
         if self.neighbours:
             own["neighbours"] = self.neighbours.dump_state()
         return super().dump_state(json_mode) | {"program": own}
@@ -153,7 +157,7 @@ class Program(dspy.Module):
         """Take on the state that :meth:`dump_state` gave; small and language models are left as they are."""
         super().load_state(state, allow_unsafe_lm_state=allow_unsafe_lm_state)
         own = state["program"]
-        self.layout = own["layout"]
+        self.prompt_format = own["prompt_format"]
         self.neighbours = Neighbours.load_state(own["neighbours"]) if "neighbours" in own else None
 
     async def retrieve(self, query: str, *, k: int | None = None) -> list[Passage]:

@@ -17,7 +17,7 @@ from hoptimizer.models.small.confidence import ANSWER_PROBABILITY, Confidence
 from hoptimizer.programs.program import Program
 from hoptimizer.programs.reader import make_reader, read
 from hoptimizer.programs.record import Module, StepRecord
-from hoptimizer.programs.trace import Once, current, together
+from hoptimizer.programs.trace import SharedTasks, current, gather_steps
 from hoptimizer.retrieval import Passage, Retriever
 from hoptimizer.signatures import Answer, Combine, Decompose, Relevance, SelfKnowledge
 
@@ -28,7 +28,7 @@ _EDGES = " .,;:!?…¿¡\"'“”‘’«»。、，；：？！「」"
 
 
 @dataclass(frozen=True)
-class Place:
+class Frame:
     """Where a question stands in the tree of sub-questions.
 
     Attributes:
@@ -38,14 +38,14 @@ class Place:
         calls: language model calls that it and what it is split into may take; ``None`` for any number.
     """
 
-    once: Once
+    shared: SharedTasks
     depth: int = 0
     ancestors: frozenset[str] = frozenset()
     calls: int | None = None
 
 
 @dataclass(frozen=True)
-class Settled:
+class Outcome:
     """How a question ended.
 
     Attributes:
@@ -62,7 +62,7 @@ class Settled:
     why: str | None = None
 
 
-class NoCallsLeft(Exception):
+class CallBudgetExhausted(Exception):
     """The budget of language model calls is used up."""
 
 
@@ -84,7 +84,7 @@ class RAISF(Program):
 
     step_names: ClassVar[tuple[str, ...]] = (
         "self_knowledge",
-        "recall",
+        "closed_book",
         "relevance",
         "reader",
         "decompose",
@@ -108,149 +108,149 @@ class RAISF(Program):
         self.max_subquestions = max_subquestions
         self.max_calls = max_calls
         self.self_knowledge = dspy.Predict(SelfKnowledge) if self_knowledge else None
-        self.recall = dspy.Predict(Answer) if self_knowledge else None
+        self.closed_book = dspy.Predict(Answer) if self_knowledge else None
         self.relevance = dspy.Predict(Relevance) if relevance else None
         self.reader = make_reader(reader, passages=True) if relevance else None
         self.decompose = dspy.Predict(Decompose) if decomposition else None
         self.combine = dspy.Predict(Combine) if decomposition else None
 
     async def solve(self, question: str) -> tuple[str, list[Passage]]:
-        async with Once() as once:
-            settled = await self.settle(question, Place(once, calls=self.max_calls))
-        return settled.answer, settled.passages
+        async with SharedTasks() as shared:
+            outcome = await self.settle(question, Frame(shared, calls=self.max_calls))
+        return outcome.answer, outcome.passages
 
-    async def problem_solving(self, question: str, place: Place) -> Settled:
+    async def problem_solving(self, question: str, frame: Frame) -> Outcome:
         """Algorithm 1, which calls it by this name.
 
         Raises:
             NoCallsLeft: before an answer was found.
         """
-        if place.depth > self.max_depth:
-            return Settled(UNKNOWN, "unknown", why="depth")
-        if normalized(question) in place.ancestors:
-            return Settled(UNKNOWN, "unknown", why="repeat")
-        if await self.knows(question, place):
-            return Settled(await self.remember(question, place), "self_knowledge")
-        if relevant := await self.relevant(question, place):
-            return Settled(await self.read(question, relevant, place), "relevance", relevant)
-        subquestions = await self.split(question, place)
+        if frame.depth > self.max_depth:
+            return Outcome(UNKNOWN, "unknown", why="depth")
+        if normalized(question) in frame.ancestors:
+            return Outcome(UNKNOWN, "unknown", why="repeat")
+        if await self.knows(question, frame):
+            return Outcome(await self.recite(question, frame), "self_knowledge")
+        if relevant := await self.relevant(question, frame):
+            return Outcome(await self.read(question, relevant, frame), "relevance", relevant)
+        subquestions = await self.split(question, frame)
         if not subquestions:
-            return Settled(UNKNOWN, "unknown", why="no_subquestions")
-        places = self.below(question, place, len(subquestions))
-        settled = await together(map(partial, repeat(self.settle), subquestions, places), deeper=1)
-        answer = await self.conclude(question, subquestions, [part.answer for part in settled], place)
-        return Settled(answer, "decomposition", _each_once(p for part in settled for p in part.passages))
+            return Outcome(UNKNOWN, "unknown", why="no_subquestions")
+        frames = self.below(question, frame, len(subquestions))
+        outcome = await gather_steps(map(partial, repeat(self.settle), subquestions, frames), deeper=1)
+        answer = await self.conclude(question, subquestions, [part.answer for part in outcome], frame)
+        return Outcome(answer, "decomposition", _each_once(p for part in outcome for p in part.passages))
 
-    async def settle(self, question: str, place: Place) -> Settled:
+    async def settle(self, question: str, frame: Frame) -> Outcome:
         """Solve a question or sub-question, and record how it ended."""
         start = time.perf_counter()
         try:
-            settled = await self.problem_solving(question, place)
-        except NoCallsLeft:
-            settled = Settled(UNKNOWN, "unknown", why="calls")
-        outputs = {"answer": settled.answer, "by": settled.by} | ({"why": settled.why} if settled.why else {})
+            outcome = await self.problem_solving(question, frame)
+        except CallBudgetExhausted:
+            outcome = Outcome(UNKNOWN, "unknown", why="calls")
+        outputs = {"answer": outcome.answer, "by": outcome.by} | ({"why": outcome.why} if outcome.why else {})
         seconds = time.perf_counter() - start
         current().add(StepRecord("settle", "outcome", {"question": question}, outputs, seconds=seconds))
-        return settled
+        return outcome
 
-    async def knows(self, question: str, place: Place) -> bool:
+    async def knows(self, question: str, frame: Frame) -> bool:
         """Whether the model says that it knows the answer; what can't be understood is no."""
         if self.self_knowledge is None:
             return False
         asked: dict[str, Any] = {"question": question}
         if self.confident:
-            self.afford("recall", place)
-            asked[ANSWER_PROBABILITY] = (await self.recalled(question, place)).probability
-        self.afford("self_knowledge", place)
-        return (await self.ask("self_knowledge", place, **asked)).knows == "yes"
+            self.check_call_budget("closed_book", frame)
+            asked[ANSWER_PROBABILITY] = (await self.closed_book_answer(question, frame)).probability
+        self.check_call_budget("self_knowledge", frame)
+        return (await self.ask("self_knowledge", frame, **asked)).knows == "yes"
 
-    async def remember(self, question: str, place: Place) -> str:
+    async def recite(self, question: str, frame: Frame) -> str:
         """The answer of the model alone (equation 2)."""
         if not self.confident:
-            self.afford("recall", place)
-        return _stated((await self.recalled(question, place)).answer)
+            self.check_call_budget("closed_book", frame)
+        return _stated((await self.closed_book_answer(question, frame)).answer)
 
     @property
     def confident(self) -> bool:
         """Whether self-knowledge is judged by how likely the model's own answer is, which comes first then."""
         return isinstance(self.models.get("self_knowledge"), Confidence)
 
-    async def recalled(self, question: str, place: Place) -> dspy.Prediction:
+    async def closed_book_answer(self, question: str, frame: Frame) -> dspy.Prediction:
         """What the model alone says, asked once."""
-        return await self.ask("recall", place, measured=self.confident, question=question)
+        return await self.ask("closed_book", frame, measured=self.confident, question=question)
 
-    async def relevant(self, question: str, place: Place) -> list[Passage]:
+    async def relevant(self, question: str, frame: Frame) -> list[Passage]:
         """The passages found that are judged relevant, each on its own; what can't be understood is not."""
         if self.relevance is None:
             return []
         # One call is kept for the reading.
-        affordable = self.calls_left(place) - 1
+        affordable = self.calls_left(frame) - 1
         if affordable < self.cost("relevance"):
-            raise NoCallsLeft
-        passages = await place.once(("retrieve", question), lambda: self.retrieve(question))
+            raise CallBudgetExhausted
+        passages = await frame.shared(("retrieve", question), lambda: self.retrieve(question))
         if self.cost("relevance"):
             passages = passages[:affordable]
-        ask = partial(self.ask, "relevance", place, question=question)
-        judged = await together(partial(ask, passage=passage) for passage in passages)
+        ask = partial(self.ask, "relevance", frame, question=question)
+        judged = await gather_steps(partial(ask, passage=passage) for passage in passages)
         return [passage for passage, judgement in zip(passages, judged, strict=True) if judgement.relevant == "yes"]
 
-    async def read(self, question: str, passages: list[Passage], place: Place) -> str:
+    async def read(self, question: str, passages: list[Passage], frame: Frame) -> str:
         """The answer from the relevant passages (equation 3)."""
-        self.afford("reader", place)
+        self.check_call_budget("reader", frame)
         key = ("reader", question, *passages)
-        return _stated(await place.once(key, lambda: read(self, question, passages)))
+        return _stated(await frame.shared(key, lambda: read(self, question, passages)))
 
-    async def split(self, question: str, place: Place) -> list[str]:
+    async def split(self, question: str, frame: Frame) -> list[str]:
         """The sub-questions of a question, each once; none where the model gives none."""
         if self.decompose is None:
             return []
-        self.afford("decompose", place)
-        found = (await self.ask("decompose", place, question=question)).subquestions or []
+        self.check_call_budget("decompose", frame)
+        found = (await self.ask("decompose", frame, question=question)).subquestions or []
         cleaned = [_NUMBERING.sub("", " ".join(text.split())).strip() for text in found]
         unique = {normalized(text): text for text in reversed(cleaned) if text}
         return list(reversed(unique.values()))[: self.max_subquestions]
 
-    async def conclude(self, question: str, subquestions: list[str], answers: list[str], place: Place) -> str:
+    async def conclude(self, question: str, subquestions: list[str], answers: list[str], frame: Frame) -> str:
         """The answer from sub-questions and their answers, unknown ones included (equation 4)."""
-        self.afford("combine", place)
+        self.check_call_budget("combine", frame)
         findings = [f"{asked} {answer}" for asked, answer in zip(subquestions, answers, strict=True)]
-        return _stated((await self.ask("combine", place, question=question, findings=findings)).answer)
+        return _stated((await self.ask("combine", frame, question=question, findings=findings)).answer)
 
-    async def ask(self, name: str, place: Place, *, measured: bool = False, **inputs: Any) -> dspy.Prediction:  # noqa: ANN401 - as Program.step
+    async def ask(self, name: str, frame: Frame, *, measured: bool = False, **inputs: Any) -> dspy.Prediction:  # noqa: ANN401 - as Program.step
         """Take a step, unless it was asked the same before anywhere in the tree.
 
         Steps are what is shared, rather than whole sub-questions: a sub-question's answer depends on how deep it
         stands and below what, and two sub-questions that are part of each other would wait for each other.
         """
         key = (name, *(tuple(value) if isinstance(value, list) else value for value in inputs.values()))
-        return await place.once(key, lambda: self.step(name, measured=measured, **inputs))
+        return await frame.shared(key, lambda: self.step(name, measured=measured, **inputs))
 
-    def below(self, question: str, place: Place, count: int) -> list[Place]:
+    def below(self, question: str, frame: Frame, count: int) -> list[Frame]:
         """The places of a question's sub-questions."""
-        ancestors = place.ancestors | {normalized(question)}
+        ancestors = frame.ancestors | {normalized(question)}
         calls: list[int | None] = [None] * count
-        if place.calls is not None:
+        if frame.calls is not None:
             # One call is kept for putting the answers together.
-            each, over = divmod(max(0, self.calls_left(place) - 1), count)
+            each, over = divmod(max(0, self.calls_left(frame) - 1), count)
             calls = [each + (number < over) for number in range(count)]
-        return [Place(place.once, place.depth + 1, ancestors, share) for share in calls]
+        return [Frame(frame.shared, frame.depth + 1, ancestors, share) for share in calls]
 
-    def calls_left(self, place: Place) -> int:
+    def calls_left(self, frame: Frame) -> int:
         """Language model calls that a place may still take."""
-        return sys.maxsize if place.calls is None else place.calls - current().calls
+        return sys.maxsize if frame.calls is None else frame.calls - current().calls
 
     def cost(self, name: str) -> int:
         """Language model calls that a step takes: none where a small model took it over."""
         return 0 if name in self.models else 1
 
-    def afford(self, name: str, place: Place) -> None:
+    def check_call_budget(self, name: str, frame: Frame) -> None:
         """Make sure that a step can be paid for.
 
         Raises:
             NoCallsLeft: it can't.
         """
-        if self.calls_left(place) < self.cost(name):
-            raise NoCallsLeft
+        if self.calls_left(frame) < self.cost(name):
+            raise CallBudgetExhausted
 
 
 def normalized(question: str) -> str:

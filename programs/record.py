@@ -75,8 +75,8 @@ def counts(records: Iterable[StepRecord]) -> dict[str, float]:
     if outcomes:
         result["iterations"] = 1.0 + max((row.depth for row in steps), default=-1)
         result["subquestions"] = float(sum(row.depth > 0 for row in outcomes))
-        settled = {row.outputs["by"] for row in outcomes if row.depth == 0}
-        result |= {f"by_{module}": float(module in settled) for module in MODULES}
+        outcome = {row.outputs["by"] for row in outcomes if row.depth == 0}
+        result |= {f"by_{module}": float(module in outcome) for module in MODULES}
     return result
 
 

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, create_model
 
 from hoptimizer.common.errors import UserError, nearest
 from hoptimizer.common.options import Options, options_model
-from hoptimizer.models.small.step_model import StepModel
+from hoptimizer.models.small.base import StepModel
 from hoptimizer.programs.direct import CoT, Direct
 from hoptimizer.programs.efficient_rag import EfficientRAG
 from hoptimizer.programs.ircot import IRCoT

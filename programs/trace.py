@@ -14,14 +14,14 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TracedStep:
     """A step's record, and what DSPy traced of it."""
 
     record: StepRecord
     trace: list[Any]
 
 
-class Trail:
+class StepTrace:
     """Collects the records of one question.
 
     Work that runs together writes into branches. A branch stands where it was opened, so that the order is that of the
@@ -33,24 +33,24 @@ class Trail:
 
     def __init__(self, deeper: int = 0) -> None:
         self.deeper = deeper
-        self._parts: list[Entry | Trail] = []
+        self._parts: list[TracedStep | StepTrace] = []
 
     def add(self, record: StepRecord, trace: list[Any] | None = None) -> None:
         """Take in a step that finished."""
-        self._parts.append(Entry(record, trace or []))
+        self._parts.append(TracedStep(record, trace or []))
 
-    def attach(self, trail: "Trail") -> None:
+    def attach(self, trace: "StepTrace") -> None:
         """Let a trail stand here. One that stands in several places is read at the first of them alone."""
-        self._parts.append(trail)
+        self._parts.append(trace)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[TracedStep]:
         """Everything that was collected, each record at its depth."""
         return list(self._walk(0, set()))
 
-    def _walk(self, depth: int, seen: set[int]) -> Iterator[Entry]:
+    def _walk(self, depth: int, seen: set[int]) -> Iterator[TracedStep]:
         depth += self.deeper
         for part in self._parts:
-            if isinstance(part, Entry):
+            if isinstance(part, TracedStep):
                 yield replace(part, record=replace(part.record, depth=part.record.depth + depth)) if depth else part
             elif id(part) not in seen:
                 seen.add(id(part))
@@ -62,30 +62,30 @@ class Trail:
         return sum(entry.record.calls for entry in self.entries())
 
 
-_current: contextvars.ContextVar[Trail] = contextvars.ContextVar("trail")
+_current: contextvars.ContextVar[StepTrace] = contextvars.ContextVar("trail")
 
 
-def current() -> Trail:
+def current() -> StepTrace:
     """The trail that steps write into here."""
     return _current.get()
 
 
 @contextmanager
-def recording(trail: Trail) -> Iterator[Trail]:
-    """Within it, steps write into ``trail``."""
-    token = _current.set(trail)
+def recording(trace: StepTrace) -> Iterator[StepTrace]:
+    """Within it, steps write into ``trace``."""
+    token = _current.set(trace)
     try:
-        yield trail
+        yield trace
     finally:
         _current.reset(token)
 
 
-async def _record(trail: Trail, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    with recording(trail):
+async def _record(trace: StepTrace, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    with recording(trace):
         return await work()
 
 
-async def together(works: Iterable[Callable[[], Coroutine[Any, Any, T]]], deeper: int = 0) -> list[T]:
+async def gather_steps(works: Iterable[Callable[[], Coroutine[Any, Any, T]]], deeper: int = 0) -> list[T]:
     """Run what does not depend on one another at once.
 
     Args:
@@ -97,9 +97,9 @@ async def together(works: Iterable[Callable[[], Coroutine[Any, Any, T]]], deeper
     """
     tasks = []
     for work in works:
-        trail = Trail(deeper)
-        current().attach(trail)
-        tasks.append(asyncio.create_task(_record(trail, work)))
+        trace = StepTrace(deeper)
+        current().attach(trace)
+        tasks.append(asyncio.create_task(_record(trace, work)))
     try:
         return await asyncio.gather(*tasks)
     except BaseException:
@@ -107,22 +107,22 @@ async def together(works: Iterable[Callable[[], Coroutine[Any, Any, T]]], deeper
         raise
 
 
-class Once:
+class SharedTasks:
     """Work that several branches of one question need, done once. To be used with ``async with``.
 
     Only work that waits for nothing shared may be shared: then no two can wait for each other.
     """
 
     def __init__(self) -> None:
-        self._tasks: dict[Hashable, tuple[asyncio.Task[Any], Trail]] = {}
+        self._tasks: dict[Hashable, tuple[asyncio.Task[Any], StepTrace]] = {}
 
     async def __call__(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """The result of the work of that key, which starts with the first who asks for it."""
         if key not in self._tasks:
-            trail = Trail()
-            self._tasks[key] = (asyncio.create_task(_record(trail, work)), trail)
-        task, trail = self._tasks[key]
-        current().attach(trail)
+            trace = StepTrace()
+            self._tasks[key] = (asyncio.create_task(_record(trace, work)), trace)
+        task, trace = self._tasks[key]
+        current().attach(trace)
         # One branch that is stopped must not stop what others wait for.
         return await asyncio.shield(task)
 

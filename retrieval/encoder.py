@@ -7,7 +7,7 @@ from itertools import groupby
 import torch
 from transformers import PreTrainedModel
 
-from hoptimizer.models.engine.quiet import quiet_loading
+from hoptimizer.models.engine.loading import quiet_loading
 from hoptimizer.retrieval.checkpoint import Checkpoint
 from hoptimizer.retrieval.colbert_shim import adapt_colbert_ai
 

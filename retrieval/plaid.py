@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.models.engine.quiet import quiet_loading
+from hoptimizer.models.engine.loading import quiet_loading
 from hoptimizer.retrieval.colbert_shim import load_extensions
 from hoptimizer.retrieval.encoder import ColBERTEncoder
 from hoptimizer.retrieval.retriever import Progress

@@ -34,7 +34,7 @@ class ScriptedRetriever(Retriever):
 
 
 class ScriptedLM(DummyLM):
-    """Answers DSPy's chat layout by a function of the output field and the inputs; remembers what it was asked.
+    """Answers DSPy's chat prompt format by a function of the output field and the inputs; remembers what it was asked.
 
     Args:
         script: ``(output field, {input field: text}) -> value``; a tuple is written as it is, without its field.
@@ -78,8 +78,8 @@ def passage(id: str, text: str = "") -> Passage:
 
 
 class ScriptedEngine:
-    """Answers DSPy's chat and JSON layouts like :class:`ScriptedLM`, behind a real ``dspy.LM``, whose calls go through
-    its cache.
+    """Answers DSPy's chat and JSON prompt formats like :class:`ScriptedLM`, behind a real ``dspy.LM``, whose calls go
+    through its cache.
 
     Args:
         script: ``(output field, {input field: text}, whole prompt) -> value``; asked for each field of the output.

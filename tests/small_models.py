@@ -11,16 +11,16 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, T5Config,
 
 from hoptimizer.models import LMSettings, build_lm
 from hoptimizer.models.weights.store import resolve
-from hoptimizer.optimizers.labels.examples import Example, Task
+from hoptimizer.optimizers.labels.examples import Task, TrainingExample
 from hoptimizer.optimizers.labels.tagger_examples import labeler_task
-from hoptimizer.optimizers.training.classifier import ClassifierRecipe, train_classifier
+from hoptimizer.optimizers.training.classifier import ClassifierTrainingConfig, train_classifier
 from hoptimizer.optimizers.training.dspy_provider import LocalProvider
-from hoptimizer.optimizers.training.loop import Progress
-from hoptimizer.optimizers.training.tagger import TaggerRecipe, train_tagger
+from hoptimizer.optimizers.training.loop import TrainingProgress
+from hoptimizer.optimizers.training.tagger import TaggerTrainingConfig, train_tagger
 
 TASK = Task(step="relevant", inputs=("question", "passage"), output="relevant", labels=(False, True))
 CITIES = ("Paris", "Rome", "Oslo", "Lima", "Cairo", "Quito", "Tokyo", "Delhi", "Berlin", "Madrid", "Vienna", "Dublin")
-RECIPE = ClassifierRecipe(epochs=3, batch=8, learning_rate=3e-4, max_tokens=32, checkpoint_steps=4)
+RECIPE = ClassifierTrainingConfig(epochs=3, batch=8, learning_rate=3e-4, max_tokens=32, checkpoint_steps=4)
 
 LM_OPTIONS = {"epochs": 4, "batch": 2, "learning_rate": 3e-3, "checkpoint_steps": 4}
 
@@ -28,7 +28,7 @@ LM_OPTIONS = {"epochs": 4, "batch": 2, "learning_rate": 3e-3, "checkpoint_steps"
 def examples(cities=CITIES[:8]):
     """A passage is relevant where it names the question's city; there are three times as many that don't."""
     return [
-        Example(
+        TrainingExample(
             {"question": f"Which river flows through {city}?", "passage": f"{other} lies on a river and is a city."},
             city == other,
         )
@@ -84,7 +84,7 @@ def train(folder, recipe=RECIPE, report=lambda _: None):
 
 
 LABELER = labeler_task(finish=True)
-TAGGER = TaggerRecipe(epochs=8, batch=8, learning_rate=6e-4, max_tokens=48, checkpoint_steps=4, patience=None)
+TAGGER = TaggerTrainingConfig(epochs=8, batch=8, learning_rate=6e-4, max_tokens=48, checkpoint_steps=4, patience=None)
 
 
 def labelled(cities=CITIES[:8]):
@@ -98,9 +98,9 @@ def labelled(cities=CITIES[:8]):
             start = text.index(f"{other[:3]}ava")
             inputs = {"query": query, "passage": text}
             if other == city:
-                examples.append(Example(inputs, tag, ((1, (start, start + 6)),)))
+                examples.append(TrainingExample(inputs, tag, ((1, (start, start + 6)),)))
             else:
-                examples.append(Example(inputs, "terminate"))
+                examples.append(TrainingExample(inputs, "terminate"))
     return examples
 
 
@@ -140,7 +140,7 @@ if __name__ == "__main__":
     TRAININGS = {"relevant": train, "labeler": train_toy_tagger, "lm": train_toy_lm}
     LAST, TRAIN = int(sys.argv[2]), TRAININGS[sys.argv[3]]
 
-    def kill(progress: Progress) -> None:
+    def kill(progress: TrainingProgress) -> None:
         if progress.step == LAST:
             os.kill(os.getpid(), signal.SIGKILL)
 

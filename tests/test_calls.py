@@ -8,9 +8,9 @@ import dspy
 import pytest
 from scripted import ScriptedEngine
 
-from hoptimizer.models.usage import CallCache, Meter, Spent, Stopped
+from hoptimizer.models.usage import BudgetExhausted, CallCache, Usage, UsageMeter
 from hoptimizer.optimizers.labels.examples import Example
-from hoptimizer.optimizers.labels.labelling import Wanted, collect
+from hoptimizer.optimizers.labels.labelling import PendingExample, collect
 
 
 @pytest.fixture(autouse=True)
@@ -24,12 +24,12 @@ def test_time_that_was_spent_ends_no_call_that_was_answered_in_it(tmp_path):
     engine = ScriptedEngine(lambda *_: "words")
     lm = engine.lm(temperature=0.0)
     dspy.cache = CallCache(tmp_path / "calls", None)
-    with dspy.context(meter=Meter(lambda spent: spent.seconds > 60)):
+    with dspy.context(meter=UsageMeter(lambda spent: spent.seconds > 60)):
         lm("one")
     dspy.cache = CallCache(tmp_path / "calls", None)
-    with dspy.context(meter=Meter(lambda spent: spent.seconds > 60, seconds=61)):
+    with dspy.context(meter=UsageMeter(lambda spent: spent.seconds > 60, seconds=61)):
         lm("one")
-        with pytest.raises(Stopped):
+        with pytest.raises(BudgetExhausted):
             lm("two")
     assert engine.calls == 1
 
@@ -52,12 +52,12 @@ def test_money_that_was_spent_ends_no_call_that_was_answered_for_it(tmp_path, pr
         return spent.usd > 0
 
     dspy.cache = CallCache(tmp_path / "calls", None)
-    with dspy.context(meter=Meter(lambda spent: False)):
+    with dspy.context(meter=UsageMeter(lambda spent: False)):
         both = priced("one"), priced("two")  # asked before the answer of either
     dspy.cache = CallCache(tmp_path / "calls", None)
-    with dspy.context(meter=Meter(budget)):
+    with dspy.context(meter=UsageMeter(budget)):
         assert (priced("one"), priced("two")) == both
-        with pytest.raises(Stopped):
+        with pytest.raises(BudgetExhausted):
             priced("three")
 
 
@@ -65,20 +65,25 @@ def test_a_call_through_litellm_has_its_price_also_from_a_cache(tmp_path, shared
     spent = []
     for folder in ("first", "first", "second"):
         dspy.cache = CallCache(tmp_path / folder, shared)
-        meter = Meter(lambda spent: False)
+        meter = UsageMeter(lambda spent: False)
         with dspy.context(meter=meter):
             priced("one")
-        spent.append((meter.spent.calls, meter.spent.prompt_tokens, meter.spent.written_tokens, meter.spent.usd))
+        spent.append((meter.spent.calls, meter.spent.prompt_tokens, meter.spent.completion_tokens, meter.spent.usd))
     assert len(set(spent)) == 1
     assert min(spent[0]) > 0
 
 
 def test_the_end_of_a_budget_ends_a_collection_as_itself(tmp_path):
     async def label():
-        raise Stopped
+        raise BudgetExhausted
 
-    with pytest.raises(Stopped):
-        collect([Wanted({"question": f"{n}?"}, label) for n in range(3)], tmp_path / "rows.jsonl", 2, lambda *_: None)
+    with pytest.raises(BudgetExhausted):
+        collect(
+            [PendingExample({"question": f"{n}?"}, label) for n in range(3)],
+            tmp_path / "rows.jsonl",
+            2,
+            lambda *_: None,
+        )
 
 
 def test_a_collection_that_was_killed_spends_what_it_would_have(tmp_path):
@@ -90,10 +95,10 @@ def test_a_collection_that_was_killed_spends_what_it_would_have(tmp_path):
             return Example({"question": f"{number}?"}, (await lm.acall(f"{number}?"))[0])
 
         dspy.cache = CallCache(tmp_path / "calls", None)
-        meter = Meter(lambda spent: False)
-        wanted = [Wanted({"question": f"{n}?"}, partial(label, n)) for n in range(3)]
+        meter = UsageMeter(lambda spent: False)
+        pending = [PendingExample({"question": f"{n}?"}, partial(label, n)) for n in range(3)]
         with dspy.context(meter=meter):
-            examples = collect(wanted, tmp_path / "rows.jsonl", 2, lambda *_: None)
+            examples = collect(pending, tmp_path / "rows.jsonl", 2, lambda *_: None)
         return examples, meter.spent.calls
 
     undisturbed = collected(lm)
@@ -106,7 +111,7 @@ def test_a_call_that_a_shared_cache_has_without_its_price_is_made_again(tmp_path
     dspy.cache = shared  # an evaluation's
     priced("one")
     dspy.cache = CallCache(tmp_path / "calls", shared)
-    meter = Meter(lambda spent: False)
+    meter = UsageMeter(lambda spent: False)
     with dspy.context(meter=meter):
         priced("one")
     assert meter.spent.usd > 0
@@ -115,9 +120,9 @@ def test_a_call_that_a_shared_cache_has_without_its_price_is_made_again(tmp_path
 
 def test_time_goes_on_where_it_was(tmp_path):
     dspy.cache = CallCache(tmp_path / "calls", None)
-    meter = Meter(lambda spent: False, seconds=5)
+    meter = UsageMeter(lambda spent: False, seconds=5)
     with dspy.context(meter=meter):
         ScriptedEngine(lambda *_: "words", delay=0.01).lm()("one")
     time.sleep(0.01)
-    assert isinstance(meter.spent, Spent)
+    assert isinstance(meter.spent, Usage)
     assert 5 < CallCache(tmp_path / "calls", None).seconds < meter.spent.seconds

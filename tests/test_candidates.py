@@ -3,20 +3,20 @@
 import mlflow
 import pytest
 
-from hoptimizer.models.usage import Spent
+from hoptimizer.models.usage import Usage
 from hoptimizer.optimizers.candidates import Candidate
-from hoptimizer.tracking.compile_log import SearchLog
+from hoptimizer.tracking.compile_log import CompileLog
 
 
 def state(instructions: str) -> dict:
     return {
         "reader": {"signature": {"instructions": instructions}, "demos": [{"question": "?"}]},
-        "program": {"layout": "plain"},
+        "program": {"prompt_format": "plain"},
     }
 
 
 def candidate(number: int, score: float, calls: int, n: int = 8) -> Candidate:
-    return Candidate(number, state(f"Instructions {number}."), score, n, n >= 8, 0, Spent(calls=calls, seconds=1.5))
+    return Candidate(number, state(f"Instructions {number}."), score, n, n >= 8, 0, Usage(calls=calls, seconds=1.5))
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def children(client, run):
 
 
 def test_each_candidate_is_a_run_with_its_score_instructions_and_demonstrations(client, run):
-    log = SearchLog(client, run)
+    log = CompileLog(client, run)
     for one in (candidate(0, 0.25, 8), candidate(1, 0.5, 16), candidate(2, 0.375, 24)):
         log.record(one)
     log.crown(state("Instructions 1."))
@@ -48,7 +48,11 @@ def test_each_candidate_is_a_run_with_its_score_instructions_and_demonstrations(
     assert second.data.metrics == {
         "score": 0.5, "n": 8, "failures": 0, "spent/calls": 16, "spent/seconds": 1.5
     }  # fmt: skip
-    assert second.data.params == {"reader.instructions": "Instructions 1.", "reader.demos": "1", "layout": "plain"}
+    assert second.data.params == {
+        "reader.instructions": "Instructions 1.",
+        "reader.demos": "1",
+        "prompt_format": "plain",
+    }
     assert [artifact.path for artifact in client.list_artifacts(second.info.run_id)] == ["program.json"]
     assert [child.data.tags.get("hop.winner") for child in (first, second, third)] == [None, "true", None]
     assert client.get_run(run.info.run_id).data.tags["hop.winner"] == "1"
@@ -57,8 +61,8 @@ def test_each_candidate_is_a_run_with_its_score_instructions_and_demonstrations(
 
 
 def test_a_compile_that_is_continued_finds_its_candidates_again(client, run):
-    SearchLog(client, run).record(candidate(0, 0.25, 8))
-    again = SearchLog(client, client.get_run(run.info.run_id))
+    CompileLog(client, run).record(candidate(0, 0.25, 8))
+    again = CompileLog(client, client.get_run(run.info.run_id))
     again.record(candidate(0, 0.25, 8))
     again.record(candidate(0, 0.3, 30, n=20))
     (child,) = children(client, run)
@@ -74,13 +78,13 @@ def test_a_candidate_that_was_half_kept_is_kept_again(client, run, monkeypatch):
     def killed(*_, **__):
         raise Killed
 
-    log = SearchLog(client, run)
+    log = CompileLog(client, run)
     for step in ("log_text", "set_terminated"):
         with monkeypatch.context() as patched:
             patched.setattr(client, step, killed)
             with pytest.raises(Killed):
                 log.record(candidate(0, 0.25, 8))
-        log = SearchLog(client, client.get_run(run.info.run_id))
+        log = CompileLog(client, client.get_run(run.info.run_id))
     log.record(candidate(0, 0.25, 8))
     (child,) = children(client, run)
     assert child.info.status == "FINISHED"
@@ -89,15 +93,15 @@ def test_a_candidate_that_was_half_kept_is_kept_again(client, run, monkeypatch):
 
 
 def test_the_first_value_of_a_setting_is_kept(client, run):
-    log = SearchLog(client, run)
+    log = CompileLog(client, run)
     log.settle({"MIPROv2.seed": 7})
     log.settle({"MIPROv2.seed": 8, "MIPROv2.num_trials": 3})
-    SearchLog(client, client.get_run(run.info.run_id)).settle({"MIPROv2.seed": 9})
+    CompileLog(client, client.get_run(run.info.run_id)).settle({"MIPROv2.seed": 9})
     assert client.get_run(run.info.run_id).data.params == {"MIPROv2.seed": "7", "MIPROv2.num_trials": "3"}
 
 
 def test_costs_are_metrics_and_at_hand(client, run):
-    log = SearchLog(client, run)
+    log = CompileLog(client, run)
     log.tell("estimate", {"calls": 100.0}, 0)
     log.tell("spent", {"calls": 80.0}, 80)
     assert log.costs == {"estimate": {"calls": 100.0}, "spent": {"calls": 80.0}}

@@ -16,9 +16,9 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import home
 from hoptimizer.eval.datasets.question import Hop, Question
 from hoptimizer.eval.objective import Objective
-from hoptimizer.optimizers import Job
-from hoptimizer.optimizers.labels.examples import Example
-from hoptimizer.optimizers.labels.labelling import Wanted, collect
+from hoptimizer.optimizers import CompileContext
+from hoptimizer.optimizers.labels.examples import TrainingExample
+from hoptimizer.optimizers.labels.labelling import PendingExample, collect
 from hoptimizer.optimizers.tuning.distill import Distill
 from hoptimizer.programs import RAG, RAISF
 from hoptimizer.retrieval import Corpus
@@ -61,15 +61,17 @@ def script(field, inputs):
     return "yes" if "P1" in inputs["passage"] else "no"
 
 
-def job(folder, lm, program=None, trainset=QUESTIONS[:4], devset=QUESTIONS[4:], teacher=None, report=silent):
+def context(folder, lm, program=None, trainset=QUESTIONS[:4], devset=QUESTIONS[4:], teacher=None, report=silent):
     program = program or RAISF(ScriptedRetriever(FOUND), k=2)
     program.lms = dict.fromkeys(program.step_names, lm)
-    return Job(program, trainset, devset, Corpus(PASSAGES), Objective.parse("f1"), teacher, 7, 4, folder, report)
+    return CompileContext(
+        program, trainset, devset, Corpus(PASSAGES), Objective.parse("f1"), teacher, 7, 4, folder, report
+    )
 
 
-def compiled(job, **options):
+def compiled(context, **options):
     with dspy.context(adapter=dspy.ChatAdapter(use_json_adapter_fallback=False)):
-        return Distill(**options).compile(job)
+        return Distill(**options).compile(context)
 
 
 def rows(folder, name):
@@ -79,7 +81,7 @@ def rows(folder, name):
 
 def test_self_knowledge_is_what_the_model_answers_right_by_itself(tmp_path):
     lm, told = ScriptedLM(script), []
-    some = job(tmp_path, lm, report=lambda stage, *rest: told.append(stage))
+    some = context(tmp_path, lm, report=lambda stage, *rest: told.append(stage))
     program = compiled(some, steps=["self_knowledge"], self_knowledge="encoder", epochs=1)
     expected = {("Question 0?",): "yes", ("Question 1?",): "no", ("Question 2?",): "yes", ("Question 3?",): "no"}
     hops = {(f"Hop {n}.{i}?",): "no" for n in range(4) for i in (1, 2)}
@@ -96,7 +98,7 @@ def test_self_knowledge_by_the_probability_of_the_answer_asks_for_it_once(tmp_pa
     def likelihood(field, inputs):
         return 0.5 if script(field, inputs) != "?" else 0.3
 
-    program = compiled(job(tmp_path, ScriptedLM(script, likelihood=likelihood)), steps=["self_knowledge"])
+    program = compiled(context(tmp_path, ScriptedLM(script, likelihood=likelihood)), steps=["self_knowledge"])
     card = program.models["self_knowledge"].card
     assert card.threshold == pytest.approx(0.4)
     assert card.train.classes == {"no": 10, "yes": 2}
@@ -116,12 +118,12 @@ def run(program, question, likelihood):
 
 def test_a_model_that_does_not_tell_probabilities_is_one_line(tmp_path):
     with pytest.raises(UserError, match=r"does not tell how likely its answers are; take .*=encoder") as error:
-        compiled(job(tmp_path, ScriptedLM(script)), steps=["self_knowledge"])
+        compiled(context(tmp_path, ScriptedLM(script)), steps=["self_knowledge"])
     assert "\n" not in str(error.value)
 
 
 def test_relevance_is_support_and_dev_holds_what_is_found(tmp_path):
-    program = compiled(job(tmp_path, ScriptedLM(script)), steps=["relevance"], epochs=1)
+    program = compiled(context(tmp_path, ScriptedLM(script)), steps=["relevance"], epochs=1)
     train = rows(tmp_path, "relevance-train")
     assert train[("Question 3?", str(PASSAGES[3]))] == "yes"
     assert train[("Question 3?", str(PASSAGES[2]))] == "no"
@@ -134,7 +136,7 @@ def test_relevance_is_support_and_dev_holds_what_is_found(tmp_path):
 
 def test_a_teacher_judges_what_is_found(tmp_path):
     own, teacher = ScriptedLM(script), ScriptedLM(script)
-    some = job(tmp_path, own, teacher=teacher)
+    some = context(tmp_path, own, teacher=teacher)
     compiled(some, steps=["relevance"], labels="teacher", epochs=1)
     assert own.asked == []
     assert len(teacher.asked) == 16
@@ -143,14 +145,14 @@ def test_a_teacher_judges_what_is_found(tmp_path):
 
 
 def test_a_decomposition_is_the_hops_or_the_teachers(tmp_path):
-    def wanted(folder, **options):
+    def pending(folder, **options):
         optimizer = Distill(steps=["decompose"], **options)
-        some = job(folder, ScriptedLM(script), teacher=ScriptedLM(script))
+        some = context(folder, ScriptedLM(script), teacher=ScriptedLM(script))
         with dspy.context(adapter=dspy.ChatAdapter(use_json_adapter_fallback=False)):
             return optimizer.gather(some, "decompose", "train", QUESTIONS[:1])
 
-    assert wanted(tmp_path / "a")[0].output == ["Hop 0.1?", "Hop 0.2?"]
-    assert wanted(tmp_path / "b", labels="teacher")[0].output == ["Question 0? first", "Question 0? second"]
+    assert pending(tmp_path / "a")[0].output == ["Hop 0.1?", "Hop 0.2?"]
+    assert pending(tmp_path / "b", labels="teacher")[0].output == ["Question 0? first", "Question 0? second"]
 
 
 def test_a_teacher_that_fails_half_way_leaves_what_it_labelled_and_is_not_asked_it_again(tmp_path):
@@ -164,7 +166,7 @@ def test_a_teacher_that_fails_half_way_leaves_what_it_labelled_and_is_not_asked_
 
     options = {"steps": ["relevance"], "labels": "teacher", "epochs": 1}
     with pytest.raises(UserError, match=r"relevance-train: a language model failed: .*overloaded for now") as error:
-        compiled(job(tmp_path, None, teacher=ScriptedLM(failing)), **options)
+        compiled(context(tmp_path, None, teacher=ScriptedLM(failing)), **options)
     assert "\n" not in str(error.value)
     assert len(rows(tmp_path, "relevance-train")) == 5
 
@@ -175,13 +177,13 @@ def test_what_is_wanted_is_labelled_once_and_comes_in_its_order(tmp_path):
     async def label(number):
         await asyncio.sleep((5 - number % 5) / 1000)
         labelled.append(number)
-        return None if number == 2 else Example({"question": str(number), "length": 1}, str(number))
+        return None if number == 2 else TrainingExample({"question": str(number), "length": 1}, str(number))
 
     file = tmp_path / "rows.jsonl"
     file.write_text('{"inputs": {"question": "4"}, "out')  # what a kill leaves of a row
     told = []
-    wanted = [Wanted({"question": str(n)}, lambda n=n: label(n)) for n in [*range(6), 0]]
-    examples = collect(wanted, file, 2, lambda done, total: told.append((done, total)))
+    pending = [PendingExample({"question": str(n)}, lambda n=n: label(n)) for n in [*range(6), 0]]
+    examples = collect(pending, file, 2, lambda done, total: told.append((done, total)))
     assert sorted(labelled) == list(range(6))
     assert [example.output for example in examples] == ["0", "1", "3", "4", "5"]
     assert told == [(n, 6) for n in range(1, 7)]
@@ -206,13 +208,13 @@ BARE = [Question(id="1", question="Q?", answers=["a"])]
 def test_what_cannot_be_done_is_said_before_anything_is_asked(tmp_path, options, given, line):
     lm = ScriptedLM(script)
     with pytest.raises(UserError, match=line) as error:
-        Distill(**options).check(job(tmp_path, lm, **given))
+        Distill(**options).check(context(tmp_path, lm, **given))
     assert "\n" not in str(error.value)
     assert lm.asked == []
 
 
 def test_a_step_that_a_small_model_takes_already_is_refused(tmp_path):
-    some = job(tmp_path, None)
+    some = context(tmp_path, None)
     some.program.models["relevance"] = object()
     with pytest.raises(UserError, match=r"program\.steps\.relevance names a small model for it"):
         Distill().check(some)
@@ -273,14 +275,14 @@ def test_the_run_holds_the_small_models_and_their_scores(variant):
 
 
 def test_a_compile_goes_on_from_a_variant(variant, store):
-    few_shot = ["optimizer=labeled_few_shot", "optimizer.layouts=[plain]", "optimizer.k=2"]
+    few_shot = ["optimizer=labeled_few_shot", "optimizer.prompt_formats=[plain]", "optimizer.k=2"]
     both = compile_variant(config(store, *few_shot), run_id=variant.run_id)
     assert judged(both) == judged(variant)
     assert both.steps == variant.steps
     assert [row.answer for row in both.before.rows] == [row.answer for row in variant.after.rows]
     state = Tracker(both.config.tracking.uri, "atlas").load_state(both.run_id)
     assert len(state["reader"]["demos"]) == 2
-    assert state["program"] == {"layout": "plain", "models": ["relevance"], "lms": {}}
+    assert state["program"] == {"prompt_format": "plain", "models": ["relevance"], "lms": {}}
     again = evaluate_variant(both.config, run_id=both.run_id)
     assert [row.answer for row in again.after.rows] == [row.answer for row in both.after.rows]
 

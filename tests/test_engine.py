@@ -22,8 +22,8 @@ from hoptimizer.models.engine.constrained_decoding import Constraint
 from hoptimizer.models.engine.engine import LocalEngine, generator
 from hoptimizer.models.engine.generator import Generator
 from hoptimizer.models.engine.loading import best_dtype
-from hoptimizer.models.engine.prefix_cache import PIECE, PrefixStore
-from hoptimizer.models.engine.request import Job
+from hoptimizer.models.engine.prefix_cache import PAGE, PrefixCache
+from hoptimizer.models.engine.request import GenerationRequest
 from hoptimizer.models.weights.store import pull
 
 MODEL = "local/smollm2-135m-instruct"
@@ -57,7 +57,7 @@ def _prompts(model: Generator, count: int, facts: str = FACTS) -> list[list[int]
 
 
 def _texts(model: Generator, prompts: list[list[int]], tokens: int = 16) -> list[str]:
-    futures = [model.submit(Job(prompt, tokens)) for prompt in prompts]
+    futures = [model.submit(GenerationRequest(prompt, tokens)) for prompt in prompts]
     return [future.result().text for future in futures]
 
 
@@ -73,7 +73,7 @@ def test_writes_what_transformers_writes(model):
         options = {"max_new_tokens": 12, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
         out = reference.generate(torch.tensor([prompt]), **options)
         tokens = out.sequences[0, len(prompt) :]
-        written = ours.submit(Job(prompt, 12, logprobs=True)).result()
+        written = ours.submit(GenerationRequest(prompt, 12, logprobs=True)).result()
         assert written.text == model.tokenizer.decode(tokens, skip_special_tokens=True)
         expected = torch.cat(out.logits).log_softmax(-1)[range(len(tokens)), tokens].tolist()
         assert [logprob for _, logprob in written.logprobs] == pytest.approx(expected[: written.tokens], abs=1e-3)
@@ -94,19 +94,19 @@ def test_dspy_is_told_how_likely_an_answer_is_and_what_the_schema_writes_is_cert
 def test_a_text_does_not_depend_on_its_batch_nor_on_reuse(model, forgetful):
     prompts = _prompts(model, 12)
     alone = [_texts(forgetful, [prompt])[0] for prompt in prompts[:4]]
-    together = _texts(forgetful, prompts)
+    gather_steps = _texts(forgetful, prompts)
     reused = _texts(model, prompts)
     again = _texts(model, prompts)
     mixed = _texts(model, [*_prompts(model, 3, facts="Hello."), *reversed(prompts)])
-    assert alone == together[:4]
-    assert together == reused == again == list(reversed(mixed[3:]))
+    assert alone == gather_steps[:4]
+    assert gather_steps == reused == again == list(reversed(mixed[3:]))
 
 
 def test_concurrent_calls_share_forward_passes(lm, model):
     before = copy.copy(model.counts)
     with ThreadPoolExecutor(32) as pool:
         answers = list(pool.map(lambda i: lm(f"Say the number {i} in words."), range(32)))
-    written = model.counts.written_tokens - before.written_tokens
+    written = model.counts.completion_tokens - before.completion_tokens
     assert len(answers) == 32
     assert model.counts.passes - before.passes < written / 4
 
@@ -118,16 +118,16 @@ def test_asyncio_tasks_share_forward_passes_too(lm, model):
         return await asyncio.gather(*(lm.acall(f"Say the number {i} backwards.") for i in range(32)))
 
     assert len(asyncio.run(ask())) == 32
-    written = model.counts.written_tokens - before.written_tokens
+    written = model.counts.completion_tokens - before.completion_tokens
     assert model.counts.passes - before.passes < written / 4
 
 
 def test_a_common_prefix_is_computed_once_in_a_batch(model):
     prompts = _prompts(model, 8, facts="A preface of its own. " + FACTS)
     before = copy.copy(model.counts)
-    completions = [f.result() for f in [model.submit(Job(prompt, 2)) for prompt in prompts]]
+    completions = [f.result() for f in [model.submit(GenerationRequest(prompt, 2)) for prompt in prompts]]
     assert model.counts.prompt_tokens - before.prompt_tokens < 1.5 * len(prompts[0])
-    assert sum(c.reused_tokens > len(prompts[0]) / 2 for c in completions) == 7
+    assert sum(c.cached_tokens > len(prompts[0]) / 2 for c in completions) == 7
 
 
 def test_cached_tokens_are_in_the_usage(lm):
@@ -135,7 +135,7 @@ def test_cached_tokens_are_in_the_usage(lm):
     lm(FACTS + " Question two?")
     usage = lm.history[-1]["usage"]
     cached = usage["prompt_tokens_details"]["cached_tokens"]
-    assert usage["prompt_tokens"] - 2 * PIECE < cached < usage["prompt_tokens"]
+    assert usage["prompt_tokens"] - 2 * PAGE < cached < usage["prompt_tokens"]
     assert 0 < usage["completion_tokens"] <= 40
 
 
@@ -157,15 +157,15 @@ def test_more_calls_than_slots_are_all_answered():
     few = Generator(str(pull("smollm2-135m-instruct")), slots=3)
     texts = _texts(few, _prompts(few, 8, facts="Short."), 4)
     assert all(texts)
-    assert few.counts.written_tokens <= 8 * 4
+    assert few.counts.completion_tokens <= 8 * 4
 
 
 def test_calls_of_a_model_that_is_taken_out_of_memory_fail():
     few = Generator(str(pull("smollm2-135m-instruct")), slots=1)
     prompts = _prompts(few, 3)
-    futures = [few.submit(Job(prompt, 200)) for prompt in prompts]
+    futures = [few.submit(GenerationRequest(prompt, 200)) for prompt in prompts]
     few.close()
-    futures.append(few.submit(Job(prompts[0], 4)))
+    futures.append(few.submit(GenerationRequest(prompts[0], 4)))
     for future in futures[1:]:
         with pytest.raises(RuntimeError, match="taken out of memory"):
             future.result(timeout=10)
@@ -181,7 +181,7 @@ def test_a_cancelled_call_leaves_the_batch(lm, model):
 
     asyncio.run(cancel())
     assert lm("Say yes.")
-    assert model.submit(Job(_prompts(model, 1)[0], 2)).result().tokens <= 2
+    assert model.submit(GenerationRequest(_prompts(model, 1)[0], 2)).result().tokens <= 2
     assert not model._rows
 
 
@@ -341,14 +341,14 @@ def test_a_saved_program_finds_the_engine_again(lm, tmp_path):
 
 
 def test_prefixes_used_longest_ago_are_forgotten_first():
-    states = torch.zeros(1, 2, 1, PIECE, 4)
-    store = PrefixStore(capacity=4 * states.nbytes)
-    first, second = list(range(2 * PIECE)), list(range(PIECE)) + list(range(500, 500 + 2 * PIECE))
+    states = torch.zeros(1, 2, 1, PAGE, 4)
+    store = PrefixCache(capacity=4 * states.nbytes)
+    first, second = list(range(2 * PAGE)), list(range(PAGE)) + list(range(500, 500 + 2 * PAGE))
     store.insert(first, len(first), lambda a, b: states)
     store.insert(second, len(second), lambda a, b: states)
     assert (len(store.match(first)), len(store.match(second))) == (2, 3)
-    store.insert([9] * PIECE, PIECE, lambda a, b: states)
-    assert len(store.match(first)) == 1  # its own piece went, the one it shares stayed
+    store.insert([9] * PAGE, PAGE, lambda a, b: states)
+    assert len(store.match(first)) == 1  # its own page went, the one it shares stayed
     assert len(store.match(second)) == 3
 
 

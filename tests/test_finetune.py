@@ -26,8 +26,8 @@ from hoptimizer.compiled import restore
 from hoptimizer.eval.datasets.question import Hop, Question
 from hoptimizer.eval.objective import Objective
 from hoptimizer.models import LMSettings, build_adapter, build_lm, check_lm
-from hoptimizer.models.lm import is_tuned, laid_out
-from hoptimizer.optimizers import Job
+from hoptimizer.models.lm import is_tuned, with_prompt_format
+from hoptimizer.optimizers import CompileContext
 from hoptimizer.optimizers.labels.conversations import bootstrapped, replayed
 from hoptimizer.optimizers.labels.conversations import conversations as collected
 from hoptimizer.optimizers.labels.oracle import Unannotated, annotations, reasoning, replay
@@ -56,13 +56,13 @@ def weights(lm):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """The toy language model, trained without a break."""
-    job = start_toy_lm(tmp_path_factory.mktemp("whole"))
-    return job, job.result()
+    context = start_toy_lm(tmp_path_factory.mktemp("whole"))
+    return context, context.result()
 
 
 def test_a_local_model_learns_behind_dspys_interface(trained):
-    job, lm = trained
-    assert job.status() == TrainingStatus.succeeded
+    context, lm = trained
+    assert context.status() == TrainingStatus.succeeded
     scores = json.loads((folder_of(lm) / "finetuned.json").read_text())["scores"]
     assert scores["loss"] < scores["start"] - 0.2
     assert {file.suffix for file in folder_of(lm).iterdir()} <= {".json", ".safetensors", ".jinja", ".txt"}
@@ -109,12 +109,12 @@ def test_a_training_that_is_cancelled_stops_and_goes_on_later(trained, tmp_path)
         if progress.step == 6:
             under_way.set()
 
-    job = start_toy_lm(tmp_path, report)
+    context = start_toy_lm(tmp_path, report)
     assert under_way.wait(60)
-    assert job.status() == TrainingStatus.running
-    assert job.cancel()
-    assert not job.thread.is_alive()
-    assert job.status() == TrainingStatus.cancelled
+    assert context.status() == TrainingStatus.running
+    assert context.cancel()
+    assert not context.thread.is_alive()
+    assert context.status() == TrainingStatus.cancelled
     assert told[-1] < 16
     assert weights(train_toy_lm(tmp_path)) == weights(trained[1])
 
@@ -136,11 +136,11 @@ def test_options_that_can_not_be_are_one_line(trained, tmp_path, options, line):
 
 
 def test_dspys_own_bootstrap_finetune_trains_a_local_model(tmp_path):
-    lm = build_lm(LMSettings(model=f"local/{tiny_lm(tmp_path / 'base')}", adapter="plain", max_tokens=16))
+    lm = build_lm(LMSettings(model=f"local/{tiny_lm(tmp_path / 'base')}", prompt_format="plain", max_tokens=16))
     lm.provider = LocalProvider(templated=False)
     program = dspy.Predict("question -> answer")
     program.set_lm(lm)
-    trainset = [dspy.Example(question=f"Where is {city}?").with_inputs("question") for city in CITIES]
+    trainset = [dspy.TrainingExample(question=f"Where is {city}?").with_inputs("question") for city in CITIES]
     options = {"folder": tmp_path / "tuned", "epochs": 1}
     with dspy.context(lm=lm, adapter=build_adapter()):
         tuned = dspy.BootstrapFinetune(train_kwargs=options, num_threads=4).compile(program, trainset=trainset)
@@ -152,12 +152,12 @@ def test_dspys_own_bootstrap_finetune_trains_a_local_model(tmp_path):
 
 def test_a_sequence_to_sequence_model_is_trained_but_not_served(tmp_path):
     base = tiny_t5(tmp_path / "base")
-    job = LocalTrainingJob()
+    context = LocalTrainingJob()
 
     def tune(reply):
         messages = [{"role": "user", "content": "Which river?"}, {"role": "assistant", "content": reply}]
         options = {"folder": tmp_path / "tuned", "epochs": 20, "learning_rate": 1e-2}
-        return LocalProvider().finetune(job, f"local/{base}", [{"messages": messages}] * 4, "chat", options)
+        return LocalProvider().finetune(context, f"local/{base}", [{"messages": messages}] * 4, "chat", options)
 
     scores = json.loads((Path(tune("the Danube").removeprefix("local/")) / "finetuned.json").read_text())["scores"]
     assert scores["loss"] < scores["start"] - 3
@@ -169,9 +169,9 @@ def test_a_sequence_to_sequence_model_is_trained_but_not_served(tmp_path):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("layout", ["plain", "json"])
-def test_a_model_is_trained_on_what_it_will_be_asked(trained, layout):
-    lm = laid_out(trained[1], layout)
+@pytest.mark.parametrize("prompt_format", ["plain", "json"])
+def test_a_model_is_trained_on_what_it_will_be_asked(trained, prompt_format):
+    lm = with_prompt_format(trained[1], prompt_format)
     inputs = {"context": ["Ulm: a city"], "question": "What is Ulm?"}
     with dspy.context(lm=lm, adapter=build_adapter()):
         given = dspy.settings.adapter.format_finetune_data(Read, [], inputs, {"answer": "a city"})
@@ -181,9 +181,9 @@ def test_a_model_is_trained_on_what_it_will_be_asked(trained, layout):
     assert json.loads(reply["content"]) == {"answer": "a city"}
 
 
-def test_the_plain_layout_has_no_quotes_that_would_end_a_copied_text(trained):
+def test_the_plain_prompt_format_has_no_quotes_that_would_end_a_copied_text(trained):
     inputs = {"context": ['Ulm: a "city"', "Bonn"], "question": 'What is "Ulm"?'}
-    with dspy.context(lm=laid_out(trained[1], "plain"), adapter=build_adapter()):
+    with dspy.context(lm=with_prompt_format(trained[1], "plain"), adapter=build_adapter()):
         given = dspy.settings.adapter.format_finetune_data(Read, [], inputs, {"answer": 'a "city"'})
     _, asked, reply = (message["content"] for message in given["messages"])
     assert "'Ulm'" in asked
@@ -283,9 +283,11 @@ def silent(stage, done, total, remark):
     """A report that goes nowhere."""
 
 
-def job(folder, program, teacher=None, trainset=None, report=silent):
+def context(folder, program, teacher=None, trainset=None, report=silent):
     questions = trainset or [question(1), question(2)]
-    return Job(program, questions, [question(3)], CORPUS, Objective.parse("f1"), teacher, 7, 4, folder, report)
+    return CompileContext(
+        program, questions, [question(3)], CORPUS, Objective.parse("f1"), teacher, 7, 4, folder, report
+    )
 
 
 @pytest.fixture
@@ -306,11 +308,11 @@ def test_a_teachers_good_runs_are_learned_from_by_step_and_bad_ones_lose_their_q
         return f"a{number}" if number in "14" else "something else"
 
     program, teacher = RAG(ScriptedRetriever({"Question 1?": [PASSAGES["x"]]})), ScriptedLM(script)
-    some = job(tmp_path, program, teacher)
+    some = context(tmp_path, program, teacher)
     questions = [question(number) for number in range(1, 6)]
     take = bootstrapped(some, questions, ["reader"], "plain", 0.8)
     with dspy.context(adapter=dspy.ChatAdapter(use_json_adapter_fallback=False)):
-        rows = collected(some, "train", questions, take, laid_out(tiny, "plain"))
+        rows = collected(some, "train", questions, take, with_prompt_format(tiny, "plain"))
     assert [row["step"] for row in rows] == ["reader", "reader"]
     assert [json.loads(row["messages"][-1]["content"]) for row in rows] == [{"answer": "a1"}, {"answer": "a4"}]
     assert str(PASSAGES["x"]) in rows[0]["messages"][1]["content"]
@@ -321,7 +323,7 @@ def test_examples_are_the_same_whatever_call_comes_first(tmp_path, tiny):
         lm = ScriptedLM(lambda field, inputs: "no", delay=lambda field, inputs: 0.02 * (inputs["question"] == slow))
         program = RAISF(ScriptedRetriever({"Question 1?": [PASSAGES["x"]], "Hop 1.2?": [PASSAGES["p1.2"]]}))
         program.lms = {"self_knowledge": lm}
-        some = job(folder, program)
+        some = context(folder, program)
         return collected(some, "train", some.trainset, replayed(some, tuple(annotations(program))), tiny)
 
     assert rows(tmp_path / "a", "Hop 1.1?") == rows(tmp_path / "b", "Hop 1.2?")
@@ -330,19 +332,19 @@ def test_examples_are_the_same_whatever_call_comes_first(tmp_path, tiny):
 def test_only_steps_with_examples_get_the_tuned_model_and_demonstrations_go(tmp_path, tiny):
     program = RAISF(ScriptedRetriever({f"Question {n}?": [PASSAGES[f"p{n}.1"]] for n in (1, 2, 3)}))
     program.lms = {"self_knowledge": ScriptedLM(lambda field, inputs: "no")}
-    program.reader.demos = program.recall.demos = [dspy.Example(question="Q?", answer="a")]
+    program.reader.demos = program.recall.demos = [dspy.TrainingExample(question="Q?", answer="a")]
     shown = {"question": "Q?", "answer": "a"}
     program.neighbours = Neighbours(1, "minilm", [("Q?", {"reader": shown, "recall": shown})])
     told, logged = [], []
     some = replace(
-        job(tmp_path, program, report=lambda stage, *rest: told.append(stage)),
+        context(tmp_path, program, report=lambda stage, *rest: told.append(stage)),
         log=lambda name, figures, update: logged.append((name, sorted(figures), update)),
     )
     compiled = BootstrapFinetune(epochs=1, batch=2).compile(some)
     assert sorted(compiled.lms) == ["reader", "relevance", "self_knowledge"]
     assert compiled.lms["reader"] is compiled.lms["relevance"]
     assert is_tuned(compiled.lms["reader"])
-    assert compiled.layout == "plain"
+    assert compiled.prompt_format == "plain"
     assert compiled.reader.demos == []
     assert compiled.neighbours.pool == [("Q?", {"recall": shown})]
     assert len(compiled.recall.demos) == len(program.reader.demos) == 1
@@ -358,7 +360,7 @@ class Remote(Provider):
         self.finetunable = True
         self.failure, self.given = failure, []
 
-    def finetune(self, job, model, train_data, train_data_format, train_kwargs=None):
+    def finetune(self, context, model, train_data, train_data_format, train_kwargs=None):
         if self.failure:
             raise RuntimeError(self.failure)
         self.given.append((model, train_data, train_data_format))
@@ -370,17 +372,17 @@ def remote(provider):
     return dspy.context(lm=lm, adapter=build_adapter())
 
 
-def test_another_providers_model_is_fine_tuned_once_in_its_own_layout(tmp_path):
+def test_another_providers_model_is_fine_tuned_once_in_its_own_prompt_format(tmp_path):
     provider = Remote()
     with remote(provider):
-        compiled = BootstrapFinetune().compile(job(tmp_path, Direct()))
-        again = BootstrapFinetune().compile(job(tmp_path, Direct()))
+        compiled = BootstrapFinetune().compile(context(tmp_path, Direct()))
+        again = BootstrapFinetune().compile(context(tmp_path, Direct()))
     [(model, data, form)] = provider.given
     assert (model, form) == ("remote/base", "chat")
     assert "[[ ## answer ## ]]\na1" in data[0]["messages"][-1]["content"]
     for lm in (compiled.lms["reader"], again.lms["reader"]):
         assert (lm.model, lm.kwargs["max_tokens"], lm.kwargs["api_base"]) == ("remote/tuned", 77, "http://127.0.0.1:9")
-    assert compiled.layout is None
+    assert compiled.prompt_format is None
     assert compiled.dump_state()["program"]["lms"] == {"reader": "remote/tuned"}
 
 
@@ -389,7 +391,7 @@ def test_a_provider_that_fails_is_one_line(tmp_path):
         remote(Remote("no\ncredit")),
         pytest.raises(UserError, match=r"remote/base could not .*: no credit") as e,
     ):
-        BootstrapFinetune().compile(job(tmp_path, Direct()))
+        BootstrapFinetune().compile(context(tmp_path, Direct()))
     assert "\n" not in str(e.value)
 
 
@@ -408,7 +410,7 @@ BARE = Question(id="9", question="Q?", answers=["a"])
 )
 def test_what_cannot_be_done_is_said_before_anything_is_spent(tmp_path, tiny, options, program, trainset, line):
     with pytest.raises(UserError, match=line) as error:
-        BootstrapFinetune(**options).check(job(tmp_path, program, trainset=trainset))
+        BootstrapFinetune(**options).check(context(tmp_path, program, trainset=trainset))
     assert "\n" not in str(error.value)
 
 
@@ -430,27 +432,27 @@ def test_a_model_that_can_not_be_fine_tuned_is_one_line(tmp_path, monkeypatch, l
     if options:
         monkeypatch.setenv("OPENAI_API_KEY", "none")
     with dspy.context(lm=build_lm(lm)), pytest.raises(UserError, match=line) as error:
-        BootstrapFinetune(**options).check(job(tmp_path, Direct()))
+        BootstrapFinetune(**options).check(context(tmp_path, Direct()))
     assert "\n" not in str(error.value)
 
 
 def test_nothing_to_learn_from_is_one_line(tmp_path, tiny):
     teacher = ScriptedLM(lambda field, inputs: "nonsense")
     with pytest.raises(UserError, match=r"metric_threshold=0.8: .* answered none of the 2 train questions") as error:
-        BootstrapFinetune(labels="bootstrap").compile(job(tmp_path / "a", Direct(), teacher))
+        BootstrapFinetune(labels="bootstrap").compile(context(tmp_path / "a", Direct(), teacher))
     assert "\n" not in str(error.value)
-    low = replace(job(tmp_path / "c", Direct()), objective=Objective.parse({"f1": 0.5}))
+    low = replace(context(tmp_path / "c", Direct()), objective=Objective.parse({"f1": 0.5}))
     with pytest.raises(UserError, match=r"metric_threshold: 0.8, but 0.5 f1 is at most 0.5; lower it"):
         BootstrapFinetune(labels="bootstrap").check(low)
     program = RAISF(ScriptedRetriever({}))
     program.lms = {step: ScriptedLM(lambda field, inputs: "yes") for step in ("self_knowledge", "recall")}
     with pytest.raises(UserError, match=r"2 train questions led to no step to learn; .*program.self_knowledge=false"):
-        BootstrapFinetune().compile(job(tmp_path / "b", program))
+        BootstrapFinetune().compile(context(tmp_path / "b", program))
 
 
 def test_a_teacher_that_can_not_keep_to_the_format_is_given_up_after_a_wave(tmp_path, tiny):
     teacher = ScriptedLM(lambda field, inputs: ("no field at all",))
-    some = job(tmp_path, Direct(), teacher, [question(number) for number in range(1, 60)])
+    some = context(tmp_path, Direct(), teacher, [question(number) for number in range(1, 60)])
     keeps = dspy.context(adapter=dspy.ChatAdapter(use_json_adapter_fallback=False))
     with keeps, pytest.raises(UserError, match="can't keep to the format: in 16 runs no output could be parsed"):
         BootstrapFinetune(labels="bootstrap").compile(some)
@@ -526,7 +528,7 @@ def test_the_served_model_asks_it_in_a_fresh_process_without_unpickling(variant,
 
 def test_compiles_go_on_from_a_tuned_model(variant, config):
     words = ["program.reader=direct", "program.max_steps=3"]
-    few = config(*words, "optimizer.name=labeled_few_shot", "optimizer.layouts=[plain]", "optimizer.k=1")
+    few = config(*words, "optimizer.name=labeled_few_shot", "optimizer.prompt_formats=[plain]", "optimizer.k=1")
     both = compile_variant(few, run_id=variant.run_id)
     assert state_of(both)["program"] == state_of(variant)["program"]
     assert answers(both.before) == answers(variant.after)

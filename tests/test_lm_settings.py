@@ -1,4 +1,4 @@
-"""Language models from config: settings, the layout of prompts, and the check before a run."""
+"""Language models from config: settings, the prompt format, and the check before a run."""
 
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -60,12 +60,12 @@ def test_a_reasoning_model_gets_no_temperature_it_would_refuse():
     ("settings", "adapter"),
     [
         (LMSettings(model="local/smollm2-135m-instruct"), dspy.JSONAdapter),
-        (LMSettings(model="local/smollm2-135m-instruct", adapter="chat"), dspy.ChatAdapter),
+        (LMSettings(model="local/smollm2-135m-instruct", prompt_format="chat"), dspy.ChatAdapter),
         (LMSettings(model="openai/gpt-4o"), dspy.ChatAdapter),
-        (LMSettings(model="openai/gpt-4o", adapter="json"), dspy.JSONAdapter),
+        (LMSettings(model="openai/gpt-4o", prompt_format="json"), dspy.JSONAdapter),
     ],
 )
-def test_every_lm_gets_its_own_layout(settings, adapter):
+def test_every_lm_gets_its_own_prompt_format(settings, adapter):
     chosen = build_adapter().of(build_lm(settings).copy(temperature=0.5))
     assert isinstance(chosen, adapter)
     assert isinstance(chosen, dspy.JSONAdapter) == (adapter is dspy.JSONAdapter)

@@ -12,9 +12,9 @@ from scripted import ScriptedLM, ScriptedRetriever, passage
 
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.objective import Objective
-from hoptimizer.models.usage import Stopped
-from hoptimizer.optimizers import Job
-from hoptimizer.optimizers.prompt.bootstrap_loops import Loop, mipro_loops, random_search_loops
+from hoptimizer.models.usage import BudgetExhausted
+from hoptimizer.optimizers import CompileContext
+from hoptimizer.optimizers.prompt.bootstrap_loops import BootstrapLoop, mipro_loops, random_search_loops
 from hoptimizer.optimizers.prompt.few_shot import BootstrapFewShot
 from hoptimizer.optimizers.prompt.few_shot_search import BootstrapOptuna, BootstrapRandomSearch
 from hoptimizer.optimizers.prompt.instructions import InferRules
@@ -53,7 +53,9 @@ def make_job(program=None, *, teacher=None, workers=WAVE):
     passages = [passage("p"), passage("other")]
     program = program or RAG(ScriptedRetriever({q.question: passages for q in QUESTIONS}), k=2)
     corpus, objective = Corpus(passages), Objective.parse("em")
-    return Job(program, QUESTIONS, QUESTIONS[:4], corpus, objective, teacher, SEED, workers, None, lambda *_: None)
+    return CompileContext(
+        program, QUESTIONS, QUESTIONS[:4], corpus, objective, teacher, SEED, workers, None, lambda *_: None
+    )
 
 
 def examples():
@@ -98,28 +100,30 @@ def demos(program: dspy.Module) -> list:
     return [[demo.toDict() for demo in predictor.demos] for predictor in program.predictors()]
 
 
-def bootstrap(job, teacher, settings, labeled):
-    optimizer = dspy.BootstrapFewShot(job.objective, 0.5, settings, max_bootstrapped_demos=3, max_labeled_demos=labeled)
-    return optimizer.compile(job.program, teacher=teacher, trainset=examples())
+def bootstrap(context, teacher, settings, labeled):
+    optimizer = dspy.BootstrapFewShot(
+        context.objective, 0.5, settings, max_bootstrapped_demos=3, max_labeled_demos=labeled
+    )
+    return optimizer.compile(context.program, teacher=teacher, trainset=examples())
 
 
-def random_search(job, teacher, settings, labeled):
+def random_search(context, teacher, settings, labeled):
     optimizer = dspy.BootstrapFewShotWithRandomSearch(
-        job.objective, settings, 4, labeled, num_candidate_programs=3, metric_threshold=0.5
+        context.objective, settings, 4, labeled, num_candidate_programs=3, metric_threshold=0.5
     )
-    return optimizer.compile(job.program, teacher=teacher, trainset=examples(), valset=examples()[:2])
+    return optimizer.compile(context.program, teacher=teacher, trainset=examples(), valset=examples()[:2])
 
 
-def optuna(job, teacher, settings, labeled):
+def optuna(context, teacher, settings, labeled):
     optimizer = dspy.BootstrapFewShotWithOptuna(
-        job.objective, settings, max_labeled_demos=labeled, num_candidate_programs=1
+        context.objective, settings, max_labeled_demos=labeled, num_candidate_programs=1
     )
-    return optimizer.compile(job.program, teacher=teacher, max_demos=3, trainset=examples(), valset=examples()[:2])
+    return optimizer.compile(context.program, teacher=teacher, max_demos=3, trainset=examples(), valset=examples()[:2])
 
 
-def mipro(job, teacher, settings, labeled):
+def mipro(context, teacher, settings, labeled):
     optimizer = dspy.MIPROv2(
-        job.objective,
+        context.objective,
         teacher_settings=settings,
         max_bootstrapped_demos=4,
         max_labeled_demos=labeled,
@@ -129,27 +133,27 @@ def mipro(job, teacher, settings, labeled):
         metric_threshold=0.5,
     )
     arguments = {"trainset": examples(), "valset": examples()[:2], "num_trials": 1, "minibatch": False}
-    return optimizer.compile(job.program, teacher=teacher, **arguments)
+    return optimizer.compile(context.program, teacher=teacher, **arguments)
 
 
-def infer_rules(job, teacher, settings, labeled):
+def infer_rules(context, teacher, settings, labeled):
     optimizer = dspy.InferRules(
-        1, 1, None, settings, metric=job.objective, metric_threshold=0.5, max_bootstrapped_demos=3,
+        1, 1, None, settings, metric=context.objective, metric_threshold=0.5, max_bootstrapped_demos=3,
         max_labeled_demos=labeled,
     )  # fmt: skip
     # It writes into the signatures, which would be other tests' too.
-    student = finished(job, job.program)
+    student = finished(context, context.program)
     return optimizer.compile(student, teacher=teacher, trainset=examples(), valset=examples()[:2])
 
 
 OPTIMIZERS = {
-    "bootstrap": (bootstrap, 0.5, 2, lambda train: [Loop(train, 3, 2)]),
-    "bootstrap, no labeled ones": (bootstrap, 0.5, 0, lambda train: [Loop(train, 3, 0)]),
-    "random search": (random_search, 0.5, 2, lambda train: random_search_loops(Loop(train, 4, 2), 3)),
-    "optuna, any score": (optuna, 1e-9, 2, lambda train: [Loop(train, 3, 2)]),
-    "mipro": (mipro, 0.5, 2, lambda train: mipro_loops(Loop(train, 4, 2), 6, SEED)),
-    "mipro, no labeled ones": (mipro, 0.5, 0, lambda train: mipro_loops(Loop(train, 4, 0), 6, SEED)),
-    "infer rules": (infer_rules, 0.5, 2, lambda train: [Loop(train, 3, 2)]),
+    "bootstrap": (bootstrap, 0.5, 2, lambda train: [BootstrapLoop(train, 3, 2)]),
+    "bootstrap, no labeled ones": (bootstrap, 0.5, 0, lambda train: [BootstrapLoop(train, 3, 0)]),
+    "random search": (random_search, 0.5, 2, lambda train: random_search_loops(BootstrapLoop(train, 4, 2), 3)),
+    "optuna, any score": (optuna, 1e-9, 2, lambda train: [BootstrapLoop(train, 3, 2)]),
+    "mipro": (mipro, 0.5, 2, lambda train: mipro_loops(BootstrapLoop(train, 4, 2), 6, SEED)),
+    "mipro, no labeled ones": (mipro, 0.5, 0, lambda train: mipro_loops(BootstrapLoop(train, 4, 0), 6, SEED)),
+    "infer rules": (infer_rules, 0.5, 2, lambda train: [BootstrapLoop(train, 3, 2)]),
 }
 
 
@@ -161,10 +165,10 @@ def test_dspys_optimizers_find_every_run_of_their_teacher_made(name, bootstrappe
     expected = bootstrapped.copy()
     bootstrapped.clear()
     ahead = WritingLM(script)
-    job = make_job(teacher=ahead)
-    taught = prefetch(job, loops(examples()), threshold)
+    context = make_job(teacher=ahead)
+    taught = prefetch(context, loops(examples()), threshold)
     made = asked(ahead)
-    compile_by(job, taught, {"lm": ahead}, labeled)
+    compile_by(context, taught, {"lm": ahead}, labeled)
     assert asked(ahead) == made, "nothing is asked anew"
     assert bootstrapped == expected
     assert len(expected) == len(loops(examples()))
@@ -203,7 +207,7 @@ def test_our_optimizers_bootstrap_as_dspys_and_ask_nothing_anew(program, optimiz
     assert made_ahead == [len(ahead.asked)]
     found = bootstrapped.copy()
     bootstrapped.clear()
-    replace_prefetch(lambda job, *_: teacher(job))
+    replace_prefetch(lambda context, *_: teacher(context))
     optimizer.compile(make_job(made, teacher=WritingLM(script)))
     assert found == bootstrapped
     assert all(demo.get("augmented") for program in found for shown in program for demo in shown[:1])
@@ -214,7 +218,9 @@ def test_the_same_is_asked_whatever_the_speed():
     for workers, delay in [(1, 0), (3, 0.001), (64, 0.004), (64, 0)]:
         lm = ScriptedLM(script, lambda field, inputs, delay=delay: delay * drawn(str(inputs)) / 255)
         made = IRCoT(ScriptedRetriever({}), k=2)
-        prefetch(make_job(made, teacher=lm, workers=workers), random_search_loops(Loop(examples(), 4, 0), 3), 0.5)
+        prefetch(
+            make_job(made, teacher=lm, workers=workers), random_search_loops(BootstrapLoop(examples(), 4, 0), 3), 0.5
+        )
         calls.append(asked(lm))
         assert lm.most <= workers
     assert all(call == calls[0] for call in calls)
@@ -223,7 +229,7 @@ def test_the_same_is_asked_whatever_the_speed():
 
 def test_questions_of_all_loops_are_under_way_at_once():
     lm = ScriptedLM(script, lambda field, inputs: 0.02)
-    prefetch(make_job(teacher=lm, workers=40), random_search_loops(Loop(examples(), 4, 2), 3), 0.5)
+    prefetch(make_job(teacher=lm, workers=40), random_search_loops(BootstrapLoop(examples(), 4, 2), 3), 0.5)
     assert lm.most == 40
 
 
@@ -232,7 +238,7 @@ def test_a_wave_need_not_wait_for_the_end_of_one_that_cannot_be_enough():
     lm = ScriptedLM(
         lambda field, inputs: "unknown", lambda field, inputs: 0.05 if inputs["question"] == "Question 0?" else 0
     )
-    prefetch(make_job(teacher=lm, workers=4), [Loop(examples(), 4, 0)], 0.5)
+    prefetch(make_job(teacher=lm, workers=4), [BootstrapLoop(examples(), 4, 0)], 0.5)
     order = [inputs["question"] for _, inputs in lm.asked]
     assert set(order[:WAVE]) == first
     assert len(order) == len(QUESTIONS)
@@ -246,30 +252,30 @@ def test_a_run_that_failed_is_not_made_again():
 
     alone, ahead = ScriptedLM(failing), ScriptedLM(failing)
     expected = bootstrap(make_job(), make_job().program, {"lm": alone}, 2)
-    job = make_job(teacher=ahead)
-    taught = prefetch(job, [Loop(examples(), 3, 2)], 0.5)
+    context = make_job(teacher=ahead)
+    taught = prefetch(context, [BootstrapLoop(examples(), 3, 2)], 0.5)
     made = asked(ahead)
-    assert demos(bootstrap(job, taught, {"lm": ahead}, 2)) == demos(expected)
+    assert demos(bootstrap(context, taught, {"lm": ahead}, 2)) == demos(expected)
     assert asked(ahead) == made
 
 
 def test_a_compile_that_is_stopped_leaves_nothing_under_way(caplog):
     def stopping(field, inputs):
         if len(lm.asked) > 20:
-            raise Stopped
+            raise BudgetExhausted
         return "unknown"
 
     lm = ScriptedLM(stopping, lambda field, inputs: 0.01 * drawn(inputs["question"]) / 255)
-    with pytest.raises(Stopped):
-        prefetch(make_job(teacher=lm), random_search_loops(Loop(examples(), 4, 2), 3), 0.5)
+    with pytest.raises(BudgetExhausted):
+        prefetch(make_job(teacher=lm), random_search_loops(BootstrapLoop(examples(), 4, 2), 3), 0.5)
     gc.collect()
     assert lm.running == 0
     assert not caplog.records, "no exception is left that nobody heard of"
 
 
 def test_what_was_not_made_ahead_is_made_when_it_is_asked_for(student):
-    job = make_job()
-    taught = prefetch(job, [Loop(examples()[:4], 4, 0)], 0.5)
+    context = make_job()
+    taught = prefetch(context, [BootstrapLoop(examples()[:4], 4, 0)], 0.5)
     assert len(student.asked) == 4
     copy = taught.deepcopy()
     assert copy(question="Question 1?").answer == taught(question="Question 1?").answer

@@ -16,7 +16,7 @@ from hoptimizer.eval.runner import evaluate
 from hoptimizer.programs import RAISF, build_program, settings_model
 from hoptimizer.programs.ra_isf import normalized
 from hoptimizer.programs.record import counts
-from hoptimizer.programs.trace import Once, Trail, recording
+from hoptimizer.programs.trace import SharedTasks, StepTrace, recording
 from hoptimizer.workbench import Workbench
 
 # After the multi-iteration example of the paper's appendix G: the fourth sub-question is split up again.
@@ -200,7 +200,7 @@ def plain(prediction):
 def test_neither_answer_nor_records_nor_trace_depend_on_which_call_is_first(max_calls):
     splits = SPLITS | {EVIDENCE: [NOTE, RESONANCE, "Where?"], RESONANCE: ["Where?", EVIDENCE]}
 
-    def once(seed):
+    def shared(seed):
         rng = random.Random(seed)
         lm = ScriptedLM(World(KNOWN, {"where? 3"}, splits), lambda field, inputs: rng.random() / 100)
         with chat(lm), dspy.context(trace=[]):
@@ -208,9 +208,9 @@ def test_neither_answer_nor_records_nor_trace_depend_on_which_call_is_first(max_
             trace = [(name.signature.__name__, inputs, dict(out)) for name, inputs, out in dspy.settings.trace]
         return prediction.answer, [p.id for p in prediction.passages], plain(prediction), trace
 
-    first = once(0)
+    first = shared(0)
     assert len(first[3]) == sum(record.kind == "lm" for record in first[2])
-    assert all(once(seed) == first for seed in range(1, 5))
+    assert all(shared(seed) == first for seed in range(1, 5))
 
 
 def test_bootstrapping_gives_every_step_demonstrations_of_its_own():
@@ -306,9 +306,9 @@ def test_a_branch_that_is_stopped_does_not_stop_what_another_waits_for():
         return "done"
 
     async def main():
-        with recording(Trail()):
-            async with Once() as once:
-                stopped, other = (asyncio.create_task(once("x", slow)) for _ in range(2))
+        with recording(StepTrace()):
+            async with SharedTasks() as shared:
+                stopped, other = (asyncio.create_task(shared("x", slow)) for _ in range(2))
                 await asyncio.sleep(0.005)
                 stopped.cancel()
                 assert await other == "done"
@@ -449,13 +449,13 @@ def test_a_mistake_in_the_config_is_one_line(words, says):
 @pytest.mark.parametrize("adapter", ["json", "plain"])
 def test_it_runs_on_the_embedded_model_without_a_parse_failure(adapter):
     words = ["data=atlas", "data.dev=2", "program=ra_isf", "program.max_depth=1", "program.max_subquestions=2"]
-    words += ["retriever.k=2", "lm.default.max_tokens=48", f"lm.default.adapter={adapter}"]
+    words += ["retriever.k=2", "lm.default.max_tokens=48", f"lm.default.prompt_format={adapter}"]
     bench = Workbench(load_config(None, words))
     with bench.active():
         evaluation = evaluate(bench.program(), bench.data.split("dev"))
     assert evaluation.metrics["failures"] == evaluation.metrics["parse_failures"] == 0
     assert all(row.scores["lm_calls"] >= 2 and row.answer for row in evaluation.rows)
-    settled = ("by_self_knowledge", "by_relevance", "by_decomposition", "by_unknown")
-    assert sum(evaluation.metrics[name] for name in settled) == 1
-    right = sum(evaluation.metrics[f"solved_{name}"] for name in settled)
+    outcome = ("by_self_knowledge", "by_relevance", "by_decomposition", "by_unknown")
+    assert sum(evaluation.metrics[name] for name in outcome) == 1
+    right = sum(evaluation.metrics[f"solved_{name}"] for name in outcome)
     assert right == pytest.approx(evaluation.metrics["em"])

@@ -8,8 +8,8 @@ import torch
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.eval.datasets.question import Question
-from hoptimizer.optimizers.training.retriever.colbert_data import Asked, RetrievalSet, read_sets
-from hoptimizer.optimizers.training.retriever.colbert_projection import Recipe, train
+from hoptimizer.optimizers.training.retriever.colbert_data import QuestionWithContext, RetrievalSet, read_sets
+from hoptimizer.optimizers.training.retriever.colbert_projection import RetrieverTrainingConfig, train
 from hoptimizer.optimizers.training.retriever.colbert_queries import batch_queries
 from hoptimizer.retrieval import Corpus, Passage
 
@@ -50,8 +50,8 @@ def test_a_folder_without_data_sets_is_named(tmp_path):
 
 def test_training_twice_gives_the_same_weights(sets):
     small = [dataclasses.replace(one, train=one.train[:4]) for one in sets.values()]
-    recipe = Recipe(rank=1, steps=2, questions=1, distractors=1, sample=8, max_tokens=32)
-    first, second = (train(small, recipe, lambda steps: steps) for _ in range(2))
+    config = RetrieverTrainingConfig(rank=1, steps=2, questions=1, distractors=1, sample=8, max_tokens=32)
+    first, second = (train(small, config, lambda steps: steps) for _ in range(2))
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert first["linear.weight"].shape == (384, 384)
@@ -60,5 +60,5 @@ def test_training_twice_gives_the_same_weights(sets):
 def test_a_passage_may_be_shorter_than_a_span():
     passages = {name: Passage(name, "", word) for name, word in [("a", "one"), ("b", "two"), ("c", "")]}
     question = Question(id="q", question="which?", answers=["one"], passages=["a"])
-    one = RetrievalSet("tiny", Corpus(list(passages.values())), [Asked(question, list(passages))], [])
+    one = RetrievalSet("tiny", Corpus(list(passages.values())), [QuestionWithContext(question, list(passages))], [])
     assert batch_queries(one.train, passages, random.Random(0))

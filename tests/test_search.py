@@ -15,9 +15,9 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.eval import objective
 from hoptimizer.eval.datasets.question import Hop, Question
 from hoptimizer.eval.objective import Objective
-from hoptimizer.models.usage import CallCache, Meter
-from hoptimizer.optimizers import Job, Optimizer, better_together, build_optimizer, settings_model
-from hoptimizer.optimizers.candidates import Ledger
+from hoptimizer.models.usage import CallCache, UsageMeter
+from hoptimizer.optimizers import CompileContext, Optimizer, better_together, build_optimizer, settings_model
+from hoptimizer.optimizers.candidates import CandidateRecorder
 from hoptimizer.optimizers.prompt.feedback import Feedback
 from hoptimizer.programs import RAG, IRCoT, StepRecord
 from hoptimizer.retrieval import Corpus
@@ -76,12 +76,12 @@ def model(delay=0.0):
 def run(tmp_path):
     """Compile with an optimizer; the calls are kept in a folder."""
 
-    def compiled(name, options=None, *, engine=None, workers=8, calls="calls", folder=tmp_path, **job):
+    def compiled(name, options=None, *, engine=None, workers=8, calls="calls", folder=tmp_path, **context):
         engine = engine or model()
         lm = engine.lm(temperature=0.0, max_tokens=100)
         told = {"candidates": [], "settings": {}, "figures": {}}
         retriever = ScriptedRetriever({q.question: [GOLD, OTHER] for q in QUESTIONS})
-        work = Job(
+        work = CompileContext(
             program=RAG(retriever, k=2),
             trainset=TRAIN,
             devset=DEV,
@@ -97,7 +97,7 @@ def run(tmp_path):
             settle=told["settings"].update,
             log=lambda name, figures, _: told["figures"].update({name: figures}),
         )
-        work = replace(work, **job)
+        work = replace(work, **context)
         before, dspy.cache = dspy.cache, CallCache(folder / calls, None)
         try:
             with dspy.context(lm=lm, adapter=dspy.ChatAdapter()):
@@ -221,10 +221,10 @@ def test_a_budget_is_in_minutes_too(run):
         ("better_together", {"strategy": [{"name": "ensemble", "of": "copro"}, "copro"]}, {}, "put it last"),
     ],
 )
-def test_what_can_not_be_done_is_said_before_anything_is_spent(run, name, options, job, message):
+def test_what_can_not_be_done_is_said_before_anything_is_spent(run, name, options, context, message):
     engine = model()
     with pytest.raises(UserError, match=message):
-        run(name, options, engine=engine, **job)
+        run(name, options, engine=engine, **context)
     assert engine.calls == 0
 
 
@@ -299,17 +299,17 @@ def test_candidates_on_other_models_are_not_taken_for_ones_own():
     program = RAG(ScriptedRetriever({}), k=2)
     other = program.deepcopy()
     other.models["reader"] = lambda inputs: inputs
-    ledger = Ledger(Meter(lambda _: False), ["q"], 0.0, lambda _: None, lambda _: None)
-    ledger.add(program.dump_state(), {"q": 0.0})
-    ledger.add(other.dump_state(), {"q": 1.0})
-    assert ledger.best.state == other.dump_state()
-    assert ledger.restored(program).dump_state() == program.dump_state()
-    assert [candidate.number for candidate in ledger.alike(other)] == [1]
+    recorder = CandidateRecorder(UsageMeter(lambda _: False), ["q"], 0.0, lambda _: None, lambda _: None)
+    recorder.add(program.dump_state(), {"q": 0.0})
+    recorder.add(other.dump_state(), {"q": 1.0})
+    assert recorder.best.state == other.dump_state()
+    assert recorder.restored(program).dump_state() == program.dump_state()
+    assert [candidate.number for candidate in recorder.alike(other)] == [1]
 
 
 class _Training(Optimizer):
-    def compile(self, job):
-        trained = job.program.deepcopy()
+    def compile(self, context):
+        trained = context.program.deepcopy()
         trained.reader.signature = trained.reader.signature.with_instructions("Trained.")
         return trained
 

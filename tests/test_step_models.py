@@ -30,10 +30,10 @@ def test_concurrent_calls_share_a_forward_pass(folder):
     alone = [model.predict([one])[0] for one in inputs]
     before = model.passes
 
-    async def together():
+    async def gather_steps():
         return await asyncio.gather(*(model(one) for one in inputs))
 
-    results = asyncio.run(together())
+    results = asyncio.run(gather_steps())
     assert [result["relevant"] for result in results] == [result["relevant"] for result in alone]
     assert model.passes - before < len(inputs) / 4
     assert all(set(result) == {"relevant", "probability"} for result in results)
@@ -147,9 +147,9 @@ def test_sequence_to_sequence_models_write_in_batches(tmp_path):
     write_card(card, tmp_path)
     model = load_step_model(str(tmp_path), "decompose")
 
-    async def together():
+    async def gather_steps():
         return await asyncio.gather(*(model({"question": f"Question {i}?"}) for i in range(5)))
 
-    results = asyncio.run(together())
+    results = asyncio.run(gather_steps())
     assert len(results) == 5
     assert all(isinstance(result["subquestions"], list) for result in results)

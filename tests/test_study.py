@@ -250,7 +250,7 @@ def test_the_table_has_means_and_deviations_over_seeds(write):
 
 def test_every_cell_starts_from_a_variant_and_the_table_shows_the_figures_asked_for(write, tmp_path, store):
     words = ["data=atlas", "data.train=2", "data.dev=2", "program=rag", "retriever=bm25", "lm.default.max_tokens=8"]
-    words += ["optimizer=labeled_few_shot", "optimizer.layouts=[plain]", f"tracking.uri={store}"]
+    words += ["optimizer=labeled_few_shot", "optimizer.prompt_formats=[plain]", f"tracking.uri={store}"]
     config = load_config(None, [*words, f"tracking.experiment={tmp_path.name}"])
     variant = compile_variant(config)
     path = write(

@@ -22,13 +22,13 @@ from hoptimizer.eval.objective import Objective
 from hoptimizer.models import build_adapter, build_lm
 from hoptimizer.models.small.card import read_card
 from hoptimizer.models.small.loading import load_step_model
-from hoptimizer.models.usage import Stopped
-from hoptimizer.optimizers import Job
-from hoptimizer.optimizers.labels.examples import Example
+from hoptimizer.models.usage import BudgetExhausted
+from hoptimizer.optimizers import CompileContext
+from hoptimizer.optimizers.labels.examples import TrainingExample
 from hoptimizer.optimizers.labels.hop_labels import read_labels
 from hoptimizer.optimizers.labels.synthesis import in_order, synthesize
 from hoptimizer.optimizers.labels.tagger_examples import FILTER_TASK
-from hoptimizer.optimizers.training.tagger import TaggerRecipe, train_tagger
+from hoptimizer.optimizers.training.tagger import TaggerTrainingConfig, train_tagger
 from hoptimizer.optimizers.tuning.train_tagger import TrainTagger
 from hoptimizer.programs import RAG, EfficientRAG
 
@@ -106,9 +106,9 @@ def test_labels_copy_words_of_the_passage(trained):
 def test_company_changes_no_label(trained):
     labeler = load_step_model(str(trained[0]), "labeler")
     passages = [example.inputs for example in labelled(CITIES)]
-    together = labeler.predict(passages)
+    gather_steps = labeler.predict(passages)
     alone = [labeler.predict([inputs])[0] for inputs in passages]
-    for one, other in zip(together, alone, strict=True):
+    for one, other in zip(gather_steps, alone, strict=True):
         assert one["probability"] == pytest.approx(other["probability"], abs=1e-6)
         assert (one["tag"], one["useful"]) == (other["tag"], other["useful"])
 
@@ -126,7 +126,9 @@ def test_any_query_and_any_passage(trained):
 
 def test_a_filter_copies_from_both_texts(tmp_path):
     examples = [
-        Example({"query": f"Who is the mayor of {city}?", "known": f"Mayor {city}"}, "", ((0, (0, 3)), (1, (0, 5))))
+        TrainingExample(
+            {"query": f"Who is the mayor of {city}?", "known": f"Mayor {city}"}, "", ((0, (0, 3)), (1, (0, 5)))
+        )
         for city in CITIES
     ]
     train_tagger(FILTER_TASK, examples, examples, TAGGER.model_copy(update={"epochs": 6}), tmp_path)
@@ -152,9 +154,9 @@ def test_a_folder_without_its_heads_is_refused(trained, tmp_path):
         load_step_model(str(folder), "labeler")
 
 
-def job(folder, program=None, trainset=(BRIDGE, TOWER), devset=(BRIDGE,), teacher=None, report=lambda *told: None):
+def context(folder, program=None, trainset=(BRIDGE, TOWER), devset=(BRIDGE,), teacher=None, report=lambda *told: None):
     program = program or EfficientRAG(ScriptedRetriever({}), k=2)
-    return Job(program, trainset, devset, CORPUS, Objective.parse("recall"), teacher, 7, 4, folder, report)
+    return CompileContext(program, trainset, devset, CORPUS, Objective.parse("recall"), teacher, 7, 4, folder, report)
 
 
 def bare(question):
@@ -176,13 +178,13 @@ def single(question):
 )
 def test_what_cannot_be_learned_is_said_before_anything_is_spent(tmp_path, options, changes, message):
     with pytest.raises(UserError, match=message):
-        TrainTagger(**options).check(job(tmp_path, **changes))
+        TrainTagger(**options).check(context(tmp_path, **changes))
     assert not list(tmp_path.iterdir())
 
 
 def test_no_hop_that_leads_to_another_is_said(tmp_path):
     with pytest.raises(UserError, match="none of the 2 labelled train questions has a hop that leads to another"):
-        TrainTagger().compile(job(tmp_path, trainset=[single(BRIDGE), single(TOWER)]))
+        TrainTagger().compile(context(tmp_path, trainset=[single(BRIDGE), single(TOWER)]))
 
 
 # The four steps of a scripted teacher, which labels BRIDGE and TOWER right.
@@ -234,7 +236,7 @@ def changed(field, value):
 def synthesized(folder, script):
     told, lm = [], ScriptedTeacher(script)
     with dspy.context(adapter=dspy.ChatAdapter(use_json_adapter_fallback=False)):
-        made = synthesize([BRIDGE, TOWER], job(folder, teacher=lm), folder / "labels.jsonl", "labels")
+        made = synthesize([BRIDGE, TOWER], context(folder, teacher=lm), folder / "labels.jsonl", "labels")
     return made, lm, told
 
 
@@ -258,9 +260,9 @@ def test_labels_of_a_compile_that_was_killed_are_made_anew(tmp_path):
 
 def test_the_end_of_a_budget_ends_a_teacher_as_itself(tmp_path):
     def script(asked, text):
-        raise Stopped
+        raise BudgetExhausted
 
-    with pytest.raises(Stopped):
+    with pytest.raises(BudgetExhausted):
         synthesized(tmp_path, script)
 
 
@@ -287,7 +289,7 @@ def test_what_a_teacher_gets_wrong_is_counted_and_skipped(tmp_path, field, value
 def test_skipped_questions_are_told_with_the_reason(tmp_path):
     told, lm = [], ScriptedTeacher(changed("useful", {"useful": "[]"}))
     with dspy.context(adapter=dspy.ChatAdapter(use_json_adapter_fallback=False)):
-        task = job(tmp_path, teacher=lm, report=lambda stage, *_: told.append(stage))
+        task = context(tmp_path, teacher=lm, report=lambda stage, *_: told.append(stage))
         assert len(TrainTagger(labels="teacher").gather(task, "train", [BRIDGE, TOWER])) == 1
     assert any(stage.startswith("labels of train: 1 of 2 questions skipped: words that are not") for stage in told)
 
@@ -299,14 +301,14 @@ def test_a_teacher_that_gets_all_wrong_ends_the_compile(tmp_path):
         dspy.context(adapter=adapter),
         pytest.raises(UserError, match="none of the 2 train questions could be labelled"),
     ):
-        TrainTagger(labels="teacher").compile(job(tmp_path, teacher=lm))
+        TrainTagger(labels="teacher").compile(context(tmp_path, teacher=lm))
 
 
 def test_the_embedded_model_as_a_teacher_is_checked(tmp_path):
     """A 135M model seldom labels right; whatever it says is either used or counted."""
     lm = build_lm(load_config(None, ["data=atlas", "lm.default.max_tokens=96"]).lm["default"])
     with dspy.context(adapter=build_adapter()):
-        made = synthesize([BRIDGE, TOWER], job(tmp_path, teacher=lm), tmp_path / "labels.jsonl", "labels")
+        made = synthesize([BRIDGE, TOWER], context(tmp_path, teacher=lm), tmp_path / "labels.jsonl", "labels")
     for labels in made:
         assert labels.hops or labels.failure
         assert all(in_order(hop.text, hop.useful) for hop in labels.hops)
@@ -386,4 +388,4 @@ def test_asking_shows_the_hops(variant, store):
 @pytest.mark.parametrize("recipe", [{"max_tokens": 4}, {"epochs": 0}])
 def test_wrong_recipes_are_refused(recipe):
     with pytest.raises(ValueError, match="greater than"):
-        TaggerRecipe(**recipe)
+        TaggerTrainingConfig(**recipe)

@@ -14,11 +14,11 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.eval.datasets.question import Hop, Question
 from hoptimizer.models.small.card import read_card
 from hoptimizer.models.small.loading import load_step_model
-from hoptimizer.optimizers.labels.examples import Example, Task, relevance_examples
+from hoptimizer.optimizers.labels.examples import Task, TrainingExample, relevance_examples
 from hoptimizer.optimizers.training import loop as training_loop
 from hoptimizer.optimizers.training.calibration import best_threshold, classification_scores
 from hoptimizer.optimizers.training.classifier import train_classifier
-from hoptimizer.optimizers.training.generator import GeneratorRecipe, train_generator
+from hoptimizer.optimizers.training.generator import GeneratorTrainingConfig, train_generator
 from hoptimizer.optimizers.training.loop import shuffled_batches
 from hoptimizer.retrieval import Corpus, Passage
 
@@ -105,10 +105,12 @@ def test_a_label_without_examples_is_one_clear_line(tmp_path):
 
 def test_causal_model_learns_to_write_a_list(tmp_path):
     some = [
-        Example({"question": f"{a} or {b}?"}, [f"How old is {a}?", f"How old is {b}?"])
+        TrainingExample({"question": f"{a} or {b}?"}, [f"How old is {a}?", f"How old is {b}?"])
         for a, b in zip(CITIES, CITIES[1:] + CITIES[:1], strict=True)
     ]
-    recipe = GeneratorRecipe(epochs=2, batch=4, learning_rate=2e-3, max_new_tokens=24, lora=8, checkpoint_steps=50)
+    recipe = GeneratorTrainingConfig(
+        epochs=2, batch=4, learning_rate=2e-3, max_new_tokens=24, lora=8, checkpoint_steps=50
+    )
     card = train_generator(DECOMPOSE, some[:8], some[8:], recipe, tmp_path)
     assert card.kind == "generator"
     assert card.scores["f1"] > 0.8
@@ -119,11 +121,11 @@ def test_causal_model_learns_to_write_a_list(tmp_path):
 def test_sequence_to_sequence_model_learns_to_write(tmp_path):
     task = Task(step="kind", inputs=("question",), output="kind")
     some = [
-        Example({"question": f"{word} of {city}?"}, kind)
+        TrainingExample({"question": f"{word} of {city}?"}, kind)
         for city in CITIES
         for word, kind in (("Mayor", "a person"), ("River", "a stream of water"))
     ]
-    recipe = GeneratorRecipe(
+    recipe = GeneratorTrainingConfig(
         base=str(tiny_t5(tmp_path / "base")), epochs=30, batch=4, learning_rate=1e-2, max_new_tokens=8, lora=None
     )
     card = train_generator(task, some[:18], some[18:], recipe, tmp_path / "kind")

@@ -2,10 +2,10 @@
 
 from dataclasses import asdict
 
-from hoptimizer.cli.options import Json, Words, read_words
+from hoptimizer.cli.options import Json, Overrides, read_overrides
 
 
-def doctor_command(words: Words = None, as_json: Json = False) -> None:
+def doctor_command(overrides: Overrides = None, as_json: Json = False) -> None:
     """Show what works on this machine, and what to do about what doesn't.
 
     Example:
@@ -17,7 +17,7 @@ def doctor_command(words: Words = None, as_json: Json = False) -> None:
     from hoptimizer.cli.console import show, working
     from hoptimizer.doctor import examine
 
-    config = read_words(words, {"data": "atlas"})
+    config = read_overrides(overrides, {"data": "atlas"})
     with working():
         findings = examine(config)
     listing = Table("", "what", "found", "what to do", box=None, header_style="bold", pad_edge=False)

@@ -4,13 +4,13 @@ from typing import Annotated
 
 import typer
 
-from hoptimizer.cli.options import Json, Words, read_words
+from hoptimizer.cli.options import Json, Overrides, read_overrides
 
 app = typer.Typer(name="index", help="The retriever's index over a data set's corpus.", no_args_is_help=True)
 
 
 @app.command("build")
-def build_command(words: Words = None, as_json: Json = False) -> None:
+def build_command(overrides: Overrides = None, as_json: Json = False) -> None:
     """Build the index of a corpus, where there is none yet or the corpus has changed.
 
     Example:
@@ -20,7 +20,7 @@ def build_command(words: Words = None, as_json: Json = False) -> None:
     from hoptimizer.cli.console import show, working
     from hoptimizer.workbench import Workbench
 
-    config = read_words(words)
+    config = read_overrides(overrides)
     with working() as report:
         bench = Workbench(config, report)
         retriever = bench.retriever
@@ -30,7 +30,9 @@ def build_command(words: Words = None, as_json: Json = False) -> None:
 
 @app.command("search")
 def search_command(
-    query: Annotated[str, typer.Argument(help="What to search for.")], words: Words = None, as_json: Json = False
+    query: Annotated[str, typer.Argument(help="What to search for.")],
+    overrides: Overrides = None,
+    as_json: Json = False,
 ) -> None:
     """Search a corpus.
 
@@ -43,7 +45,7 @@ def search_command(
     from hoptimizer.cli.console import show, working
     from hoptimizer.workbench import Workbench
 
-    config = read_words(words)
+    config = read_overrides(overrides)
     with working() as report:
         [found] = Workbench(config, report).retriever.search([query], config.retriever.k)
     listing = Table("score", "id", "passage", box=None, header_style="bold", pad_edge=False)
@@ -54,7 +56,7 @@ def search_command(
 
 
 @app.command("info")
-def info_command(words: Words = None, as_json: Json = False) -> None:
+def info_command(overrides: Overrides = None, as_json: Json = False) -> None:
     """Show which index a config has, what it is tied to and how large it is.
 
     Example:
@@ -67,7 +69,7 @@ def info_command(words: Words = None, as_json: Json = False) -> None:
     from hoptimizer.retrieval import index_info
     from hoptimizer.workbench import Workbench
 
-    config = read_words(words)
+    config = read_overrides(overrides)
     info = index_info(config.retriever, Workbench(config).data.corpus)
     listing = Table(box=None, show_header=False, pad_edge=False)
     for key, value in info.items():

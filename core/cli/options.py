@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-Words = Annotated[
+Overrides = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[CONFIG.yaml] [KEY=VALUE]...",
@@ -15,14 +15,14 @@ Words = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and all else on stderr.")]
-Run = Annotated[
+RunOption = Annotated[
     str | None,
     typer.Option("--run", metavar="ID", help="The MLflow run of a compiled variant: its id, or the start of it."),
 ]
 Split = Annotated[str, typer.Option("--split", help="The questions: train, dev or test.")]
 
 
-def read_words(words: Sequence[str] | None, base: dict[str, Any] | None = None) -> Any:  # noqa: ANN401 - a Config, imported late
+def read_overrides(overrides: Sequence[str] | None, base: dict[str, Any] | None = None) -> Any:  # noqa: ANN401 - a Config, imported late
     """The config that a command's words describe: files first, then ``key=value`` arguments.
 
     Args:
@@ -35,13 +35,13 @@ def read_words(words: Sequence[str] | None, base: dict[str, Any] | None = None) 
     from hoptimizer.common.errors import UserError
     from hoptimizer.config import load_config
 
-    files = [Path(word) for word in words or () if "=" not in word]
+    files = [Path(word) for word in overrides or () if "=" not in word]
     if len(files) > 1:
         raise UserError(f"{files[1]}: one config file is enough; everything else is key=value")
-    return load_config(files[0] if files else None, [word for word in words or () if "=" in word], base)
+    return load_config(files[0] if files else None, [word for word in overrides or () if "=" in word], base)
 
 
-def config_of(start: str | None, words: Sequence[str] | None) -> tuple[str | None, Any]:
+def config_of(start: str | None, overrides: Sequence[str] | None) -> tuple[str | None, Any]:
     """A run's id, and its config, changed by a command's words; without a run, the config that the words describe.
 
     Args:
@@ -52,17 +52,17 @@ def config_of(start: str | None, words: Sequence[str] | None) -> tuple[str | Non
         UserError: there is no such run, or a word is wrong.
     """
     if start is None:
-        return None, read_words(words)
+        return None, read_overrides(overrides)
     from omegaconf import OmegaConf
 
     from hoptimizer.config import TrackingSettings, read_mapping
     from hoptimizer.tracking.tracker import Tracker
 
-    files = [read_mapping(Path(word)) for word in words or () if "=" not in word]
-    given = [OmegaConf.from_dotlist([word]) for word in words or () if word.startswith("tracking.uri=")]
+    files = [read_mapping(Path(word)) for word in overrides or () if "=" not in word]
+    given = [OmegaConf.from_dotlist([word]) for word in overrides or () if word.startswith("tracking.uri=")]
     uris = [uri for part in (*given, *files) if (uri := OmegaConf.select(part, "tracking.uri"))]
     uri = next(iter(uris), TrackingSettings().uri)
     tracker = Tracker(uri, "Default")
     run_id = tracker.whole_id(start)
     base = tracker.config_values(run_id)
-    return run_id, read_words(words, base | {"tracking": base.get("tracking", {}) | {"uri": uri}})
+    return run_id, read_overrides(overrides, base | {"tracking": base.get("tracking", {}) | {"uri": uri}})

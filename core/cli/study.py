@@ -6,16 +6,16 @@ from typing import Annotated
 
 import typer
 
-from hoptimizer.cli.options import Json, Run, config_of
+from hoptimizer.cli.options import Json, RunOption, config_of
 
 
 def study_command(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A study file; its keys are described above.")],
-    words: Annotated[
+    overrides: Annotated[
         list[str] | None,
         typer.Argument(metavar="[KEY=VALUE]...", help="Settings that win over the file's base.", show_default=False),
     ] = None,
-    run: Run = None,
+    run: RunOption = None,
     as_json: Json = False,
 ) -> None:
     """Run a grid of variants, one MLflow run each, and show them as a paper's table.
@@ -68,12 +68,12 @@ def study_command(
     from hoptimizer.study.run import run_study
     from hoptimizer.study.table import sheets
 
-    for word in words or ():
+    for word in overrides or ():
         if "=" not in word:
             raise UserError(f"{word}: one study file is enough; everything else is key=value")
     with working() as report:
-        run, config = config_of(run, words) if run else (None, None)
-        study = load_study(file, words or (), run_id=run, variant=config.public() if config else None)
+        run, config = config_of(run, overrides) if run else (None, None)
+        study = load_study(file, overrides or (), run_id=run, variant=config.public() if config else None)
         result = run_study(study, report)
     shown = [tables.sheet(sheet) for sheet in sheets(study, result.lines)]
     show(result.as_dict(), as_json, *shown, tables.open_mlflow(study.config.tracking))

@@ -12,7 +12,7 @@ from hoptimizer.common.urls import without_password
 from hoptimizer.comparison import COLUMNS, Comparison
 from hoptimizer.config import TrackingSettings
 from hoptimizer.format import change, figure, heading
-from hoptimizer.optimizers.labels.hop_labels import Labels
+from hoptimizer.optimizers.labels.hop_labels import LabelledQuestion
 from hoptimizer.study.table import Sheet
 from hoptimizer.variants import Variant
 
@@ -125,8 +125,8 @@ def answer(question: str, result: dict[str, Any]) -> list[RenderableType]:
 
 def _labels(outputs: dict[str, Any]) -> Text:
     """What a labeler said of a passage."""
-    words = "".join(f" · {phrase}" for phrase in outputs["useful"] or ())
-    return Text.assemble((str(outputs["tag"]), TAG_STYLES.get(str(outputs["tag"]), "")), (words, "bold"))
+    overrides = "".join(f" · {phrase}" for phrase in outputs["useful"] or ())
+    return Text.assemble((str(outputs["tag"]), TAG_STYLES.get(str(outputs["tag"]), "")), (overrides, "bold"))
 
 
 def _joined(outputs: dict[str, Any]) -> str:
@@ -173,7 +173,7 @@ def open_mlflow(tracking: TrackingSettings) -> Text:
     return Text(f"Runs, predictions and plots: {command}", style="cyan")
 
 
-def labels(shown: Labels) -> list[RenderableType]:
+def labels(shown: LabelledQuestion) -> list[RenderableType]:
     """A labelled question: each hop's query, and its passage with the words that count marked."""
     lines: list[RenderableType] = [Text(shown.question, style="bold")]
     if shown.failure:

@@ -5,10 +5,12 @@ from typing import Annotated
 import typer
 
 from hoptimizer.cli.console import show, working
-from hoptimizer.cli.options import Json, Run, Split, Words, config_of
+from hoptimizer.cli.options import Json, Overrides, RunOption, Split, config_of
 
 
-def compile_command(words: Words = None, run: Run = None, split: Split = "dev", as_json: Json = False) -> None:
+def compile_command(
+    overrides: Overrides = None, run: RunOption = None, split: Split = "dev", as_json: Json = False
+) -> None:
     """Compile a program for a data set and keep the variant as an MLflow run.
 
     The program is scored before and after. Give the same command again to continue one that was interrupted.
@@ -30,12 +32,14 @@ def compile_command(words: Words = None, run: Run = None, split: Split = "dev", 
     from hoptimizer.variants import compile_variant
 
     with working() as report:
-        run, config = config_of(run, words)
+        run, config = config_of(run, overrides)
         variant = compile_variant(config, split=split, run_id=run, report=report)
     show(variant.as_dict(), as_json, tables.before_and_after(variant))
 
 
-def eval_command(words: Words = None, run: Run = None, split: Split = "dev", as_json: Json = False) -> None:
+def eval_command(
+    overrides: Overrides = None, run: RunOption = None, split: Split = "dev", as_json: Json = False
+) -> None:
     """Score an uncompiled program, or with --run a compiled variant.
 
     With --run, the config is the variant's; settings given here change it, e.g. the language model it runs on.
@@ -50,7 +54,7 @@ def eval_command(words: Words = None, run: Run = None, split: Split = "dev", as_
     from hoptimizer.variants import evaluate_variant
 
     with working() as report:
-        run, config = config_of(run, words)
+        run, config = config_of(run, overrides)
         variant = evaluate_variant(config, split=split, run_id=run, report=report)
     show(variant.as_dict(), as_json, tables.scores(variant))
 
@@ -81,10 +85,10 @@ def compare_command(
     from hoptimizer.config import TrackingSettings
     from hoptimizer.tracking.tracker import Tracker
 
-    words = [word for word in runs or () if "=" in word]
+    overrides = [word for word in runs or () if "=" in word]
     run_ids = [word for word in runs or () if "=" not in word]
     with working():
-        _, config = config_of(next(iter(run_ids), None), words)
+        _, config = config_of(next(iter(run_ids), None), overrides)
         tracker = Tracker(config.tracking.uri, config.experiment)
         run_ids = [tracker.whole_id(start) for start in run_ids]
         comparison = compare_variants(tracker, run_ids, split=split, metric=metric, seed=config.seed)
@@ -95,8 +99,8 @@ def compare_command(
 
 def ask_command(
     question: Annotated[str, typer.Argument(help="The question.")],
-    words: Words = None,
-    run: Run = None,
+    overrides: Overrides = None,
+    run: RunOption = None,
     as_json: Json = False,
 ) -> None:
     """Answer one question, and show the steps that led to the answer.
@@ -116,7 +120,7 @@ def ask_command(
     if not question.strip():
         raise UserError("question: expected some words, got none")
     with working() as report:
-        run, config = config_of(run, words)
+        run, config = config_of(run, overrides)
         bench = Workbench(config, report)
         with bench.active():
             if run:
@@ -128,7 +132,7 @@ def ask_command(
     show(result, as_json, *tables.answer(question, result))
 
 
-def demo_command(words: Words = None, as_json: Json = False) -> None:
+def demo_command(overrides: Overrides = None, as_json: Json = False) -> None:
     """Compile four multi-hop programs for the bundled data set, and compare them. Takes minutes.
 
     Pulls the embedded models, indexes atlas, scores direct, rag, ircot, ra_isf and efficient_rag, compiles all but the
@@ -144,5 +148,5 @@ def demo_command(words: Words = None, as_json: Json = False) -> None:
     from hoptimizer.demo import run_demo
 
     with working() as report:
-        result = run_demo(words or (), report)
+        result = run_demo(overrides or (), report)
     show(result, as_json, *tables.demo(result), tables.open_mlflow(TrackingSettings()))

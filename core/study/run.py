@@ -13,7 +13,7 @@ from hoptimizer.variants import compile_variant, evaluate_variant
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CellResult:
     """What came of a cell.
 
     Attributes:
@@ -61,11 +61,11 @@ class StudyResult:
 
     study: Study
     run_id: str
-    outcomes: list[Outcome]
+    outcomes: list[CellResult]
     lines: list[Line]
 
     @property
-    def failed(self) -> list[Outcome]:
+    def failed(self) -> list[CellResult]:
         """The cells that failed."""
         return [outcome for outcome in self.outcomes if outcome.failure]
 
@@ -111,7 +111,7 @@ def run_study(study: Study, report: Report = silent) -> StudyResult:
     return result
 
 
-def _run_cell(study: Study, cell: Cell, tracker: Tracker, report: Report) -> Outcome:
+def _run_cell(study: Study, cell: Cell, tracker: Tracker, report: Report) -> CellResult:
     kind, split = "compile" if cell.compiled else "eval", study.file.split
     name = f"{cell.name}, seed {cell.config.seed}" if len(study.seeds) > 1 else cell.name
     fingerprint = f"{study.digest} {cell.digest}"
@@ -131,8 +131,8 @@ def _run_cell(study: Study, cell: Cell, tracker: Tracker, report: Report) -> Out
         except Exception as error:  # noqa: BLE001 - whatever a cell dies of, the others have their turn
             failure, details = _one_line(error, f"{type(error).__name__}: "), traceback.format_exc()
     if run_id is None:
-        return Outcome(cell, tracker.fail(kind, name, fingerprint, failure, details), failure=failure)
-    return Outcome(cell, run_id, tracker.metrics(run_id, split))
+        return CellResult(cell, tracker.fail(kind, name, fingerprint, failure, details), failure=failure)
+    return CellResult(cell, run_id, tracker.metrics(run_id, split))
 
 
 def _one_line(error: Exception, prefix: str = "") -> str:

@@ -16,7 +16,7 @@ _NUMBER = "hop.candidate"
 _TEXT_LENGTH = 500
 
 
-class SearchLog:
+class CompileLog:
     """Keeps every candidate of a compile, with its score, instructions and demonstrations, and the best score so far.
 
     It may be told from any thread, where MLflow would not know the active run.
@@ -110,7 +110,7 @@ def _shown(state: Mapping[str, Any]) -> dict[str, Any]:
         if "signature" in kept:
             shown[f"{step}.instructions"] = kept["signature"]["instructions"]
             shown[f"{step}.demos"] = len(kept["demos"])
-    return shown | {"layout": state["program"].get("layout")}
+    return shown | {"prompt_format": state["program"].get("prompt_format")}
 
 
 def _params(values: Mapping[str, Any]) -> list[Param]:

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hoptimizer.common.files import write_whole
+from hoptimizer.common.paths import write_whole
 from hoptimizer.eval.atlas import DATA
 from hoptimizer.eval.atlas.facts import read
 from hoptimizer.eval.atlas.passages import passages

@@ -9,7 +9,7 @@ import yaml
 
 from hoptimizer.eval.atlas.chains import Chain, Step
 from hoptimizer.eval.atlas.facts import HERE, Entity, Facts, pick, rank
-from hoptimizer.eval.atlas.questions import Row, Wording, rationale
+from hoptimizer.eval.atlas.questions import QuestionRow, Wording, rationale
 
 # Years that lie closer together than this are not compared: calendars and sources may differ.
 CLEAR_GAP = 3
@@ -58,7 +58,7 @@ def yes_or_no(facts: Facts) -> Iterator[Pair]:
             yield Pair(form, first, second, _group(form, answer), answer)
 
 
-def about(wording: Wording, pair: Pair, type: str) -> Row:
+def about(wording: Wording, pair: Pair, type: str) -> QuestionRow:
     """The question about a pair, without id."""
     names = [chain[0].entity.labelled for chain in (pair.first, pair.second)]
     plain = [chain[0].entity.name for chain in (pair.first, pair.second)]

@@ -7,7 +7,7 @@ import yaml
 from hoptimizer.eval.atlas.chains import Chain, Step, signature
 from hoptimizer.eval.atlas.facts import HERE, Facts, bare_name, capitalised, pick
 
-Row = dict[str, Any]
+QuestionRow = dict[str, Any]
 
 
 class Wording:
@@ -34,7 +34,7 @@ class Wording:
         form = self.relations[step.relation]["fact"].replace("{y}", step.value)
         return capitalised(self._fill(form, step, step.entity.labelled))
 
-    def hop(self, step: Step) -> Row:
+    def hop(self, step: Step) -> QuestionRow:
         """A hop of a question: the single fact asked for on its own."""
         return {"question": self.ask((step,)), "answer": bare_name(step.value), "passage": step.entity.id}
 
@@ -77,7 +77,7 @@ def rationale(statements: list[str], answer: str) -> str:
     return " ".join([*statements, f"So the answer is: {answer}."])
 
 
-def along(wording: Wording, chain: Chain) -> Row:
+def along(wording: Wording, chain: Chain) -> QuestionRow:
     """The question for the end of a chain, without id."""
     answers = wording.facts.answers(chain[-1].value)
     return {

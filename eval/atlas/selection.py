@@ -12,7 +12,7 @@ from typing import TypeVar
 from hoptimizer.eval.atlas.chains import Chain, chains, circular, gives_itself_away, signature
 from hoptimizer.eval.atlas.facts import Facts, rank
 from hoptimizer.eval.atlas.pairs import Pair, about, comparisons, yes_or_no
-from hoptimizer.eval.atlas.questions import Row, Wording, along
+from hoptimizer.eval.atlas.questions import QuestionRow, Wording, along
 
 # Questions of each type in each split.
 QUOTAS: dict[str, dict[str, int]] = {
@@ -29,7 +29,7 @@ MOST_PAIRS_OF_ONE = 2
 Candidate = TypeVar("Candidate")
 
 
-def splits(facts: Facts) -> dict[str, list[Row]]:
+def splits(facts: Facts) -> dict[str, list[QuestionRow]]:
     """The rows of each split, with ids, in an order that mixes the types."""
     wording = Wording(facts)
     by_type = {**_chain_questions(facts, wording), **_pair_questions(facts, wording)}
@@ -45,7 +45,7 @@ def _quota(type: str) -> int:
     return sum(quotas[type] for quotas in QUOTAS.values())
 
 
-def _chain_questions(facts: Facts, wording: Wording) -> dict[str, list[Row]]:
+def _chain_questions(facts: Facts, wording: Wording) -> dict[str, list[QuestionRow]]:
     """Questions along chains by type; the long ones choose first, as they are the rarest."""
     pool: dict[int, list[Chain]] = defaultdict(list)
     for chain in chains(facts, set(wording.relations)):
@@ -73,7 +73,7 @@ def _chain_key(chain: Chain) -> str:
     return "/".join([*(step.entity.id for step in chain), chain[-1].column])
 
 
-def _pair_questions(facts: Facts, wording: Wording) -> dict[str, list[Row]]:
+def _pair_questions(facts: Facts, wording: Wording) -> dict[str, list[QuestionRow]]:
     """Questions about pairs by type; as many with yes as with no, in turn, so that each split gets both."""
     asked: set[frozenset[str]] = set()
     compared = _pairs(comparisons(facts), _quota("comparison"), asked)

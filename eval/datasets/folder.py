@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.eval.datasets.question import Hop, Question, Record, Text
-from hoptimizer.eval.datasets.rows import Report, Row, fail, misspelt, parse, read_rows
+from hoptimizer.eval.datasets.rows import DataRow, OnProblem, fail, misspelt, parse, read_rows
 from hoptimizer.retrieval.passage import Corpus, Passage
 
 SPLITS = ("train", "dev", "test")
@@ -61,7 +61,7 @@ class Check(BaseModel):
 
 
 def read_folder(
-    folder: Path, corpus: Path | None = None, name: str | None = None, report: Report = fail
+    folder: Path, corpus: Path | None = None, name: str | None = None, report: OnProblem = fail
 ) -> tuple[Corpus, dict[str, list[Question]]]:
     """The corpus and the splits of a data set's folder.
 
@@ -98,14 +98,14 @@ def read_folder(
     return Corpus(list(passages.values()), name), splits
 
 
-def _find(folder: Path, stem: str, report: Report) -> Path | None:
+def _find(folder: Path, stem: str, report: OnProblem) -> Path | None:
     found = [path for suffix in FORMATS if (path := folder / f"{stem}{suffix}").is_file()]
     if len(found) > 1:
         report(f"{folder}: both {found[0].name} and {found[1].name}; keep one of them")
     return found[0] if found else None
 
 
-def read_corpus(path: Path, report: Report = fail) -> dict[str, Passage]:
+def read_corpus(path: Path, report: OnProblem = fail) -> dict[str, Passage]:
     """The passages of a corpus file by their ids, in the file's order.
 
     Raises:
@@ -122,14 +122,14 @@ def read_corpus(path: Path, report: Report = fail) -> dict[str, Passage]:
     return passages
 
 
-def _existing_rows(path: Path, report: Report) -> Iterable[Row]:
+def _existing_rows(path: Path, report: OnProblem) -> Iterable[DataRow]:
     if not path.is_file():
         report(f"{path}: no such file; correct the path")
         return []
     return read_rows(path, report)
 
 
-def _is_new(id: str, row: Row, ids: dict[str, str], report: Report) -> bool:
+def _is_new(id: str, row: DataRow, ids: dict[str, str], report: OnProblem) -> bool:
     if first := ids.get(id):
         report(f"{row.place}: id {id!r} stands at {first} already; make ids unique")
         return False
@@ -137,7 +137,7 @@ def _is_new(id: str, row: Row, ids: dict[str, str], report: Report) -> bool:
     return True
 
 
-def _read_questions(path: Path, known: Iterable[str] | None, ids: dict[str, str], report: Report) -> list[Question]:
+def _read_questions(path: Path, known: Iterable[str] | None, ids: dict[str, str], report: OnProblem) -> list[Question]:
     questions: list[Question] = []
     rows = 0
     for row in read_rows(path, report):
@@ -155,7 +155,7 @@ def _read_questions(path: Path, known: Iterable[str] | None, ids: dict[str, str]
     return questions
 
 
-def _check_passages(question: Question, row: Row, known: Iterable[str], report: Report) -> None:
+def _check_passages(question: Question, row: DataRow, known: Iterable[str], report: OnProblem) -> None:
     cited = [(f"passages[{number}]", id) for number, id in enumerate(question.passages)]
     cited += [(f"hops[{number}].passage", hop.passage) for number, hop in enumerate(question.hops) if hop.passage]
     for key, id in cited:

@@ -13,7 +13,7 @@ from hoptimizer.common.errors import UserError, unknown
 from hoptimizer.eval.datasets.folder import SPLITS, free_folder, write_folder
 from hoptimizer.eval.datasets.published_formats import FORMATS, Decomposition, Published
 from hoptimizer.eval.datasets.question import Question, Record, Text
-from hoptimizer.eval.datasets.rows import Row, read_rows, require
+from hoptimizer.eval.datasets.rows import DataRow, read_rows, require
 from hoptimizer.retrieval.passage import Passage
 
 DEFAULT_SIZES: Mapping[str, float] = {"train": 0.8, "dev": 0.1, "test": 0.1}
@@ -171,7 +171,7 @@ class _Reader:
         for number, row in enumerate(read_rows(path), 1):
             id = row.fields.get("_id") or row.fields.get("id") or row.fields.get("qid")
             place = f"{path}, item {number}" + (f" ({id})" if id else "")
-            item = require(self._item, Row(place, row.fields))
+            item = require(self._item, DataRow(place, row.fields))
             question = item.convert(self._pool.add, self._chains.get(str(id)))
             if question is None:
                 self.unanswerable += 1

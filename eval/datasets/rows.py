@@ -16,7 +16,7 @@ from hoptimizer.common.errors import UserError, closest
 Model = TypeVar("Model", bound=BaseModel)
 
 # Takes one line about a problem. Reading stops at the first problem where it raises, and goes on where it returns.
-Report = Callable[[str], None]
+OnProblem = Callable[[str], None]
 
 # Columns that hold lists: a CSV cell carries them as JSON text.
 LIST_COLUMNS = ("answers", "passages", "hops")
@@ -37,7 +37,7 @@ _EXPECTED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DataRow:
     """One row: its fields (absent where null or empty) and its place, such as ``train.jsonl:3``."""
 
     place: str
@@ -45,7 +45,7 @@ class Row:
 
 
 def fail(message: str) -> None:
-    """The :data:`Report` that stops at the first problem.
+    """The :data:`OnProblem` that stops at the first problem.
 
     Raises:
         UserError: always, with ``message``.
@@ -53,7 +53,7 @@ def fail(message: str) -> None:
     raise UserError(message)
 
 
-def read_rows(path: Path, report: Report = fail) -> Iterator[Row]:
+def read_rows(path: Path, report: OnProblem = fail) -> Iterator[DataRow]:
     """The rows of a ``.jsonl``, ``.json``, ``.csv`` or ``.parquet`` file.
 
     JSON may be one array or one object a line; a byte order mark, CRLF and blank lines do no harm. Rows that
@@ -72,7 +72,7 @@ def read_rows(path: Path, report: Report = fail) -> Iterator[Row]:
         report(f"{path}: cannot be read ({error.strerror or error}); check the path and its permissions")
 
 
-def parse(model: type[Model], row: Row, report: Report) -> Model | None:
+def parse(model: type[Model], row: DataRow, report: OnProblem) -> Model | None:
     """The row as a ``model``; ``None`` where it isn't one, each reason being reported."""
     try:
         return model.model_validate(row.fields)
@@ -82,7 +82,7 @@ def parse(model: type[Model], row: Row, report: Report) -> Model | None:
         return None
 
 
-def require(model: type[Model], row: Row) -> Model:
+def require(model: type[Model], row: DataRow) -> Model:
     """The row as a ``model``.
 
     Raises:
@@ -94,7 +94,7 @@ def require(model: type[Model], row: Row) -> Model:
         raise UserError(next(_lines(error, row))) from None
 
 
-def _lines(error: ValidationError, row: Row) -> Iterator[str]:
+def _lines(error: ValidationError, row: DataRow) -> Iterator[str]:
     for detail in error.errors(include_url=False):
         yield f"{row.place}: {_describe(detail)}"
 
@@ -109,7 +109,7 @@ def _describe(detail: ErrorDetails) -> str:
     return detail["msg"].removeprefix("Value error, ") + (f" ({key!r} is {given})" if key else "")
 
 
-def misspelt(model: type[BaseModel], row: Row) -> str | None:
+def misspelt(model: type[BaseModel], row: DataRow) -> str | None:
     """A line about a field that looks like a known but absent one; other unknown fields are the user's own."""
     absent = [name for name in model.model_fields if name not in row.fields]
     for name in row.fields:
@@ -118,11 +118,11 @@ def misspelt(model: type[BaseModel], row: Row) -> str | None:
     return None
 
 
-def _row(place: str, fields: object, report: Report) -> Row | None:
+def _row(place: str, fields: object, report: OnProblem) -> DataRow | None:
     if not isinstance(fields, dict):
         report(f"{place}: expected an object with named fields, found {fields!r:.60}; write one object a row")
         return None
-    return Row(place, {key: value for key, value in fields.items() if value is not None and value != ""})
+    return DataRow(place, {key: value for key, value in fields.items() if value is not None and value != ""})
 
 
 def _is_array(path: Path) -> bool:
@@ -130,7 +130,7 @@ def _is_array(path: Path) -> bool:
         return file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"["
 
 
-def _decode(path: Path, report: Report) -> str | None:
+def _decode(path: Path, report: OnProblem) -> str | None:
     data = path.read_bytes()
     try:
         return data.decode("utf-8-sig")
@@ -139,7 +139,7 @@ def _decode(path: Path, report: Report) -> str | None:
         return None
 
 
-def _read_array(path: Path, report: Report) -> Iterator[Row]:
+def _read_array(path: Path, report: OnProblem) -> Iterator[DataRow]:
     text = _decode(path, report)
     if text is None:
         return
@@ -153,7 +153,7 @@ def _read_array(path: Path, report: Report) -> Iterator[Row]:
             yield row
 
 
-def _read_lines(path: Path, report: Report) -> Iterator[Row]:
+def _read_lines(path: Path, report: OnProblem) -> Iterator[DataRow]:
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             place = f"{path}:{number}"
@@ -170,7 +170,7 @@ def _read_lines(path: Path, report: Report) -> Iterator[Row]:
                 yield row
 
 
-def _read_csv(path: Path, report: Report) -> Iterator[Row]:
+def _read_csv(path: Path, report: OnProblem) -> Iterator[DataRow]:
     text = _decode(path, report)
     if text is None:
         return
@@ -191,7 +191,7 @@ def _read_csv(path: Path, report: Report) -> Iterator[Row]:
         report(f"{path}:{line}: malformed CSV, {error}; correct the file")
 
 
-def _read_parquet(path: Path, report: Report) -> Iterator[Row]:
+def _read_parquet(path: Path, report: OnProblem) -> Iterator[DataRow]:
     import pandas as pd  # half a second that the other formats do not need
 
     try:
@@ -205,7 +205,7 @@ def _read_parquet(path: Path, report: Report) -> Iterator[Row]:
             yield row
 
 
-def _decode_lists(row: Row, report: Report) -> bool:
+def _decode_lists(row: DataRow, report: OnProblem) -> bool:
     for key in LIST_COLUMNS:
         text = row.fields.get(key)
         if isinstance(text, str):

@@ -13,9 +13,9 @@ as long as its own keys are cut in the same places. Hence the blocks at fixed po
 
 import math
 import mmap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -103,62 +103,78 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Piece:
-    """New tokens of one sequence in a forward pass.
+class PrefillChunk:
+    """New tokens of one sequence in a forward pass: a part of its prompt, or several that decoding forced at once.
 
     Attributes:
         slot: the sequence's slot.
         start: the position of the first of them, which is the number of tokens already in the slot.
         count: how many there are.
-        writing: whether it is the one last token of a sequence that is being written. Such tokens of all sequences are
-            attended in common, tokens of prompts sequence by sequence; which way a token takes must not depend on how
-            much of its prompt was known before, or its bits would.
     """
 
     slot: int
     start: int
     count: int
-    writing: bool
 
 
-class Plan:
+@dataclass(frozen=True)
+class DecodeToken:
+    """The one new token of a sequence that is being written.
+
+    Such tokens of all sequences are attended in common, prefill chunks sequence by sequence. Which way a token takes
+    must not depend on how much of its prompt was cached, or its bits would.
+
+    Attributes:
+        slot: the sequence's slot.
+        start: the token's position.
+    """
+
+    slot: int
+    start: int
+    count: ClassVar[int] = 1
+
+
+class AttentionMetadata:
     """What one forward pass needs to know about its tokens: passed through the model to :func:`attend`.
 
     Args:
         states: where the keys and values are.
-        pieces: the sequences' new tokens, in the order in which they lie in the batch.
-        shared: how many first tokens all sequences that are being written have in common; their keys are read once.
+        chunks: the sequences' new tokens, in the order in which they lie in the batch.
+        shared: how many first tokens all sequences that are being decoded have in common; their keys are read once.
     """
 
-    def __init__(self, states: KeyValues, pieces: list[Piece], shared: int) -> None:
+    def __init__(self, states: KeyValues, chunks: Sequence[PrefillChunk | DecodeToken], shared: int) -> None:
         self.states = states
         self._shared_blocks = shared // BLOCK
-        self._long: list[tuple[int, Piece]] = []
-        self._single: list[tuple[int, Piece]] = []
+        self._prefill: list[tuple[int, PrefillChunk]] = []
+        self._decode: list[tuple[int, DecodeToken]] = []
         offset = 0
-        for piece in pieces:
-            (self._single if piece.writing else self._long).append((offset, piece))
-            offset += piece.count
-        if self._single:
-            self._plan_single()
+        for chunk in chunks:
+            if isinstance(chunk, DecodeToken):
+                self._decode.append((offset, chunk))
+            else:
+                self._prefill.append((offset, chunk))
+            offset += chunk.count
+        if self._decode:
+            self._plan_decode()
 
-    def _plan_single(self) -> None:
-        slots = [piece.slot for _, piece in self._single]
+    def _plan_decode(self) -> None:
+        slots = [chunk.slot for _, chunk in self._decode]
         self._first, self._end = min(slots), max(slots) + 1
         lengths = [0] * (self._end - self._first)
-        for _, piece in self._single:
-            lengths[piece.slot - self._first] = piece.start + 1
+        for _, chunk in self._decode:
+            lengths[chunk.slot - self._first] = chunk.start + 1
         device = self.states.blocks[0].device
-        self._rows = torch.tensor([offset for offset, _ in self._single], device=device)
+        self._rows = torch.tensor([offset for offset, _ in self._decode], device=device)
         self._row_slots = torch.tensor([slot - self._first for slot in slots], device=device)
         # For every block: which rows write into it, and which slots reach it.
         self._writes: list[tuple[int, Tensor, Tensor, Tensor]] = []
         by_block: dict[int, list[int]] = {}
-        for i, (_, piece) in enumerate(self._single):
-            by_block.setdefault(piece.start // BLOCK, []).append(i)
+        for i, (_, chunk) in enumerate(self._decode):
+            by_block.setdefault(chunk.start // BLOCK, []).append(i)
         for block, members in by_block.items():
             index = torch.tensor(members, device=device)
-            offsets = torch.tensor([self._single[i][1].start % BLOCK for i in members], device=device)
+            offsets = torch.tensor([self._decode[i][1].start % BLOCK for i in members], device=device)
             self._writes.append((block, index, self._row_slots[index] + self._first, offsets))
         # The slots that reach each block, as a range; what else is in the range is computed and masked.
         self._reach: list[tuple[int, int]] = []
@@ -184,19 +200,19 @@ class Plan:
             Outputs of shape ``(tokens, heads, dim)``.
         """
         out = query.new_zeros(query.shape[1], query.shape[0], value.shape[2])  # zeros for tokens that only pad
-        for offset, piece in self._long:
-            part = slice(offset, offset + piece.count)
-            self._attend_long(layer, piece, query[:, part], key[:, part], value[:, part], window, out[part])
-        if self._single:
-            out[self._rows] = self._attend_single(
+        for offset, chunk in self._prefill:
+            part = slice(offset, offset + chunk.count)
+            self._attend_prefill(layer, chunk, query[:, part], key[:, part], value[:, part], window, out[part])
+        if self._decode:
+            out[self._rows] = self._attend_decode(
                 layer, query[:, self._rows], key[:, self._rows], value[:, self._rows], window
             )
         return out
 
-    def _attend_long(
+    def _attend_prefill(
         self,
         layer: int,
-        piece: Piece,
+        chunk: PrefillChunk,
         query: Tensor,
         key: Tensor,
         value: Tensor,
@@ -205,18 +221,18 @@ class Plan:
     ) -> None:
         heads, _, dim = query.shape
         key_heads = key.shape[0]
-        stop = piece.start + piece.count
+        stop = chunk.start + chunk.count
         offset = 0
-        for block, low, high in _spans(piece.start, stop):
+        for block, low, high in _spans(chunk.start, stop):
             for new, states in zip((key, value), self.states.parts[block][layer], strict=True):
-                states[piece.slot, :, low:high] = new[:, offset : offset + high - low]
+                states[chunk.slot, :, low:high] = new[:, offset : offset + high - low]
             offset += high - low
         filled = self.states.parts[: -(-stop // BLOCK)]
-        keys = torch.cat([parts[layer][0][piece.slot] for parts in filled], dim=1)
-        values = torch.cat([parts[layer][1][piece.slot] for parts in filled], dim=1)
-        for cut, low, high in _spans(piece.start, stop, CUT):
+        keys = torch.cat([parts[layer][0][chunk.slot] for parts in filled], dim=1)
+        values = torch.cat([parts[layer][1][chunk.slot] for parts in filled], dim=1)
+        for cut, low, high in _spans(chunk.start, stop, CUT):
             seen = (cut + 1) * CUT
-            first = cut * CUT + low - piece.start
+            first = cut * CUT + low - chunk.start
             queries = query[:, first : first + high - low].reshape(key_heads, -1, dim)
             scores = _product(queries, keys[:, :seen].transpose(1, 2)).view(heads, high - low, seen)
             _hide(scores, cut * CUT + low, window)
@@ -224,7 +240,7 @@ class Plan:
             found = _product(weights, values[:, :seen]).view(heads, high - low, dim)
             out[first : first + high - low] = found.transpose(0, 1)
 
-    def _attend_single(self, layer: int, query: Tensor, key: Tensor, value: Tensor, window: int | None) -> Tensor:
+    def _attend_decode(self, layer: int, query: Tensor, key: Tensor, value: Tensor, window: int | None) -> Tensor:
         heads, _, dim = query.shape
         key_heads, slots = key.shape[0], self._end - self._first
         for block, index, at_slots, offsets in self._writes:
@@ -284,14 +300,14 @@ def attend(
     value: Tensor,
     attention_mask: None,
     scaling: float | None = None,
-    plan: Plan | None = None,
+    metadata: AttentionMetadata | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
     **kwargs: object,
 ) -> tuple[Tensor, None]:
-    """transformers' attention function: everything but the plan is as its interface says."""
-    if plan is None:
+    """transformers' attention function: everything but ``metadata`` is as its interface says."""
+    if metadata is None:
         raise RuntimeError("this model was loaded for the engine, which alone can run it")
     if softcap is not None or s_aux is not None:
         raise UserError(
@@ -299,7 +315,7 @@ def attend(
             "the model with vLLM or `transformers serve` and name it with api_base"
         )
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    found = plan.attend(cast(int, module.layer_idx), query[0] * scale, key[0], value[0], sliding_window)
+    found = metadata.attend(cast(int, module.layer_idx), query[0] * scale, key[0], value[0], sliding_window)
     return found[None], None
 
 

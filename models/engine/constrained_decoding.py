@@ -1,8 +1,8 @@
 """Decoding that can only write JSON of a schema, and always writes it to the end.
 
-llguidance says which tokens may follow. Two things are added. The layout is the one in which DSPy's JSON adapter shows
-its demonstrations, since a small model writes best what it has just read. And a budget: however few tokens are left,
-the object is closed before they run out, and no field eats what the fields after it need.
+llguidance says which tokens may follow. Two things are added. The prompt format is the one in which DSPy's JSON adapter
+shows its demonstrations, since a small model writes best what it has just read. And a budget: however few tokens are
+left, the object is closed before they run out, and no field eats what the fields after it need.
 """
 
 import copy
@@ -23,9 +23,9 @@ LONGEST_CLOSING = 4096
 # What a list may ask for beside the kind of its items; such lists are written on one line.
 _BOUNDS = {"minItems", "maxItems", "prefixItems", "uniqueItems", "contains"}
 _STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-# What brings a value to its end, outside of a string, in the order of trying. With a leading space where the layout
-# has one, because "colon, space" leaves the space to the next token; a line's end before a comma, because a list ends
-# with the one and goes on with the other.
+# What brings a value to its end, outside of a string, in the order of trying. With a leading space where the prompt
+# format has one, because "colon, space" leaves the space to the next token; a line's end before a comma, because a list
+# ends with the one and goes on with the other.
 _CLOSERS = ["]", "}", "\n", ",", "[]", " []", '"', ' "', "null", " null", "0", " 0", "false", " false"]
 _CLOSERS += ["{", " {", "[", " [", " "]
 
@@ -47,7 +47,7 @@ class GrammarError(ValueError):
     """The schema is one that llguidance can't compile."""
 
 
-class Compiler:
+class GrammarCompiler:
     """Compiles schemas for one tokenizer, each once.
 
     Args:
@@ -164,7 +164,7 @@ class Constraint:
         cut: whether the budget closed a field before the model did.
     """
 
-    def __init__(self, compiler: Compiler, grammar: Grammar, budget: int) -> None:
+    def __init__(self, compiler: GrammarCompiler, grammar: Grammar, budget: int) -> None:
         self._compiler, self._grammar, self._left = compiler, grammar, budget
         self._state = _State(LLMatcher(compiler.tokenizer, grammar.text))
         self.done = self.cut = False

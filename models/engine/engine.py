@@ -17,7 +17,7 @@ from dspy.utils.callback import BaseCallback
 from hoptimizer.models.engine.chat_template import render
 from hoptimizer.models.engine.constrained_decoding import Grammar, GrammarError
 from hoptimizer.models.engine.generator import Generator
-from hoptimizer.models.engine.request import Completion, Job
+from hoptimizer.models.engine.request import Completion, GenerationRequest
 from hoptimizer.models.settings import LOCAL
 from hoptimizer.models.weights.store import resolve
 
@@ -138,7 +138,7 @@ class Engine:
         temperature = config.temperature or 0.0
         try:
             return model.submit(
-                Job(
+                GenerationRequest(
                     tokens=tokens,
                     max_tokens=min(wanted, room),
                     grammar=_grammar(model, config.response_format),
@@ -245,7 +245,7 @@ def _response(request: lm15.Request, completion: Completion) -> lm15.Response:
         usage=lm15.Usage(
             input_tokens=completion.prompt_tokens,
             output_tokens=completion.tokens,
-            cache_read_tokens=completion.reused_tokens,
+            cache_read_tokens=completion.cached_tokens,
         ),
         logprobs=_logprobs(completion),
         provider_data={"cut": completion.cut},

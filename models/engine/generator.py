@@ -11,10 +11,10 @@ from torch import Tensor
 from transformers import AutoTokenizer, TopKLogitsWarper, TopPLogitsWarper
 
 from hoptimizer.models.engine import attention
-from hoptimizer.models.engine.constrained_decoding import Compiler, Constraint
+from hoptimizer.models.engine.constrained_decoding import Constraint, GrammarCompiler
 from hoptimizer.models.engine.loading import best_dtype, end_tokens, load, memory_share
-from hoptimizer.models.engine.prefix_cache import PIECE, PrefixStore
-from hoptimizer.models.engine.request import Completion, Counts, Job
+from hoptimizer.models.engine.prefix_cache import PAGE, PrefixCache
+from hoptimizer.models.engine.request import Completion, GenerationCounts, GenerationRequest
 
 # Sequences in one batch.
 SLOTS = 32
@@ -24,12 +24,14 @@ STEP_TOKENS = 1024
 TYPICAL_TOKENS = 2048
 PREFIX_BYTES = 2 << 30
 
+Chunk = attention.PrefillChunk | attention.DecodeToken
+
 
 @dataclass(eq=False)
-class _Row:
+class _Sequence:
     """A sequence that waits for a slot or has one."""
 
-    job: Job
+    request: GenerationRequest
     future: "Future[Completion]"
     constraint: Constraint | None
     slot: int = -1
@@ -38,12 +40,12 @@ class _Row:
     reused: int = 0
     logprobs: list[float] = field(default_factory=list)  # of what is written
     random: torch.Generator | None = None
-    writing: bool = False  # past its prompt
+    decoding: bool = False  # past its prompt
     finished: bool = False
 
     @property
     def written(self) -> list[int]:
-        return self.tokens[len(self.job.tokens) :]
+        return self.tokens[len(self.request.tokens) :]
 
 
 def _released() -> RuntimeError:
@@ -82,7 +84,7 @@ class Generator:
         config = self._model.config.get_text_config()
         self.context_length: int = config.max_position_embeddings
         self._ends = end_tokens(self._model, self.tokenizer)
-        self.compiler = Compiler(self.tokenizer, config.vocab_size, self._ends)
+        self.compiler = GrammarCompiler(self.tokenizer, config.vocab_size, self._ends)
         heads = config.num_key_value_heads
         dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         dtype = self._model.dtype
@@ -91,30 +93,30 @@ class Generator:
             slots = max(1, min(SLOTS, memory_share(self.device) // each))
         self._states = attention.KeyValues(config.num_hidden_layers, heads, dim, slots, dtype, self.device)
         most = min(PREFIX_BYTES, memory_share(self.device)) if prefix_bytes is None else prefix_bytes
-        self._prefixes = PrefixStore(most)
-        self.counts = Counts()
+        self._prefixes = PrefixCache(most)
+        self.counts = GenerationCounts()
         self._free = list(range(slots))
-        self._rows: list[_Row] = []
-        self._shared: tuple[list[_Row], int] = ([], 0)
-        self._waiting: deque[_Row] = deque()
+        self._rows: list[_Sequence] = []
+        self._shared: tuple[list[_Sequence], int] = ([], 0)
+        self._waiting: deque[_Sequence] = deque()
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def submit(self, job: Job) -> "Future[Completion]":
-        """Hand in a job; cancelling the future takes it out of the batch. After :meth:`close`, the future fails.
+    def submit(self, request: GenerationRequest) -> "Future[Completion]":
+        """Hand in a request; cancelling the future takes it out of the batch. After :meth:`close`, the future fails.
 
         Raises:
             hoptimizer.models.engine.constrained_decoding.GrammarError: no answer of the grammar is short enough.
         """
         # Here and not between two passes: the caller hears of a schema that can't be written, and waits for nobody.
-        constraint = Constraint(self.compiler, job.grammar, job.max_tokens) if job.grammar else None
+        constraint = Constraint(self.compiler, request.grammar, request.max_tokens) if request.grammar else None
         future: Future[Completion] = Future()
         with self._wake:
             if self._closed:
                 future.set_exception(_released())
                 return future
-            self._waiting.append(_Row(job, future, constraint))
+            self._waiting.append(_Sequence(request, future, constraint))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="generator", daemon=True)
                 self._thread.start()
@@ -123,7 +125,7 @@ class Generator:
         return future
 
     def close(self) -> None:
-        """Stop after the pass that is under way; jobs that are not done fail. At exit, a thread inside torch would
+        """Stop after the pass that is under way; requests that are not done fail. At exit, a thread inside torch would
         bring the process down."""
         with self._wake:
             self._closed = True
@@ -157,11 +159,11 @@ class Generator:
         self._admit()
         self._retire()  # a budget too small for any choice
         self._compact()
-        pieces, rows = self._pieces()
+        chunks, rows = self._schedule()
         if not rows:
             return
-        self._states.reserve(max(row.computed + piece.count for row, piece in zip(rows, pieces, strict=True)))
-        logits, ready = self._forward(rows, pieces)
+        self._states.reserve(max(row.computed + chunk.count for row, chunk in zip(rows, chunks, strict=True)))
+        logits, ready = self._forward(rows, chunks)
         # numpy finds the largest of 50,000 in a tenth of torch's time.
         likeliest = logits.float().cpu().numpy().argmax(-1)
         for row, scores, best in zip(ready, logits, likeliest, strict=True):
@@ -177,7 +179,7 @@ class Generator:
 
     def _admit(self) -> None:
         """Give the free slots to those who wait, in their order."""
-        held: list[_Row] = []
+        held: list[_Sequence] = []
         try:
             while self._free:
                 with self._wake:
@@ -190,30 +192,30 @@ class Generator:
             with self._wake:
                 self._waiting.extendleft(reversed(held))
 
-    def _enter(self, row: _Row) -> bool:
+    def _enter(self, row: _Sequence) -> bool:
         """Take a sequence into the batch; ``False`` if it had better wait for a prefix that is being computed."""
-        prompt = row.job.tokens
-        # The last token is computed in any case: its output is where the writing starts.
+        prompt = row.request.tokens
+        # The last token is computed in any case: its output is where the decoding starts.
         known = self._prefixes.match(prompt[:-1])
-        row.reused = row.computed = len(known) * PIECE
-        more = prompt[: row.computed + PIECE]
-        whole = self._prefixes.capacity and len(more) == row.computed + PIECE
-        if whole and any(not other.writing and other.job.tokens[: len(more)] == more for other in self._rows):
+        row.reused = row.computed = len(known) * PAGE
+        more = prompt[: row.computed + PAGE]
+        whole = self._prefixes.capacity and len(more) == row.computed + PAGE
+        if whole and any(not other.decoding and other.request.tokens[: len(more)] == more for other in self._rows):
             return False
         row.slot = self._free.pop(0)
         self._rows.append(row)
         self._states.reserve(row.computed)
-        for place, piece in enumerate(known):
-            self._states.load(row.slot, place * PIECE, piece)
-        self.counts.reused_tokens += row.reused
+        for place, page in enumerate(known):
+            self._states.load(row.slot, place * PAGE, page)
+        self.counts.cached_tokens += row.reused
         row.tokens = list(prompt)
-        if row.job.temperature > 0:
-            row.random = torch.Generator(self.device).manual_seed(row.job.seed)
+        if row.request.temperature > 0:
+            row.random = torch.Generator(self.device).manual_seed(row.request.seed)
         if row.constraint is not None:
             self._append(row, row.constraint.opening)
         return True
 
-    def _leave(self, row: _Row) -> None:
+    def _leave(self, row: _Sequence) -> None:
         self._rows.remove(row)
         self._free.append(row.slot)
         self._free.sort()
@@ -228,82 +230,86 @@ class Generator:
             self._free.sort()
             last.slot = target
 
-    def _pieces(self) -> tuple[list[attention.Piece], list[_Row]]:
+    def _schedule(self) -> tuple[list[Chunk], list[_Sequence]]:
         """What the next pass computes: the last token of all that are being written, and prompts up to the limit."""
-        pieces, rows = [], []
+        chunks, rows = [], []
         budget = STEP_TOKENS
-        for row in sorted(self._rows, key=lambda row: not row.writing):
+        for row in sorted(self._rows, key=lambda row: not row.decoding):
             count = len(row.tokens) - row.computed
-            if not row.writing:
+            if not row.decoding:
                 count = min(count, budget)
             if count > 0:
                 budget -= count
-                single = row.writing and count == 1
-                pieces.append(attention.Piece(row.slot, row.computed, count, single))
+                is_decoded = row.decoding and count == 1
+                chunks.append(
+                    attention.DecodeToken(row.slot, row.computed)
+                    if is_decoded
+                    else attention.PrefillChunk(row.slot, row.computed, count)
+                )
                 rows.append(row)
-        return pieces, rows
+        return chunks, rows
 
-    def _forward(self, rows: list[_Row], pieces: list[attention.Piece]) -> tuple[Tensor, list[_Row]]:
-        """Compute the pieces; the logits after each sequence that is complete so far, and these sequences."""
+    def _forward(self, rows: list[_Sequence], chunks: list[Chunk]) -> tuple[Tensor, list[_Sequence]]:
+        """Compute the chunks; the logits after each sequence that is complete so far, and these sequences."""
         tokens: list[int] = []
         positions: list[int] = []
         last: list[int] = []
-        ready: list[_Row] = []
-        for row, piece in zip(rows, pieces, strict=True):
-            stop = piece.start + piece.count
-            tokens += row.tokens[piece.start : stop]
-            positions += range(piece.start, stop)
+        ready: list[_Sequence] = []
+        for row, chunk in zip(rows, chunks, strict=True):
+            stop = chunk.start + chunk.count
+            tokens += row.tokens[chunk.start : stop]
+            positions += range(chunk.start, stop)
             if stop == len(row.tokens):
                 ready.append(row)
                 last.append(len(tokens) - 1)
         padding = max(0, attention.MIN_ROWS - len(tokens))
-        plan = attention.Plan(self._states, pieces, self._common([r for r in rows if r.writing]))
+        metadata = attention.AttentionMetadata(self._states, chunks, self._common([r for r in rows if r.decoding]))
         keep = last + last[-1:] * (attention.MIN_ROWS - len(last)) if last else [0]
         out = self._model(
             input_ids=torch.tensor([tokens + [0] * padding], device=self.device),
             position_ids=torch.tensor([positions + [0] * padding], device=self.device),
             use_cache=False,
             logits_to_keep=torch.tensor(keep, device=self.device),
-            plan=plan,
+            metadata=metadata,
         )
         self.counts.passes += 1
-        for row, piece in zip(rows, pieces, strict=True):
-            row.computed += piece.count
-            if not row.writing:
-                self.counts.prompt_tokens += piece.count
+        for row, chunk in zip(rows, chunks, strict=True):
+            row.computed += chunk.count
+            if not row.decoding:
+                self.counts.prompt_tokens += chunk.count
                 self._remember(row)
-                row.writing = row.computed == len(row.tokens)
+                row.decoding = row.computed == len(row.tokens)
         return out.logits[0, : len(last)], ready
 
-    def _remember(self, row: _Row) -> None:
+    def _remember(self, row: _Sequence) -> None:
         if self._prefixes.capacity:
-            stop = min(row.computed, len(row.job.tokens))
-            self._prefixes.insert(row.job.tokens, stop, lambda a, b: self._states.read(row.slot, a, b))
+            stop = min(row.computed, len(row.request.tokens))
+            self._prefixes.insert(row.request.tokens, stop, lambda a, b: self._states.read(row.slot, a, b))
 
-    def _common(self, rows: list[_Row]) -> int:
+    def _common(self, rows: list[_Sequence]) -> int:
         """How many first tokens all of ``rows`` share."""
         if rows != self._shared[0]:
             # What the first and the last of them in order share, all between share too.
-            ends = [pick(row.job.tokens for row in rows) for pick in (min, max)] if len(rows) > 1 else [[], []]
+            ends = [pick(row.request.tokens for row in rows) for pick in (min, max)] if len(rows) > 1 else [[], []]
             pairs = zip(*ends, strict=False)
             self._shared = (rows, next((i for i, (a, b) in enumerate(pairs) if a != b), min(map(len, ends))))
         return self._shared[1]
 
-    def _write(self, row: _Row, logits: Tensor, likeliest: int) -> None:
+    def _write(self, row: _Sequence, logits: Tensor, likeliest: int) -> None:
         """Choose the next token of a sequence, and append it with what follows it without a choice."""
         token = self._choose(row, logits, likeliest)
         if row.constraint is not None:
             self._append(row, row.constraint.take(token), logits)
             return
-        if token in self._ends and not row.job.ignore_end:
+        if token in self._ends and not row.request.ignore_end:
             row.finished = True
             return
         self._append(row, [token], logits)
-        text_ends = row.job.stop and any(s in self._decode(row.written[-32:]) for s in row.job.stop)
-        if text_ends or len(row.written) >= row.job.max_tokens:
+        text_ends = row.request.stop and any(s in self._decode(row.written[-32:]) for s in row.request.stop)
+        if text_ends or len(row.written) >= row.request.max_tokens:
             row.finished = True
 
-    def _choose(self, row: _Row, logits: Tensor, likeliest: int) -> int:
+    def _choose(self, row: _Sequence, logits: Tensor, likeliest: int) -> int:
         if row.random is None and (row.constraint is None or row.constraint.allows(likeliest)):
             return likeliest
         logits = logits.float()
@@ -312,17 +318,17 @@ class Generator:
             logits = logits.masked_fill(~allowed, float("-inf"))
         if row.random is None:
             return int(logits.argmax())
-        scores = (logits / row.job.temperature)[None]
-        if row.job.top_k is not None:
-            scores = TopKLogitsWarper(row.job.top_k)(None, scores)
-        if row.job.top_p is not None and row.job.top_p < 1:
-            scores = TopPLogitsWarper(row.job.top_p)(None, scores)
+        scores = (logits / row.request.temperature)[None]
+        if row.request.top_k is not None:
+            scores = TopKLogitsWarper(row.request.top_k)(None, scores)
+        if row.request.top_p is not None and row.request.top_p < 1:
+            scores = TopPLogitsWarper(row.request.top_p)(None, scores)
         return int(torch.multinomial(torch.softmax(scores[0], -1), 1, generator=row.random))
 
-    def _append(self, row: _Row, tokens: list[int], logits: Tensor | None = None) -> None:
+    def _append(self, row: _Sequence, tokens: list[int], logits: Tensor | None = None) -> None:
         """Append tokens, of which the first was chosen by ``logits`` if there are any, and the others were not."""
         row.tokens += tokens
-        if row.job.logprobs:
+        if row.request.logprobs:
             chosen = [] if logits is None else [float(logits.float().log_softmax(-1)[tokens[0]])]
             row.logprobs += chosen + [0.0] * (len(tokens) - len(chosen))
         row.finished = row.constraint is not None and row.constraint.done
@@ -330,24 +336,24 @@ class Generator:
     def _decode(self, tokens: list[int]) -> str:
         return self.tokenizer.decode(tokens, skip_special_tokens=True)
 
-    def _deliver(self, row: _Row) -> None:
+    def _deliver(self, row: _Sequence) -> None:
         text = self._decode(row.written)
-        ended = row.constraint is not None or len(row.written) < row.job.max_tokens
-        for stop in row.job.stop:
+        ended = row.constraint is not None or len(row.written) < row.request.max_tokens
+        for stop in row.request.stop:
             if row.constraint is None and stop in text:
                 text, ended = text[: text.index(stop)], True
-        self.counts.written_tokens += len(row.written)
+        self.counts.completion_tokens += len(row.written)
         completion = Completion(
             text=text,
             finished=ended,
             cut=row.constraint is not None and row.constraint.cut,
-            prompt_tokens=len(row.job.tokens),
-            reused_tokens=row.reused,
+            prompt_tokens=len(row.request.tokens),
+            cached_tokens=row.reused,
             tokens=len(row.written),
-            logprobs=self._told(row) if row.job.logprobs else None,
+            logprobs=self._told(row) if row.request.logprobs else None,
         )
         if row.future.set_running_or_notify_cancel():
             row.future.set_result(completion)
 
-    def _told(self, row: _Row) -> tuple[tuple[str, float], ...]:
+    def _told(self, row: _Sequence) -> tuple[tuple[str, float], ...]:
         return tuple(zip(self.tokenizer.batch_decode([[t] for t in row.written]), row.logprobs, strict=True))

@@ -1,13 +1,32 @@
-"""Loading a causal language model for the engine, in the best form for the hardware."""
+"""Loading models in the best form for the hardware, without transformers' noise."""
 
 import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
-from transformers import logging as transformers_logging
+from transformers.utils import logging as transformers_logging
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.models.engine import attention
+
+
+@contextmanager
+def quiet_loading() -> Iterator[None]:
+    """Load and save without transformers' progress bars, warnings and tables of keys."""
+    shown, verbosity = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if shown:
+            transformers_logging.enable_progress_bar()
 
 
 def best_dtype(device: torch.device) -> torch.dtype:

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-# Tokens a piece. Smaller pieces waste fewer tokens at the end of a common prefix, and cost more bookkeeping.
-PIECE = 32
+# Tokens per page. Smaller pages waste fewer tokens at the end of a common prefix, and cost more bookkeeping.
+PAGE = 32
 
 
 class _Node:
@@ -17,11 +17,11 @@ class _Node:
         self.children: dict[tuple[int, ...], _Node] = {}
 
 
-class PrefixStore:
-    """A trie over pieces of ``PIECE`` tokens; a node holds the states of its piece after the pieces above it.
+class PrefixCache:
+    """A trie over pages of ``PAGE`` tokens; a node holds the states of its page after the pages above it.
 
     Prompts of one program share their instructions and demonstrations, later steps of a question also its passages:
-    what they share is kept once. The pieces that were used longest ago leave first.
+    what they share is kept once. The pages that were used longest ago leave first.
 
     Args:
         capacity: the most bytes of states to keep.
@@ -37,24 +37,24 @@ class PrefixStore:
         return len(self._recent)
 
     def match(self, tokens: list[int]) -> list[Tensor]:
-        """The states of the longest known prefix of ``tokens``, a tensor for every piece."""
+        """The states of the longest known prefix of ``tokens``, a tensor for every page."""
         path = self._path(tokens)
         self._touch(path)
         return [node.states for node in path if node.states is not None]
 
     def insert(self, tokens: list[int], stop: int, read: Callable[[int, int], Tensor]) -> None:
-        """Keep the states of the whole pieces among the first ``stop`` tokens.
+        """Keep the states of the whole pages among the first ``stop`` tokens.
 
         Args:
             tokens: the prompt.
             stop: how many of its tokens have been computed.
-            read: gives the states of positions ``start`` to ``stop``; called for pieces that are not known yet.
+            read: gives the states of positions ``start`` to ``stop``; called for pages that are not known yet.
         """
         path = self._path(tokens[:stop])
         node = path[-1] if path else self._root
-        for start in range(len(path) * PIECE, stop - stop % PIECE, PIECE):
-            key = tuple(tokens[start : start + PIECE])
-            child = _Node(node, key, read(start, start + PIECE))
+        for start in range(len(path) * PAGE, stop - stop % PAGE, PAGE):
+            key = tuple(tokens[start : start + PAGE])
+            child = _Node(node, key, read(start, start + PAGE))
             node.children[key] = child
             path.append(child)
             self._size += _bytes(child)
@@ -65,8 +65,8 @@ class PrefixStore:
 
     def _path(self, tokens: list[int]) -> list[_Node]:
         path, node = [], self._root
-        for start in range(0, len(tokens) - PIECE + 1, PIECE):
-            child = node.children.get(tuple(tokens[start : start + PIECE]))
+        for start in range(0, len(tokens) - PAGE + 1, PAGE):
+            child = node.children.get(tuple(tokens[start : start + PAGE]))
             if child is None:
                 break
             path.append(child)

@@ -6,7 +6,7 @@ from hoptimizer.models.engine.constrained_decoding import Grammar
 
 
 @dataclass(frozen=True)
-class Job:
+class GenerationRequest:
     """One text to write.
 
     Attributes:
@@ -46,23 +46,23 @@ class Completion:
         reused_tokens: how many of them had been computed for an earlier prompt.
         tokens: tokens written.
         logprobs: each token's text and the logarithm of its probability by the model alone, whatever the grammar
-            forbids; 0 where there was no choice. ``None`` where the job did not ask.
+            forbids; 0 where there was no choice. ``None`` where the request did not ask.
     """
 
     text: str
     finished: bool
     cut: bool
     prompt_tokens: int
-    reused_tokens: int
+    cached_tokens: int
     tokens: int
     logprobs: tuple[tuple[str, float], ...] | None = None
 
 
 @dataclass
-class Counts:
+class GenerationCounts:
     """What a generator has done so far; for tests, benchmarks and the curious."""
 
     passes: int = 0
     prompt_tokens: int = 0
-    reused_tokens: int = 0
-    written_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0

@@ -1,14 +1,33 @@
-"""What the small models that take steps over have in common."""
+"""What a model must offer to take a step of a program over, and what the small models have in common."""
 
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from hoptimizer.models.small.card import Card
 
 
+class StepModel(Protocol):
+    """Fulfils one step's signature in place of a language model.
+
+    It is awaited as a predictor is, once a step; calls that are under way together may be answered in one batch.
+    """
+
+    async def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """Take the step.
+
+        Args:
+            inputs: the signature's input fields by name; a passage is shown as text, ``"title: text"``.
+
+        Returns:
+            the signature's output fields by name, each of its type or as text that reads as one; also, where the
+            model has it, ``probability``: how sure it is, from 0 to 1.
+        """
+        ...
+
+
 class SmallModel(ABC):
-    """A model in a folder that fulfils a step (:class:`~hoptimizer.models.small.step_model.StepModel`).
+    """A model in a folder that fulfils a step (:class:`StepModel`).
 
     Args:
         folder: its files.

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.common.files import write_whole
+from hoptimizer.common.paths import write_whole
 
 CARD = "card.json"
 
@@ -34,7 +34,7 @@ class DataSummary(BaseModel):
     digest: str
 
 
-class Rank(BaseModel):
+class RankCalibration(BaseModel):
     """How a passage's place in the search bears on its being kept: log-odds are linear in both.
 
     Attributes:
@@ -100,7 +100,7 @@ class Card(BaseModel):
     base: str
     threshold: float | None = Field(default=None, ge=0, le=1)
     token_threshold: float = Field(default=0.5, ge=0, le=1)
-    rank: tuple[Rank, Rank] | None = None
+    rank: tuple[RankCalibration, RankCalibration] | None = None
     max_tokens: int = Field(default=512, ge=8)
     shared_tokens: bool = False
     max_new_tokens: int | None = Field(default=None, ge=1)

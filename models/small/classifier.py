@@ -12,7 +12,7 @@ from hoptimizer.common.batching import CORES, Batcher
 from hoptimizer.models.engine.loading import best_dtype
 from hoptimizer.models.small.base import SmallModel
 from hoptimizer.models.small.card import Card
-from hoptimizer.models.small.encoder import ROWS, Pair, PairTokenizer, by_length, load_encoder, probabilities
+from hoptimizer.models.small.encoder import ROWS, PairTokenizer, TextPair, by_length, load_encoder, probabilities
 from hoptimizer.models.small.fields import pair
 
 
@@ -49,10 +49,10 @@ class Classifier(SmallModel):
         return self._decide([pair(one, self.card.inputs) for one in inputs])
 
     @cached_property
-    def _batcher(self) -> Batcher[Pair, dict[str, Any]]:
+    def _batcher(self) -> Batcher[TextPair, dict[str, Any]]:
         return Batcher(self._decide, limit=4 * ROWS, on=CORES)
 
-    def _decide(self, pairs: Sequence[Pair]) -> list[dict[str, Any]]:
+    def _decide(self, pairs: Sequence[TextPair]) -> list[dict[str, Any]]:
         rows = self._tokenizer(pairs)
         self.passes += sum(1 for _ in by_length(rows))
         return [self._named(row) for row in probabilities(self._model, self._tokenizer, rows).tolist()]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer
 
-from hoptimizer.models.engine.quiet import quiet_loading
+from hoptimizer.models.engine.loading import quiet_loading
 from hoptimizer.models.small.encoder import cant_load
 from hoptimizer.models.weights.store import resolve
 

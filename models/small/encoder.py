@@ -17,7 +17,7 @@ from transformers import (
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.text import Span
-from hoptimizer.models.engine.quiet import quiet_loading
+from hoptimizer.models.engine.loading import quiet_loading
 
 # Texts in one forward pass.
 ROWS = 64
@@ -25,7 +25,7 @@ ROWS = 64
 # on itself alone, and with it, in bf16 on a CPU, every bit of its result, whatever else is being asked.
 WIDTH = 16
 
-Pair = tuple[str, str | None]
+TextPair = tuple[str, str | None]
 
 
 def load_encoder(name: str, labels: int, trained: bool) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -65,7 +65,7 @@ def cant_load(name: str, kind: str, error: Exception) -> UserError:
 
 
 @dataclass(frozen=True)
-class Aligned:
+class AlignedPair:
     """A tokenized pair of texts.
 
     Attributes:
@@ -98,19 +98,19 @@ class PairTokenizer:
         # A causal model's tokenizer would run the two texts together.
         self._between = "" if tokenizer.sep_token else "\n"
 
-    def __call__(self, pairs: Sequence[Pair]) -> list[dict[str, list[int]]]:
+    def __call__(self, pairs: Sequence[TextPair]) -> list[dict[str, list[int]]]:
         """The model's inputs for each pair, without padding."""
         return [row for row, _ in self._encode(pairs)]
 
-    def aligned(self, pairs: Sequence[Pair]) -> list[Aligned]:
+    def aligned(self, pairs: Sequence[TextPair]) -> list[AlignedPair]:
         """The model's inputs for each pair, and where in the texts each token stands; for fast tokenizers."""
         return [
-            Aligned(row, [None if side is None else (side, span) for side, span in zip(sides, spans, strict=True)])
+            AlignedPair(row, [None if side is None else (side, span) for side, span in zip(sides, spans, strict=True)])
             for row, (sides, spans) in self._encode(pairs, offsets=True)
         ]
 
     def _encode(
-        self, pairs: Sequence[Pair], offsets: bool = False
+        self, pairs: Sequence[TextPair], offsets: bool = False
     ) -> list[tuple[dict[str, list[int]], tuple[list[int | None], list[Span]]]]:
         """The inputs for each pair; and of each token, which text it is of and, with ``offsets``, where it stands."""
         if not pairs:

@@ -20,9 +20,8 @@ from transformers import (
 
 from hoptimizer.common.batching import CORES, Batcher
 from hoptimizer.models.engine.generator import Generator
-from hoptimizer.models.engine.loading import best_dtype
-from hoptimizer.models.engine.quiet import quiet_loading
-from hoptimizer.models.engine.request import Job
+from hoptimizer.models.engine.loading import best_dtype, quiet_loading
+from hoptimizer.models.engine.request import GenerationRequest
 from hoptimizer.models.small.base import SmallModel
 from hoptimizer.models.small.card import Card
 from hoptimizer.models.small.encoder import by_length, cant_load
@@ -103,7 +102,7 @@ class _Causal:
 
     def submit(self, text: str) -> "Future[str]":
         tokens = prompt_tokens(self._generator.tokenizer, text, self._card.max_tokens)
-        completion = self._generator.submit(Job(tokens, self._card.max_new_tokens or 1))
+        completion = self._generator.submit(GenerationRequest(tokens, self._card.max_new_tokens or 1))
         written: Future[str] = Future()
         completion.add_done_callback(
             lambda done: (

@@ -14,10 +14,10 @@ from hoptimizer.common.batching import CORES, Batcher
 from hoptimizer.common.text import Span, joined, words
 from hoptimizer.models.engine.loading import best_dtype
 from hoptimizer.models.small.base import SmallModel
-from hoptimizer.models.small.card import Card, Label, Rank
-from hoptimizer.models.small.encoder import Aligned, Pair, PairTokenizer
+from hoptimizer.models.small.card import Card, Label, RankCalibration
+from hoptimizer.models.small.encoder import AlignedPair, PairTokenizer, TextPair
 from hoptimizer.models.small.fields import pair
-from hoptimizer.models.small.tagger import Tagged, TokenTagger, load_tagger, tag_texts
+from hoptimizer.models.small.tagger import TaggerOutput, TokenTagger, load_tagger, tag_texts
 
 # The most pairs of a batch, whatever waits.
 _LIMIT = 512
@@ -44,14 +44,14 @@ class _TokenModel(SmallModel):
         return [self._output(one, *result) for one, result in zip(inputs, tagged, strict=True)]
 
     @cached_property
-    def _batcher(self) -> Batcher[Pair, tuple[Aligned, Tagged]]:
+    def _batcher(self) -> Batcher[TextPair, tuple[AlignedPair, TaggerOutput]]:
         return Batcher(self._tag, limit=_LIMIT, on=CORES)
 
-    def _tag(self, pairs: Sequence[Pair]) -> list[tuple[Aligned, Tagged]]:
+    def _tag(self, pairs: Sequence[TextPair]) -> list[tuple[AlignedPair, TaggerOutput]]:
         return tag_texts(self._model, self._tokenizer, pairs)
 
     @abstractmethod
-    def _output(self, inputs: dict[str, Any], aligned: Aligned, tagged: Tagged) -> dict[str, Any]:
+    def _output(self, inputs: dict[str, Any], aligned: AlignedPair, tagged: TaggerOutput) -> dict[str, Any]:
         """The step's output, from what was tagged."""
 
 
@@ -67,14 +67,14 @@ class Labeler(_TokenModel):
         UserError: the model can't be loaded.
     """
 
-    def _output(self, inputs: dict[str, Any], aligned: Aligned, tagged: Tagged) -> dict[str, Any]:
+    def _output(self, inputs: dict[str, Any], aligned: AlignedPair, tagged: TaggerOutput) -> dict[str, Any]:
         card = self.card
-        reading = Reading(card.labels, card.threshold or 0.0, card.token_threshold, card.rank)
+        reading = TagDecision(card.labels, card.threshold or 0.0, card.token_threshold, card.rank)
         return reading(inputs, aligned, tagged)
 
 
 @dataclass(frozen=True)
-class Reading:
+class TagDecision:
     """How a labeler's probabilities are read.
 
     Attributes:
@@ -87,9 +87,9 @@ class Reading:
     labels: tuple[Label, ...]
     threshold: float
     token_threshold: float
-    rank: tuple[Rank, Rank] | None = None
+    rank: tuple[RankCalibration, RankCalibration] | None = None
 
-    def __call__(self, inputs: dict[str, Any], aligned: Aligned, tagged: Tagged) -> dict[str, Any]:
+    def __call__(self, inputs: dict[str, Any], aligned: AlignedPair, tagged: TaggerOutput) -> dict[str, Any]:
         """The step's output.
 
         Args:
@@ -128,7 +128,7 @@ class QueryFilter(_TokenModel):
         UserError: the model can't be loaded.
     """
 
-    def _output(self, inputs: dict[str, Any], aligned: Aligned, tagged: Tagged) -> dict[str, Any]:
+    def _output(self, inputs: dict[str, Any], aligned: AlignedPair, tagged: TaggerOutput) -> dict[str, Any]:
         both = pair(inputs, self.card.inputs)
         kept = [
             text[start:end]
@@ -139,7 +139,7 @@ class QueryFilter(_TokenModel):
         return {self.card.output: " ".join(kept)}
 
 
-def chosen_words(text: str, side: int, aligned: Aligned, tagged: Tagged, threshold: float) -> list[Span]:
+def chosen_words(text: str, side: int, aligned: AlignedPair, tagged: TaggerOutput, threshold: float) -> list[Span]:
     """The words of one of a pair's texts whose likeliest token reaches a threshold.
 
     Where none does, the threshold is half of the most that one has: a passage that is kept says something.

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.models.engine.quiet import quiet_loading
-from hoptimizer.models.small.encoder import Aligned, Pair, PairTokenizer, by_length, cant_load
+from hoptimizer.models.engine.loading import quiet_loading
+from hoptimizer.models.small.encoder import AlignedPair, PairTokenizer, TextPair, by_length, cant_load
 
 HEADS = "heads.safetensors"
 
@@ -97,7 +97,7 @@ def _load_heads(model: TokenTagger, name: str, trained: bool) -> None:
 
 
 @dataclass(frozen=True)
-class Tagged:
+class TaggerOutput:
     """What a tagger says of one pair of texts.
 
     Attributes:
@@ -110,22 +110,24 @@ class Tagged:
 
 
 @torch.inference_mode()
-def tag(model: TokenTagger, tokenizer: PairTokenizer, pairs: Sequence[Aligned]) -> list[Tagged]:
+def tag(model: TokenTagger, tokenizer: PairTokenizer, pairs: Sequence[AlignedPair]) -> list[TaggerOutput]:
     """Run tokenized pairs through a tagger, those of like length together; in order."""
     device = next(model.parameters()).device
     rows = [pair.row for pair in pairs]
-    results: dict[int, Tagged] = {}
+    results: dict[int, TaggerOutput] = {}
     for places in by_length(rows, _ROWS):
         token_logits, tag_logits = model(**tokenizer.pad([rows[i] for i in places], device))
         tokens = token_logits.float().softmax(-1)[..., 1].cpu()
         tags = [] if tag_logits is None else tag_logits.float().softmax(-1).tolist()
         for row, place in enumerate(places):
             length = len(rows[place]["input_ids"])
-            results[place] = Tagged(tags[row] if tags else [], tokens[row, :length].tolist())
+            results[place] = TaggerOutput(tags[row] if tags else [], tokens[row, :length].tolist())
     return [results[i] for i in range(len(pairs))]
 
 
-def tag_texts(model: TokenTagger, tokenizer: PairTokenizer, pairs: Sequence[Pair]) -> list[tuple[Aligned, Tagged]]:
+def tag_texts(
+    model: TokenTagger, tokenizer: PairTokenizer, pairs: Sequence[TextPair]
+) -> list[tuple[AlignedPair, TaggerOutput]]:
     """Tokenize pairs of texts and run them through a tagger; in order."""
     aligned = tokenizer.aligned(pairs)
     return list(zip(aligned, tag(model, tokenizer, aligned), strict=True))

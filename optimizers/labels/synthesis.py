@@ -18,9 +18,9 @@ from dspy.utils.exceptions import AdapterParseError, DSPyError
 
 from hoptimizer.common.text import find, folded
 from hoptimizer.eval.datasets.question import Question
-from hoptimizer.optimizers.labels.hop_labels import HopLabel, Labels
+from hoptimizer.optimizers.labels.hop_labels import HopLabel, LabelledQuestion
 from hoptimizer.optimizers.labels.labelling import failure
-from hoptimizer.optimizers.optimizer import Job
+from hoptimizer.optimizers.optimizer import CompileContext
 from hoptimizer.retrieval import Passage
 from hoptimizer.signatures import FindDependencies, LabelWords, NextQuery, SplitByPassages
 
@@ -29,14 +29,16 @@ class UnusableError(Exception):
     """The teacher said something that can't be learned from; the message says what, without the text."""
 
 
-def synthesize(questions: Sequence[Question], job: Job, file: Path, stage: str) -> list[Labels]:
+def synthesize(
+    questions: Sequence[Question], context: CompileContext, file: Path, stage: str
+) -> list[LabelledQuestion]:
     """Have a teacher label questions; each is in the file as soon as it is done.
 
     A compile that was killed labels them again, and finds the calls that were made in the run's own cache.
 
     Args:
         questions: with supporting passages.
-        job: has the teacher, the corpus, and how many questions are under way at once.
+        context: has the teacher, the corpus, and how many questions are under way at once.
         file: JSON lines.
         stage: what progress is told under.
 
@@ -44,26 +46,26 @@ def synthesize(questions: Sequence[Question], job: Job, file: Path, stage: str) 
         UserError: the teacher can't be asked; what is labelled so far stays.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
-    done: dict[str, Labels] = {}
-    teacher = Teacher(job.teacher_lm)
+    done: dict[str, LabelledQuestion] = {}
+    teacher = Teacher(context.teacher_lm)
 
     async def run() -> None:
-        slots = asyncio.Semaphore(job.workers)
+        slots = asyncio.Semaphore(context.workers)
         with file.open("w", encoding="utf-8") as rows:
 
             async def label(question: Question) -> None:
                 async with slots:
-                    passages = [job.corpus[id] for id in question.passages]
+                    passages = [context.corpus[id] for id in question.passages]
                     try:
                         result = await teacher.label(question, passages)
                     except DSPyError as error:
                         raise failure(error, file) from error
                     except UnusableError as error:
-                        result = Labels(id=question.id, question=question.question, failure=str(error))
+                        result = LabelledQuestion(id=question.id, question=question.question, failure=str(error))
                 rows.write(result.model_dump_json() + "\n")
                 rows.flush()
                 done[question.id] = result
-                job.report(stage, len(done), len(questions), "")
+                context.report(stage, len(done), len(questions), "")
 
             async with asyncio.TaskGroup() as group:
                 for question in questions:
@@ -86,7 +88,7 @@ class Teacher:
     def __init__(self, lm: dspy.LM | None) -> None:
         self._lm = lm
 
-    async def label(self, question: Question, passages: Sequence[Passage]) -> Labels:
+    async def label(self, question: Question, passages: Sequence[Passage]) -> LabelledQuestion:
         """A question's labels.
 
         Raises:
@@ -117,7 +119,7 @@ class Teacher:
                 asked=asked[number],
             )
             hops.append(hop)
-        return Labels(id=question.id, question=question.question, hops=hops)
+        return LabelledQuestion(id=question.id, question=question.question, hops=hops)
 
     async def _split(self, question: Question, passages: Sequence[Passage]) -> tuple[list[str], list[str]]:
         texts = [str(passage) for passage in passages]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from hoptimizer.common.text import Span, find, folded, words
 from hoptimizer.models.small.labeler import TERMINATE
-from hoptimizer.optimizers.labels.examples import Example, Task
-from hoptimizer.optimizers.labels.hop_labels import HopLabel, Labels, bare_title, kept_words
+from hoptimizer.optimizers.labels.examples import Task, TrainingExample
+from hoptimizer.optimizers.labels.hop_labels import HopLabel, LabelledQuestion, bare_title, kept_words
 from hoptimizer.retrieval import Corpus, Passage, Retriever
 
 CONTINUE, FINISH = "continue", "finish"
@@ -22,7 +22,9 @@ def labeler_task(finish: bool) -> Task:
 FILTER_TASK = Task("filter", ("query", "known"), "next_query")
 
 
-def labeler_examples(labels: Sequence[Labels], retriever: Retriever, negatives: int, finish: bool) -> list[Example]:
+def labeler_examples(
+    labels: Sequence[LabelledQuestion], retriever: Retriever, negatives: int, finish: bool
+) -> list[TrainingExample]:
     """Which passages a query keeps, with the words that count, and which it doesn't.
 
     Passages of later hops say nothing about an earlier query, which may find them all the same: they are left out
@@ -35,7 +37,7 @@ def labeler_examples(labels: Sequence[Labels], retriever: Retriever, negatives: 
         finish: whether a last hop has a tag of its own.
     """
     positive = [
-        Example(
+        TrainingExample(
             {"query": hop.query, "passage": hop.text},
             hop.tag if finish else CONTINUE,
             copied=tuple((1, span) for span in hop.spans),
@@ -46,19 +48,19 @@ def labeler_examples(labels: Sequence[Labels], retriever: Retriever, negatives: 
     asked = [(query, one) for one in labels for query in dict.fromkeys(hop.query for hop in one.hops)]
     found = retriever.search([query for query, _ in asked], 2 * negatives + 2) if negatives else [[] for _ in asked]
     negative = [
-        Example({"query": query, "passage": str(passage)}, TERMINATE)
+        TrainingExample({"query": query, "passage": str(passage)}, TERMINATE)
         for (query, one), passages in zip(asked, found, strict=True)
         for passage in _strangers(one, passages)[:negatives]
     ]
     return positive + negative
 
 
-def _strangers(one: Labels, passages: Sequence[Passage]) -> list[Passage]:
+def _strangers(one: LabelledQuestion, passages: Sequence[Passage]) -> list[Passage]:
     gold = {hop.passage for hop in one.hops}
     return [passage for passage in passages if passage.id not in gold]
 
 
-def filter_examples(labels: Sequence[Labels]) -> list[Example]:
+def filter_examples(labels: Sequence[LabelledQuestion]) -> list[TrainingExample]:
     """Which words of a query and of what is known make the next query."""
     examples = []
     for one in labels:
@@ -69,7 +71,7 @@ def filter_examples(labels: Sequence[Labels]) -> list[Example]:
             for known in one.hops[hop.after].useful:
                 if find(hop.query, known):
                     kept = _kept(query, known, hop.query)
-                    examples.append(Example({"query": query, "known": known}, hop.query, copied=kept))
+                    examples.append(TrainingExample({"query": query, "known": known}, hop.query, copied=kept))
     return examples
 
 
@@ -77,7 +79,7 @@ def _kept(query: str, known: str, following: str) -> tuple[tuple[int, Span], ...
     return (*((0, span) for span in kept_words(query, known, following)), *((1, span) for span in words(known)))
 
 
-def refilled(labels: Sequence[Labels], corpus: Corpus, copies: int, seed: int) -> list[Labels]:
+def refilled(labels: Sequence[LabelledQuestion], corpus: Corpus, copies: int, seed: int) -> list[LabelledQuestion]:
     """Copies of questions that ask the same of other passages.
 
     Two hops ask the same where their questions differ by the title of their passage alone ("Who directed …?"). A copy
@@ -120,8 +122,8 @@ def _replaced(text: str, passage: Passage, by: str) -> str | None:
 
 
 def _refill(
-    one: Labels, alike: dict[str, list[HopLabel]], corpus: Corpus, id: str, rng: random.Random
-) -> Labels | None:
+    one: LabelledQuestion, alike: dict[str, list[HopLabel]], corpus: Corpus, id: str, rng: random.Random
+) -> LabelledQuestion | None:
     """One copy; ``None`` where nothing of the question can be replaced."""
     question = one.question
     taken: list[tuple[HopLabel, HopLabel, str]] = []  # the hop, whose passage it gets, and its query
@@ -144,4 +146,4 @@ def _refill(
         other.model_copy(update={"query": question if hop.after is None else filled, "tag": hop.tag, "after": None})
         for hop, other, filled in taken
     ]
-    return Labels(id=id, question=question, hops=hops)
+    return LabelledQuestion(id=id, question=question, hops=hops)

@@ -8,7 +8,7 @@ import dspy
 
 
 @dataclass(frozen=True)
-class Loop:
+class BootstrapLoop:
     """One run of ``dspy.BootstrapFewShot``, by itself or within another optimizer.
 
     ``dspy.BootstrapFewShotWithOptuna`` makes one, with its ``max_demos`` for ``bootstrapped``, and so does
@@ -24,18 +24,18 @@ class Loop:
     bootstrapped: int
     labeled: int
 
-    def shuffled(self, rng: random.Random) -> "Loop":
+    def shuffled(self, rng: random.Random) -> "BootstrapLoop":
         """The loop with its questions in random order."""
         order = list(self.trainset)
         rng.shuffle(order)
         return replace(self, trainset=order)
 
-    def shortened(self, rng: random.Random) -> "Loop":
+    def shortened(self, rng: random.Random) -> "BootstrapLoop":
         """The loop up to a random number of runs that scored well."""
         return replace(self, bootstrapped=rng.randint(1, self.bootstrapped))
 
 
-def random_search_loops(first: Loop, candidates: int) -> list[Loop]:
+def random_search_loops(first: BootstrapLoop, candidates: int) -> list[BootstrapLoop]:
     """The loops of ``dspy.BootstrapFewShotWithRandomSearch`` (``teleprompt/random_search.py``).
 
     Args:
@@ -47,7 +47,7 @@ def random_search_loops(first: Loop, candidates: int) -> list[Loop]:
     return [first, *(first.shuffled(random.Random(seed)).shortened(random.Random(seed)) for seed in seeds)]
 
 
-def mipro_loops(first: Loop, candidates: int, seed: int) -> list[Loop]:
+def mipro_loops(first: BootstrapLoop, candidates: int, seed: int) -> list[BootstrapLoop]:
     """The loops of ``dspy.MIPROv2`` (``create_n_fewshot_demo_sets`` in ``teleprompt/utils.py``).
 
     It must be given a ``valset``, ``auto=None`` and its seed by its constructor: else it splits and draws before.

@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.models.usage import Spent
+from hoptimizer.models.usage import Usage
 
 _EXPECTED = "optimizer.budget: expected lm_calls, minutes or usd, e.g. optimizer.budget.lm_calls=2000"
 
@@ -38,19 +38,19 @@ class Budget(BaseModel):
             raise UserError(_EXPECTED)
         return self
 
-    def ends(self, spent: Spent) -> bool:
+    def ends(self, spent: Usage) -> bool:
         """Whether nothing more may be spent."""
         return any(used >= limit for _, used, limit in self._limits(spent))
 
-    def covers(self, spent: Spent) -> bool:
+    def covers(self, spent: Usage) -> bool:
         """Whether so much may be spent."""
         return all(used <= limit for _, used, limit in self._limits(spent))
 
-    def told(self, spent: Spent) -> str:
+    def told(self, spent: Usage) -> str:
         """What was spent of each thing that has a limit."""
         return ", ".join(_told(what, used, ".2") for what, used, _ in self._limits(spent))
 
-    def _limits(self, spent: Spent) -> list[tuple[str, float, float]]:
+    def _limits(self, spent: Usage) -> list[tuple[str, float, float]]:
         """The things that have a limit: which, what was used of it, and the limit."""
         limits = [
             ("calls", spent.calls, self.lm_calls),
@@ -60,7 +60,7 @@ class Budget(BaseModel):
         return [(what, used, limit) for what, used, limit in limits if limit is not None]
 
     def __str__(self) -> str:
-        return " or ".join(_told(what, limit) for what, _, limit in self._limits(Spent()))
+        return " or ".join(_told(what, limit) for what, _, limit in self._limits(Usage()))
 
 
 def _told(what: str, amount: float, digits: str = "") -> str:

@@ -9,12 +9,12 @@ from typing import Annotated, Any, ClassVar
 import dspy
 from pydantic import Field
 
-from hoptimizer.optimizers.candidates import Ledger
+from hoptimizer.optimizers.candidates import CandidateRecorder
 from hoptimizer.optimizers.labels.demonstrations import annotate
-from hoptimizer.optimizers.optimizer import Job
-from hoptimizer.optimizers.prompt.bootstrap_loops import Loop
+from hoptimizer.optimizers.optimizer import CompileContext
+from hoptimizer.optimizers.prompt.bootstrap_loops import BootstrapLoop
 from hoptimizer.optimizers.prompt.prefetch import WAVE, prefetch
-from hoptimizer.optimizers.prompt.search import Search, Work, finished
+from hoptimizer.optimizers.prompt.search import Search, WorkEstimate, finished
 from hoptimizer.optimizers.teacher import check_threshold, teacher_settings
 from hoptimizer.programs import Program
 
@@ -33,12 +33,12 @@ class Demonstrating(Search):
 
     distractors: Count = 1
 
-    def trainset(self, job: Job) -> list[dspy.Example]:
+    def trainset(self, context: CompileContext) -> list[dspy.Example]:
         """The train questions with a value for each field of the steps, in random order."""
         examples = annotate(
-            job.trainset, job.corpus, job.program.retriever, distractors=self.distractors, seed=job.seed
+            context.trainset, context.corpus, context.program.retriever, distractors=self.distractors, seed=context.seed
         )
-        random.Random(job.seed).shuffle(examples)
+        random.Random(context.seed).shuffle(examples)
         return examples
 
 
@@ -54,11 +54,13 @@ class LabeledFewShot(Demonstrating):
 
     makes_candidates: ClassVar[bool] = False
 
-    def work(self, job: Job) -> Work:
-        return Work(runs=0)
+    def work(self, context: CompileContext) -> WorkEstimate:
+        return WorkEstimate(runs=0)
 
-    def search(self, job: Job, ledger: Ledger) -> Program:
-        return finished(job, dspy.LabeledFewShot(k=self.k).compile(job.program, trainset=self.trainset(job)))
+    def search(self, context: CompileContext, recorder: CandidateRecorder) -> Program:
+        return finished(
+            context, dspy.LabeledFewShot(k=self.k).compile(context.program, trainset=self.trainset(context))
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,33 +81,33 @@ class Bootstrapping(Demonstrating):
     max_labeled_demos: Count = 4
     metric_threshold: Share = 0.8
 
-    def check(self, job: Job) -> None:
-        super().check(job)
-        check_threshold(job, self.metric_threshold)
+    def check(self, context: CompileContext) -> None:
+        super().check(context)
+        check_threshold(context, self.metric_threshold)
 
     @property
     def least(self) -> float:
         """The least score that DSPy is told; 0 would be none to it, and a score below 0 a good one."""
         return self.metric_threshold or sys.float_info.min
 
-    def loop(self, trainset: list[dspy.Example]) -> Loop:
+    def loop(self, trainset: list[dspy.Example]) -> BootstrapLoop:
         """One bootstrap by DSPy."""
-        return Loop(trainset, self.max_bootstrapped_demos, self.max_labeled_demos)
+        return BootstrapLoop(trainset, self.max_bootstrapped_demos, self.max_labeled_demos)
 
-    def options(self, job: Job) -> dict[str, Any]:
+    def options(self, context: CompileContext) -> dict[str, Any]:
         """What all of DSPy's bootstrapping optimizers are constructed with."""
         return {
-            "metric": job.objective,
+            "metric": context.objective,
             "metric_threshold": self.least,
-            "teacher_settings": teacher_settings(job),
+            "teacher_settings": teacher_settings(context),
             "max_bootstrapped_demos": self.max_bootstrapped_demos,
             "max_labeled_demos": self.max_labeled_demos,
         }
 
-    def bootstrap_runs(self, job: Job) -> int:
+    def bootstrap_runs(self, context: CompileContext) -> int:
         """Runs of the teacher in one bootstrap, if one in four scores well; they are made in waves."""
         waves = math.ceil(4 * self.max_bootstrapped_demos / WAVE)
-        return min(len(job.trainset), waves * WAVE)
+        return min(len(context.trainset), waves * WAVE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,11 +116,11 @@ class BootstrapFewShot(Bootstrapping):
 
     makes_candidates: ClassVar[bool] = False
 
-    def work(self, job: Job) -> Work:
-        return Work(runs=self.bootstrap_runs(job))
+    def work(self, context: CompileContext) -> WorkEstimate:
+        return WorkEstimate(runs=self.bootstrap_runs(context))
 
-    def search(self, job: Job, ledger: Ledger) -> Program:
-        trainset = self.trainset(job)
-        taught = prefetch(job, [self.loop(trainset)], self.least)
-        optimizer = dspy.BootstrapFewShot(**self.options(job))
-        return finished(job, optimizer.compile(job.program, teacher=taught, trainset=trainset))
+    def search(self, context: CompileContext, recorder: CandidateRecorder) -> Program:
+        trainset = self.trainset(context)
+        taught = prefetch(context, [self.loop(trainset)], self.least)
+        optimizer = dspy.BootstrapFewShot(**self.options(context))
+        return finished(context, optimizer.compile(context.program, teacher=taught, trainset=trainset))

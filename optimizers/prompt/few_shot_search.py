@@ -6,12 +6,12 @@ from typing import Any
 import dspy
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.optimizers.candidates import Ledger
-from hoptimizer.optimizers.optimizer import Job
+from hoptimizer.optimizers.candidates import CandidateRecorder
+from hoptimizer.optimizers.optimizer import CompileContext
 from hoptimizer.optimizers.prompt.bootstrap_loops import random_search_loops
 from hoptimizer.optimizers.prompt.few_shot import Bootstrapping, Count, Positive
 from hoptimizer.optimizers.prompt.prefetch import prefetch
-from hoptimizer.optimizers.prompt.search import Work, finished
+from hoptimizer.optimizers.prompt.search import WorkEstimate, finished
 from hoptimizer.programs import Program
 
 
@@ -28,21 +28,22 @@ class BootstrapRandomSearch(Bootstrapping):
 
     num_candidate_programs: Count = 4
 
-    def work(self, job: Job) -> Work:
+    def work(self, context: CompileContext) -> WorkEstimate:
         bootstraps = self.num_candidate_programs + 1
-        return Work(runs=bootstraps * self.bootstrap_runs(job) + (bootstraps + 2) * len(job.devset))
+        return WorkEstimate(runs=bootstraps * self.bootstrap_runs(context) + (bootstraps + 2) * len(context.devset))
 
-    def search(self, job: Job, ledger: Ledger) -> Program:
-        trainset = self.trainset(job)
+    def search(self, context: CompileContext, recorder: CandidateRecorder) -> Program:
+        trainset = self.trainset(context)
         loops = random_search_loops(self.loop(trainset), self.num_candidate_programs)
-        taught = prefetch(job, loops, self.least)
+        taught = prefetch(context, loops, self.least)
         optimizer = dspy.BootstrapFewShotWithRandomSearch(
-            **self.options(job),
+            **self.options(context),
             num_candidate_programs=self.num_candidate_programs,
-            num_threads=job.workers,
+            num_threads=context.workers,
         )
         return finished(
-            job, optimizer.compile(job.program, teacher=taught, trainset=trainset, valset=job.examples("dev"))
+            context,
+            optimizer.compile(context.program, teacher=taught, trainset=trainset, valset=context.examples("dev")),
         )
 
 
@@ -56,26 +57,26 @@ class BootstrapOptuna(Bootstrapping):
 
     num_candidate_programs: Positive = 16
 
-    def work(self, job: Job) -> Work:
-        return Work(runs=self.bootstrap_runs(job) + self.num_candidate_programs * len(job.devset))
+    def work(self, context: CompileContext) -> WorkEstimate:
+        return WorkEstimate(runs=self.bootstrap_runs(context) + self.num_candidate_programs * len(context.devset))
 
-    def search(self, job: Job, ledger: Ledger) -> Program:
-        trainset = self.trainset(job)
-        taught = prefetch(job, [self.loop(trainset)], self.least)
+    def search(self, context: CompileContext, recorder: CandidateRecorder) -> Program:
+        trainset = self.trainset(context)
+        taught = prefetch(context, [self.loop(trainset)], self.least)
         optimizer = _SeededOptuna(
-            **self.options(job),
+            **self.options(context),
             num_candidate_programs=self.num_candidate_programs,
-            num_threads=job.workers,
-            seed=job.seed,
+            num_threads=context.workers,
+            seed=context.seed,
         )
         return finished(
-            job,
+            context,
             optimizer.compile(
-                job.program,
+                context.program,
                 teacher=taught,
                 max_demos=self.max_bootstrapped_demos,
                 trainset=trainset,
-                valset=job.examples("dev"),
+                valset=context.examples("dev"),
             ),
         )
 

@@ -6,11 +6,11 @@ from typing import Literal
 import dspy
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.optimizers.candidates import Ledger
-from hoptimizer.optimizers.optimizer import Job
+from hoptimizer.optimizers.candidates import CandidateRecorder
+from hoptimizer.optimizers.optimizer import CompileContext
 from hoptimizer.optimizers.prompt.feedback import Feedback
 from hoptimizer.optimizers.prompt.few_shot import Count, Positive
-from hoptimizer.optimizers.prompt.search import Search, Work, finished
+from hoptimizer.optimizers.prompt.search import Search, WorkEstimate, finished
 from hoptimizer.programs import Program
 
 
@@ -38,34 +38,36 @@ class GEPA(Search):
     use_merge: bool = True
     max_merge_invocations: Count = 5
 
-    def check(self, job: Job) -> None:
-        super().check(job)
-        if job.reflection_lm is None:
+    def check(self, context: CompileContext) -> None:
+        super().check(context)
+        if context.reflection_lm is None:
             raise UserError("optimizer=gepa: no language model reflects; name one, as in lm.reflection=MODEL")
-        if self.reflection_minibatch_size > len(job.trainset):
+        if self.reflection_minibatch_size > len(context.trainset):
             raise UserError(
-                f"optimizer.reflection_minibatch_size: {self.reflection_minibatch_size} of {len(job.trainset)} train "
-                "questions; take fewer"
+                f"optimizer.reflection_minibatch_size: {self.reflection_minibatch_size} of {len(context.trainset)} "
+                "train questions; take fewer"
             )
 
-    def work(self, job: Job) -> Work:
-        runs = self.max_full_evals * (len(job.trainset) + len(job.devset))
-        return Work(runs=runs, proposals=runs // (len(job.devset) + 2 * self.reflection_minibatch_size) + 1)
+    def work(self, context: CompileContext) -> WorkEstimate:
+        runs = self.max_full_evals * (len(context.trainset) + len(context.devset))
+        return WorkEstimate(runs=runs, proposals=runs // (len(context.devset) + 2 * self.reflection_minibatch_size) + 1)
 
-    def search(self, job: Job, ledger: Ledger) -> Program:
+    def search(self, context: CompileContext, recorder: CandidateRecorder) -> Program:
         optimizer = dspy.GEPA(
-            metric=Feedback(job.objective, job.corpus),
+            metric=Feedback(context.objective, context.corpus),
             max_full_evals=self.max_full_evals,
             reflection_minibatch_size=self.reflection_minibatch_size,
             candidate_selection_strategy=self.candidate_selection_strategy,
-            reflection_lm=job.reflection_lm,
+            reflection_lm=context.reflection_lm,
             component_selector=self.component_selector,
             use_merge=self.use_merge,
             max_merge_invocations=self.max_merge_invocations,
-            num_threads=job.workers,
-            seed=job.seed,
-            failure_score=job.objective.worst,
-            perfect_score=job.objective.best,
+            num_threads=context.workers,
+            seed=context.seed,
+            failure_score=context.objective.worst,
+            perfect_score=context.objective.best,
         )
-        compiled = optimizer.compile(job.program, trainset=job.examples("train"), valset=job.examples("dev"))
-        return finished(job, compiled)
+        compiled = optimizer.compile(
+            context.program, trainset=context.examples("train"), valset=context.examples("dev")
+        )
+        return finished(context, compiled)

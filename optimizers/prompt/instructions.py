@@ -8,11 +8,11 @@ from dspy.teleprompt.infer_rules import RulesInductionProgram
 from dspy.utils.exceptions import DSPyError
 from pydantic import Field
 
-from hoptimizer.optimizers.candidates import Ledger
-from hoptimizer.optimizers.optimizer import Job
+from hoptimizer.optimizers.candidates import CandidateRecorder
+from hoptimizer.optimizers.optimizer import CompileContext
 from hoptimizer.optimizers.prompt.few_shot import Bootstrapping, Positive
 from hoptimizer.optimizers.prompt.prefetch import prefetch
-from hoptimizer.optimizers.prompt.search import Search, Work, finished, prompt_model
+from hoptimizer.optimizers.prompt.search import Search, WorkEstimate, finished, prompt_model
 from hoptimizer.programs import Program
 
 
@@ -30,22 +30,24 @@ class COPRO(Search):
     depth: Positive = 2
     init_temperature: Annotated[float, Field(gt=0)] = 1.0
 
-    def work(self, job: Job) -> Work:
-        steps = len(job.program.predictors())
+    def work(self, context: CompileContext) -> WorkEstimate:
+        steps = len(context.program.predictors())
         # With several steps, a round tries all proposals so far again, since the other steps have changed.
         tried = sum(self.breadth * (round + 1 if steps > 1 else 1) for round in range(self.depth))
-        return Work(runs=steps * tried * len(job.devset), proposals=steps * self.depth)
+        return WorkEstimate(runs=steps * tried * len(context.devset), proposals=steps * self.depth)
 
-    def search(self, job: Job, ledger: Ledger) -> Program:
+    def search(self, context: CompileContext, recorder: CandidateRecorder) -> Program:
         optimizer = dspy.COPRO(
-            prompt_model=prompt_model(job),
-            metric=job.objective,
+            prompt_model=prompt_model(context),
+            metric=context.objective,
             breadth=self.breadth,
             depth=self.depth,
             init_temperature=self.init_temperature,
         )
-        options = {"num_threads": job.workers, "display_progress": False, "display_table": False}
-        return finished(job, optimizer.compile(job.program, trainset=job.examples("dev"), eval_kwargs=options))
+        options = {"num_threads": context.workers, "display_progress": False, "display_table": False}
+        return finished(
+            context, optimizer.compile(context.program, trainset=context.examples("dev"), eval_kwargs=options)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,26 +64,28 @@ class InferRules(Bootstrapping):
     num_rules: Positive = 5
     examples: Positive = 8
 
-    def work(self, job: Job) -> Work:
-        proposals = self.num_candidates * len(job.program.predictors())
-        return Work(runs=self.bootstrap_runs(job) + self.num_candidates * len(job.devset), proposals=proposals)
+    def work(self, context: CompileContext) -> WorkEstimate:
+        proposals = self.num_candidates * len(context.program.predictors())
+        return WorkEstimate(
+            runs=self.bootstrap_runs(context) + self.num_candidates * len(context.devset), proposals=proposals
+        )
 
-    def search(self, job: Job, ledger: Ledger) -> Program:
-        trainset = self.trainset(job)
-        taught = prefetch(job, [self.loop(trainset)], self.least)
+    def search(self, context: CompileContext, recorder: CandidateRecorder) -> Program:
+        trainset = self.trainset(context)
+        taught = prefetch(context, [self.loop(trainset)], self.least)
         optimizer = _RulesOfSome(
             self.examples,
             num_candidates=self.num_candidates,
             num_rules=self.num_rules,
-            num_threads=job.workers,
-            **self.options(job),
+            num_threads=context.workers,
+            **self.options(context),
         )
-        optimizer.rules_induction_program = RulesInductionProgram(self.num_rules, {"lm": prompt_model(job)})
+        optimizer.rules_induction_program = RulesInductionProgram(self.num_rules, {"lm": prompt_model(context)})
         # DSPy writes its rules into the signatures, which its candidates share with each other and with every program:
-        # these get their own, and what it returns has the last rules. The ledger has each candidate as it was scored.
-        student = finished(job, job.program)
-        optimizer.compile(student, teacher=taught, trainset=trainset, valset=job.examples("dev"))
-        return ledger.restored(job.program)
+        # these get their own, and what it returns has the last rules. The recorder has each candidate as it was scored.
+        student = finished(context, context.program)
+        optimizer.compile(student, teacher=taught, trainset=trainset, valset=context.examples("dev"))
+        return recorder.restored(context.program)
 
 
 class _RulesOfSome(dspy.InferRules):

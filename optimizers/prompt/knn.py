@@ -9,13 +9,13 @@ import dspy
 from dspy.utils.exceptions import DSPyError
 from pydantic import Field
 
-from hoptimizer.optimizers.candidates import Ledger
-from hoptimizer.optimizers.optimizer import Job
+from hoptimizer.optimizers.candidates import CandidateRecorder
+from hoptimizer.optimizers.optimizer import CompileContext
 from hoptimizer.optimizers.prompt.few_shot import Count, Demonstrating, Positive, Share
 from hoptimizer.optimizers.prompt.prefetch import check_format, without
-from hoptimizer.optimizers.prompt.search import Work
+from hoptimizer.optimizers.prompt.search import WorkEstimate
 from hoptimizer.optimizers.teacher import check_threshold, teacher, teacher_settings
-from hoptimizer.optimizers.teacher_runs import Runs
+from hoptimizer.optimizers.teacher_runs import TeacherRuns
 from hoptimizer.programs import Program
 from hoptimizer.programs.neighbours import Neighbours
 
@@ -42,33 +42,35 @@ class KNNFewShot(Demonstrating):
 
     makes_candidates: ClassVar[bool] = False
 
-    def check(self, job: Job) -> None:
-        super().check(job)
-        check_threshold(job, self.metric_threshold)
+    def check(self, context: CompileContext) -> None:
+        super().check(context)
+        check_threshold(context, self.metric_threshold)
 
-    def work(self, job: Job) -> Work:
-        return Work(runs=len(job.trainset) + len(job.devset))
+    def work(self, context: CompileContext) -> WorkEstimate:
+        return WorkEstimate(runs=len(context.trainset) + len(context.devset))
 
-    def search(self, job: Job, ledger: Ledger) -> Program:
-        trainset = self.trainset(job)
-        shown = asyncio.run(self._shown(job, trainset))
-        program = job.program.deepcopy()
+    def search(self, context: CompileContext, recorder: CandidateRecorder) -> Program:
+        trainset = self.trainset(context)
+        shown = asyncio.run(self._shown(context, trainset))
+        program = context.program.deepcopy()
         for predictor in program.predictors():
             predictor.demos = []
         pool = [(example.question, demos) for example, demos in zip(trainset, shown, strict=True)]
         program.neighbours = Neighbours(self.k, self.encoder, pool)
         return program
 
-    async def _shown(self, job: Job, trainset: list[dspy.Example]) -> list[dict[str, dict[str, Any]]]:
-        taught = dspy.LabeledFewShot(k=self.max_labeled_demos).compile(teacher(job), trainset=trainset)
-        with dspy.context(**teacher_settings(job)):
-            runs = Runs(dspy.settings.lm, job.workers)
-            shown = await asyncio.gather(*(self._demonstrations(job, taught, runs, example) for example in trainset))
+    async def _shown(self, context: CompileContext, trainset: list[dspy.Example]) -> list[dict[str, dict[str, Any]]]:
+        taught = dspy.LabeledFewShot(k=self.max_labeled_demos).compile(teacher(context), trainset=trainset)
+        with dspy.context(**teacher_settings(context)):
+            runs = TeacherRuns(dspy.settings.lm, context.workers)
+            shown = await asyncio.gather(
+                *(self._demonstrations(context, taught, runs, example) for example in trainset)
+            )
             check_format(runs.made)
         return shown
 
     async def _demonstrations(
-        self, job: Job, taught: Program, runs: Runs, example: dspy.Example
+        self, context: CompileContext, taught: Program, runs: TeacherRuns, example: dspy.Example
     ) -> dict[str, dict[str, Any]]:
         """By the step, a call of the teacher's run if that scored well, else the annotated fields."""
         annotated = {name: _fields(example, predictor.signature) for name, predictor in taught.named_predictors()}
@@ -77,13 +79,13 @@ class KNNFewShot(Demonstrating):
         except DSPyError:
             return annotated
         # In a thread: a judge may have to be asked.
-        if await asyncio.to_thread(job.objective, example, run.prediction, None) < self.metric_threshold:
+        if await asyncio.to_thread(context.objective, example, run.prediction, None) < self.metric_threshold:
             return annotated
         calls: dict[str, list[dict[str, Any]]] = {}
         for step, inputs, outputs in run.trace:
             calls.setdefault(step, []).append({"augmented": True, **inputs, **outputs})
         # A step that was taken several times shows one of them, whichever.
-        draw = random.Random(f"{job.seed} {example.id}")
+        draw = random.Random(f"{context.seed} {example.id}")
         return annotated | {name: draw.choice(some) for name, some in calls.items()}
 
 

@@ -8,12 +8,12 @@ import dspy
 from pydantic import Field
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.optimizers.candidates import Ledger
-from hoptimizer.optimizers.optimizer import Job
+from hoptimizer.optimizers.candidates import CandidateRecorder
+from hoptimizer.optimizers.optimizer import CompileContext
 from hoptimizer.optimizers.prompt.bootstrap_loops import mipro_loops
 from hoptimizer.optimizers.prompt.few_shot import Bootstrapping, Positive
 from hoptimizer.optimizers.prompt.prefetch import prefetch
-from hoptimizer.optimizers.prompt.search import Work, finished, prompt_model
+from hoptimizer.optimizers.prompt.search import WorkEstimate, finished, prompt_model
 from hoptimizer.programs import Program
 
 # DSPy summarizes the train set in so many calls, and the program in some.
@@ -38,48 +38,48 @@ class MIPROv2(Bootstrapping):
     init_temperature: Annotated[float, Field(gt=0)] = 1.0
     view_data_batch_size: Positive = 10
 
-    def check(self, job: Job) -> None:
-        super().check(job)
-        if self.minibatch_size is not None and self.minibatch_size > len(job.devset):
+    def check(self, context: CompileContext) -> None:
+        super().check(context)
+        if self.minibatch_size is not None and self.minibatch_size > len(context.devset):
             raise UserError(
-                f"optimizer.minibatch_size: {self.minibatch_size} of {len(job.devset)} dev questions; take fewer"
+                f"optimizer.minibatch_size: {self.minibatch_size} of {len(context.devset)} dev questions; take fewer"
             )
 
-    def work(self, job: Job) -> Work:
-        steps = len(job.program.predictors())
-        bootstraps = (self.num_candidates - 2) * self.bootstrap_runs(job)
-        scored = self.trials(job) * (self.minibatch_size or len(job.devset)) + len(job.devset)
-        return Work(runs=bootstraps + scored, proposals=_SUMMARIES + (self.num_candidates + 2) * steps)
+    def work(self, context: CompileContext) -> WorkEstimate:
+        steps = len(context.program.predictors())
+        bootstraps = (self.num_candidates - 2) * self.bootstrap_runs(context)
+        scored = self.trials(context) * (self.minibatch_size or len(context.devset)) + len(context.devset)
+        return WorkEstimate(runs=bootstraps + scored, proposals=_SUMMARIES + (self.num_candidates + 2) * steps)
 
-    def trials(self, job: Job) -> int:
+    def trials(self, context: CompileContext) -> int:
         """How many combinations are tried: DSPy recommends 2 log2(n) for each variable, and 1.5 n at least."""
-        variables = 2 * len(job.program.predictors())
+        variables = 2 * len(context.program.predictors())
         recommended = max(2 * variables * math.log2(self.num_candidates), 1.5 * self.num_candidates)
         return self.num_trials or int(recommended)
 
-    def search(self, job: Job, ledger: Ledger) -> Program:
-        trainset = self.trainset(job)
-        loops = mipro_loops(self.loop(trainset), self.num_candidates, job.seed)
-        taught = prefetch(job, loops, self.least)
+    def search(self, context: CompileContext, recorder: CandidateRecorder) -> Program:
+        trainset = self.trainset(context)
+        loops = mipro_loops(self.loop(trainset), self.num_candidates, context.seed)
+        taught = prefetch(context, loops, self.least)
         optimizer = dspy.MIPROv2(
-            **self.options(job),
-            prompt_model=prompt_model(job),
+            **self.options(context),
+            prompt_model=prompt_model(context),
             task_model=dspy.settings.lm,
             auto=None,
             num_candidates=self.num_candidates,
-            num_threads=job.workers,
-            seed=job.seed,
+            num_threads=context.workers,
+            seed=context.seed,
             init_temperature=self.init_temperature,
             track_stats=False,
         )
         compiled = optimizer.compile(
-            job.program,
+            context.program,
             trainset=trainset,
             teacher=taught,
-            valset=job.examples("dev"),
-            num_trials=self.trials(job),
+            valset=context.examples("dev"),
+            num_trials=self.trials(context),
             minibatch=self.minibatch_size is not None,
-            minibatch_size=self.minibatch_size or len(job.devset),
+            minibatch_size=self.minibatch_size or len(context.devset),
             view_data_batch_size=self.view_data_batch_size,
         )
-        return finished(job, compiled)
+        return finished(context, compiled)

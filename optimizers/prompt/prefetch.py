@@ -7,17 +7,17 @@ import dspy
 from dspy.utils.exceptions import DSPyError
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.optimizers.optimizer import Job
-from hoptimizer.optimizers.prompt.bootstrap_loops import Loop
+from hoptimizer.optimizers.optimizer import CompileContext
+from hoptimizer.optimizers.prompt.bootstrap_loops import BootstrapLoop
 from hoptimizer.optimizers.teacher import teacher, teacher_settings
-from hoptimizer.optimizers.teacher_runs import Run, Runs, recalling
+from hoptimizer.optimizers.teacher_runs import TeacherRun, TeacherRuns, replaying
 from hoptimizer.programs import Program
 
 # Questions that a loop asks at once. Its calls, which cost something, must not depend on how many workers there are.
 WAVE = 16
 
 
-def prefetch(job: Job, loops: Sequence[Loop], threshold: float) -> Program:
+def prefetch(context: CompileContext, loops: Sequence[BootstrapLoop], threshold: float) -> Program:
     """Make the runs of a teacher that DSPy's bootstrap loops are going to ask for, many at once.
 
     A loop of DSPy's asks one question after the other until enough of them scored well. Here they are asked in waves
@@ -33,7 +33,7 @@ def prefetch(job: Job, loops: Sequence[Loop], threshold: float) -> Program:
     needs the same ``teacher_settings``, see :mod:`hoptimizer.optimizers.teacher`.
 
     Args:
-        job: the compile; its program, on the teacher's language model where there is one, is the teacher.
+        context: the compile; its program, on the teacher's language model where there is one, is the teacher.
         loops: those of the optimizer, see :mod:`hoptimizer.optimizers.prompt.bootstrap_loops`.
         threshold: the optimizer's ``metric_threshold``, the least score of a run that counts; above 0, which DSPy takes
             for none.
@@ -44,23 +44,32 @@ def prefetch(job: Job, loops: Sequence[Loop], threshold: float) -> Program:
     Raises:
         UserError: none of its outputs can be parsed; of the first loop's first wave that is said at once.
     """
-    taught = teacher(job)
-    with dspy.context(**teacher_settings(job)):
-        runs = Runs(dspy.settings.lm, job.workers)
-        asyncio.run(_all_waves(taught, job, loops, threshold, runs))
+    taught = teacher(context)
+    with dspy.context(**teacher_settings(context)):
+        runs = TeacherRuns(dspy.settings.lm, context.workers)
+        asyncio.run(_all_waves(taught, context, loops, threshold, runs))
         check_format(runs.made)
-    return recalling(taught, runs)
+    return replaying(taught, runs)
 
 
-async def _all_waves(taught: Program, job: Job, loops: Sequence[Loop], threshold: float, runs: Runs) -> None:
-    async def all_of(number: int, loop: Loop) -> None:
-        trial = Trial([] if number else [example.id for example in loop.trainset])
-        await _waves(_labeled(taught, loop), job, loop, threshold, runs, trial)
+async def _all_waves(
+    taught: Program, context: CompileContext, loops: Sequence[BootstrapLoop], threshold: float, runs: TeacherRuns
+) -> None:
+    async def all_of(number: int, loop: BootstrapLoop) -> None:
+        trial = FormatCheck([] if number else [example.id for example in loop.trainset])
+        await _waves(_labeled(taught, loop), context, loop, threshold, runs, trial)
 
     await asyncio.gather(*(all_of(number, loop) for number, loop in enumerate(loops)))
 
 
-async def _waves(taught: Program, job: Job, loop: Loop, threshold: float, runs: Runs, trial: "Trial") -> None:
+async def _waves(
+    taught: Program,
+    context: CompileContext,
+    loop: BootstrapLoop,
+    threshold: float,
+    runs: TeacherRuns,
+    trial: "FormatCheck",
+) -> None:
     asked = failed = 0
     running: set[asyncio.Task[bool]] = set()
     try:
@@ -69,7 +78,7 @@ async def _waves(taught: Program, job: Job, loop: Loop, threshold: float, runs: 
             while asked - failed < loop.bootstrapped and asked < len(loop.trainset):
                 wave = loop.trainset[asked : asked + WAVE]
                 running.update(
-                    asyncio.create_task(_succeeds(taught, example, job, threshold, runs, trial)) for example in wave
+                    asyncio.create_task(_succeeds(taught, example, context, threshold, runs, trial)) for example in wave
                 )
                 asked += len(wave)
             if not running:
@@ -83,7 +92,7 @@ async def _waves(taught: Program, job: Job, loop: Loop, threshold: float, runs: 
         await asyncio.gather(*running, return_exceptions=True)
 
 
-def check_format(runs: Sequence[Run]) -> None:
+def check_format(runs: Sequence[TeacherRun]) -> None:
     """Give a teacher up that can't keep to the format.
 
     Args:
@@ -95,11 +104,11 @@ def check_format(runs: Sequence[Run]) -> None:
     if runs and not any(run.is_readable for run in runs):
         raise UserError(
             f"the teacher {dspy.settings.lm.model} can't keep to the format: in {len(runs)} runs no output could be "
-            "parsed; name another lm.teacher, or lm.default.adapter=json"
+            "parsed; name another lm.teacher, or lm.default.prompt_format=json"
         )
 
 
-class Trial:
+class FormatCheck:
     """The first runs of a teacher, which is given up where it can't keep to the format in any of them.
 
     They are the first by their questions' order, not those that are over first.
@@ -110,9 +119,9 @@ class Trial:
 
     def __init__(self, questions: Sequence[str]) -> None:
         self._waited = set(questions[:WAVE])
-        self._made: list[Run] = []
+        self._made: list[TeacherRun] = []
 
-    async def run(self, make: Awaitable[Run], question: str) -> Run:
+    async def run(self, make: Awaitable[TeacherRun], question: str) -> TeacherRun:
         """A run that is being made for a question.
 
         Raises:
@@ -127,7 +136,7 @@ class Trial:
         self._over(question, [run])
         return run
 
-    def _over(self, question: str, made: Sequence[Run]) -> None:
+    def _over(self, question: str, made: Sequence[TeacherRun]) -> None:
         if question in self._waited:
             self._waited.remove(question)
             self._made += made
@@ -136,7 +145,12 @@ class Trial:
 
 
 async def _succeeds(
-    taught: Program, example: dspy.Example, job: Job, threshold: float, runs: Runs, trial: Trial
+    taught: Program,
+    example: dspy.Example,
+    context: CompileContext,
+    threshold: float,
+    runs: TeacherRuns,
+    trial: FormatCheck,
 ) -> bool:
     """Whether a run scores well enough."""
     try:
@@ -144,10 +158,10 @@ async def _succeeds(
     except DSPyError:
         return False  # The bootstrap meets the same failure, and counts it.
     # A judge that it may ask is waited for without holding up the other runs.
-    return await asyncio.to_thread(job.objective, example, run.prediction, None) >= threshold
+    return await asyncio.to_thread(context.objective, example, run.prediction, None) >= threshold
 
 
-def _labeled(taught: Program, loop: Loop) -> Program:
+def _labeled(taught: Program, loop: BootstrapLoop) -> Program:
     """The teacher as a loop begins with it."""
     if not loop.labeled:
         return taught

@@ -1,4 +1,4 @@
-"""The layout of prompts as a part of what is compiled."""
+"""The prompt format as a part of what is compiled."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,31 +6,33 @@ from dataclasses import replace
 import dspy
 
 from hoptimizer.models.lm import is_local
-from hoptimizer.models.settings import Layout
-from hoptimizer.optimizers.candidates import Ledger
-from hoptimizer.optimizers.optimizer import Job
+from hoptimizer.models.settings import PromptFormat
+from hoptimizer.optimizers.candidates import CandidateRecorder
+from hoptimizer.optimizers.optimizer import CompileContext
 from hoptimizer.optimizers.prompt.scoring import score
 
-LAYOUTS: tuple[Layout, ...] = ("json", "plain")
+PROMPT_FORMATS: tuple[PromptFormat, ...] = ("json", "plain")
 
 
-def choose_layout(job: Job, layouts: Sequence[Layout], ledger: Ledger) -> Job:
-    """The job with its program in the layout that scores best on dev, without demonstrations.
+def choose_prompt_format(
+    context: CompileContext, prompt_formats: Sequence[PromptFormat], recorder: CandidateRecorder
+) -> CompileContext:
+    """The context with its program in the prompt format that scores best on dev, without demonstrations.
 
-    DSPy's layouts are made for large models. How a small one is written to matters as much as what it is shown, so
-    the layout is chosen as demonstrations are: by the objective.
+    DSPy's prompt formats are made for large models. How a small one is written to matters as much as what it is shown,
+    so the prompt format is chosen as demonstrations are: by the objective.
 
     Args:
-        job: the compile.
-        layouts: what to try; one alone is taken as it is. Language models outside this process keep theirs.
-        ledger: is told how each one scored.
+        context: the compile.
+        prompt_formats: what to try; one alone is taken as it is. Language models outside this process keep theirs.
+        recorder: is told how each one scored.
     """
-    if not layouts or not is_local(dspy.settings.lm):
-        return job
-    candidates = [job.program.deepcopy() for _ in layouts]
-    for candidate, layout in zip(candidates, layouts, strict=True):
-        candidate.layout = layout
+    if not prompt_formats or not is_local(dspy.settings.lm):
+        return context
+    candidates = [context.program.deepcopy() for _ in prompt_formats]
+    for candidate, prompt_format in zip(candidates, prompt_formats, strict=True):
+        candidate.prompt_format = prompt_format
     if len(candidates) == 1:
-        return replace(job, program=candidates[0])
-    scores = [score(job, candidate, ledger) for candidate in candidates]
-    return replace(job, program=candidates[scores.index(max(scores))])
+        return replace(context, program=candidates[0])
+    scores = [score(context, candidate, recorder) for candidate in candidates]
+    return replace(context, program=candidates[scores.index(max(scores))])

@@ -9,11 +9,11 @@ from dspy.utils.callback import BaseCallback
 from pydantic import Field
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.optimizers.candidates import Ledger
-from hoptimizer.optimizers.optimizer import Job
+from hoptimizer.optimizers.candidates import CandidateRecorder
+from hoptimizer.optimizers.optimizer import CompileContext
 from hoptimizer.optimizers.prompt.few_shot import Count, Positive
 from hoptimizer.optimizers.prompt.scoring import score
-from hoptimizer.optimizers.prompt.search import Search, Work, finished, prompt_model
+from hoptimizer.optimizers.prompt.search import Search, WorkEstimate, finished, prompt_model
 from hoptimizer.programs import Program
 
 Temperature = Annotated[float, Field(gt=0)]
@@ -39,51 +39,53 @@ class SIMBA(Search):
     temperature_for_sampling: Temperature = 0.2
     temperature_for_candidates: Temperature = 0.2
 
-    def check(self, job: Job) -> None:
-        super().check(job)
-        if self.bsize > len(job.trainset):
-            raise UserError(f"optimizer.bsize: {self.bsize} of {len(job.trainset)} train questions; take fewer")
+    def check(self, context: CompileContext) -> None:
+        super().check(context)
+        if self.bsize > len(context.trainset):
+            raise UserError(f"optimizer.bsize: {self.bsize} of {len(context.trainset)} train questions; take fewer")
 
-    def work(self, job: Job) -> Work:
+    def work(self, context: CompileContext) -> WorkEstimate:
         each = self.bsize * (2 * self.num_candidates + 1)
-        whole = (self.num_candidates + 1) * len(job.trainset) + self.max_steps * len(job.devset)
-        return Work(runs=self.max_steps * each + whole, proposals=self.max_steps * (self.num_candidates + 1) // 2)
+        whole = (self.num_candidates + 1) * len(context.trainset) + self.max_steps * len(context.devset)
+        return WorkEstimate(
+            runs=self.max_steps * each + whole, proposals=self.max_steps * (self.num_candidates + 1) // 2
+        )
 
-    def search(self, job: Job, ledger: Ledger) -> Program:
-        runs = _Runs(job, ledger, (self.bsize, len(job.trainset)))
+    def search(self, context: CompileContext, recorder: CandidateRecorder) -> Program:
+        runs = _Runs(context, recorder, (self.bsize, len(context.trainset)))
         optimizer = dspy.SIMBA(
             metric=runs.metric,
             bsize=self.bsize,
             num_candidates=self.num_candidates,
             max_steps=self.max_steps,
             max_demos=self.max_demos,
-            prompt_model=prompt_model(job),
-            num_threads=job.workers,
+            prompt_model=prompt_model(context),
+            num_threads=context.workers,
             temperature_for_sampling=self.temperature_for_sampling,
             temperature_for_candidates=self.temperature_for_candidates,
         )
         with dspy.context(callbacks=[*dspy.settings.callbacks, runs]):
-            compiled = optimizer.compile(job.program, trainset=job.examples("train"), seed=job.seed)
+            compiled = optimizer.compile(context.program, trainset=context.examples("train"), seed=context.seed)
         runs.tell()
-        return finished(job, compiled)
+        return finished(context, compiled)
 
 
 class _Runs(BaseCallback):
-    """Tells the ledger of candidates: SIMBA scores runs one by one, and tells DSPy's callbacks of no evaluation.
+    """Tells the recorder of candidates: SIMBA scores runs one by one, and tells DSPy's callbacks of no evaluation.
 
     It evaluates all candidates of a step at once. They are told of in an order of their own when the next step begins,
     so that it does not matter which of them was ready first; the best one is then scored on dev, where it can be
     compared with those of other steps.
 
     Args:
-        job: the compile.
-        ledger: is told of candidates that were run on a whole minibatch, or on all train questions.
+        context: the compile.
+        recorder: is told of candidates that were run on a whole minibatch, or on all train questions.
         sizes: of these.
     """
 
-    def __init__(self, job: Job, ledger: Ledger, sizes: tuple[int, int]) -> None:
-        self._job, self._ledger, self._sizes = job, ledger, sizes
-        self._ids = {question.question: question.id for question in job.trainset}
+    def __init__(self, context: CompileContext, recorder: CandidateRecorder, sizes: tuple[int, int]) -> None:
+        self._job, self._ledger, self._sizes = context, recorder, sizes
+        self._ids = {question.question: question.id for question in context.trainset}
         self._running: dict[str, tuple[dict[str, Any], str]] = {}
         self._made: dict[int, tuple[dspy.Prediction, dict[str, Any]]] = {}
         self._tried: dict[str, _Tried] = {}

@@ -11,19 +11,19 @@ from hoptimizer.models.small.card import Card
 from hoptimizer.models.small.encoder import PairTokenizer, load_encoder, probabilities
 from hoptimizer.models.small.fields import pair
 from hoptimizer.models.weights.store import resolve
-from hoptimizer.optimizers.labels.examples import Example, Task, check_labels
+from hoptimizer.optimizers.labels.examples import Task, TrainingExample, check_labels
 from hoptimizer.optimizers.training.calibration import Aim, best_threshold, classification_scores
-from hoptimizer.optimizers.training.loop import Report
+from hoptimizer.optimizers.training.loop import TrainingReport
 from hoptimizer.optimizers.training.run import (
-    Draft,
-    Recipe,
+    TrainingConfig,
+    TrainingFolder,
     device_and_dtype,
     freeze_embeddings,
     training,
 )
 
 
-class ClassifierRecipe(Recipe):
+class ClassifierTrainingConfig(TrainingConfig):
     """How an encoder learns to choose.
 
     Attributes:
@@ -44,11 +44,11 @@ class ClassifierRecipe(Recipe):
 
 def train_classifier(
     task: Task,
-    examples: Sequence[Example],
-    dev: Sequence[Example],
-    recipe: ClassifierRecipe,
+    examples: Sequence[TrainingExample],
+    dev: Sequence[TrainingExample],
+    config: ClassifierTrainingConfig,
     folder: Path,
-    report: Report = lambda _: None,
+    report: TrainingReport = lambda _: None,
 ) -> Card:
     """Fine-tune an encoder and leave it with its card in a folder.
 
@@ -59,7 +59,7 @@ def train_classifier(
         task: step, fields and labels.
         examples: what to learn from; every label occurs.
         dev: decides on the epoch and the threshold; every label occurs.
-        recipe: see there.
+        config: how it is trained.
         folder: a folder of its own.
         report: is told after every update.
 
@@ -69,13 +69,13 @@ def train_classifier(
     places: dict[object, int] = {label: place for place, label in enumerate(task.labels)}
     for name, some in (("train", examples), ("dev", dev)):
         check_labels(task, some, name)
-    draft = Draft(task, recipe, examples, dev, folder)
+    draft = TrainingFolder(task, config, examples, dev, folder)
     if finished := draft.finished():
         return finished
     with torch.random.fork_rng():
-        torch.manual_seed(recipe.seed)  # decides on the head
-        model, tokenizer = load_encoder(resolve(recipe.base), len(places), trained=False)
-    tokenize = PairTokenizer(tokenizer, recipe.max_tokens, recipe.shared_tokens)
+        torch.manual_seed(config.seed)  # decides on the head
+        model, tokenizer = load_encoder(resolve(config.base), len(places), trained=False)
+    tokenize = PairTokenizer(tokenizer, config.max_tokens, config.shared_tokens)
     rows = tokenize([pair(example.inputs, task.inputs) for example in examples])
     dev_rows = tokenize([pair(example.inputs, task.inputs) for example in dev])
     gold = [places[example.output] for example in examples]
@@ -85,7 +85,7 @@ def train_classifier(
     model.config.id2label = {place: str(label) for label, place in places.items()}
     model.config.label2id = {str(label): place for label, place in places.items()}
     freeze_embeddings(model)
-    weights = _class_weights(gold, len(places)).to(device) if recipe.class_weights else None
+    weights = _class_weights(gold, len(places)).to(device) if config.class_weights else None
 
     def loss(batch: list[int]) -> Tensor:
         logits = model(**tokenize.pad([rows[i] for i in batch], device)).logits.float()
@@ -100,13 +100,13 @@ def train_classifier(
         chosen = found.argmax(-1)
         if len(places) == 2:
             positive = found[:, 1].tolist()
-            threshold = best_threshold(dev_gold, positive, recipe.calibrate) if recipe.calibrate else 0.5
+            threshold = best_threshold(dev_gold, positive, config.calibrate) if config.calibrate else 0.5
             chosen = (found[:, 1].double() >= threshold).long()
         scores = classification_scores(dev_gold, chosen.tolist(), len(places))
-        return scores[recipe.calibrate or "f1"], {**scores, "threshold": threshold}
+        return scores[config.calibrate or "f1"], {**scores, "threshold": threshold}
 
     lengths = [len(row["input_ids"]) for row in rows]
-    best = training(recipe, model, dtype, lengths, loss, evaluate, key=draft.key, folder=folder, report=report).run()
+    best = training(config, model, dtype, lengths, loss, evaluate, key=draft.key, folder=folder, report=report).run()
     scores = dict(best.facts)
     threshold = scores.pop("threshold")
     card = draft.card(
@@ -115,7 +115,7 @@ def train_classifier(
         kind="classifier",
         labels=task.labels,
         threshold=threshold,
-        shared_tokens=recipe.shared_tokens,
+        shared_tokens=config.shared_tokens,
     )
     draft.save(model, tokenizer)
     draft.finish(card)

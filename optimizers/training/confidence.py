@@ -5,12 +5,12 @@ from pathlib import Path
 
 from hoptimizer.models.small.card import Card, write_card
 from hoptimizer.models.small.confidence import ANSWER_PROBABILITY
-from hoptimizer.optimizers.labels.examples import Example, Task, check_labels, describe
+from hoptimizer.optimizers.labels.examples import Task, TrainingExample, check_labels, describe
 from hoptimizer.optimizers.training.calibration import best_threshold, classification_scores
 
 
 def calibrate_confidence(
-    task: Task, examples: Sequence[Example], dev: Sequence[Example], lm: str, folder: Path
+    task: Task, examples: Sequence[TrainingExample], dev: Sequence[TrainingExample], lm: str, folder: Path
 ) -> Card:
     """Find the threshold with the best balanced accuracy, and leave it with its card in a folder.
 
@@ -40,7 +40,7 @@ def calibrate_confidence(
         threshold=threshold,
         train=describe(task, examples),
         dev=describe(task, dev),
-        recipe={"calibrate": "balanced_accuracy"},
+        config={"calibrate": "balanced_accuracy"},
         seed=0,
         scores=classification_scores(_gold(task, dev), chosen, 2),
     )
@@ -49,10 +49,10 @@ def calibrate_confidence(
     return card
 
 
-def _gold(task: Task, examples: Sequence[Example]) -> list[int]:
+def _gold(task: Task, examples: Sequence[TrainingExample]) -> list[int]:
     places: dict[object, int] = {label: place for place, label in enumerate(task.labels)}
     return [places[example.output] for example in examples]
 
 
-def _probabilities(examples: Sequence[Example]) -> list[float]:
+def _probabilities(examples: Sequence[TrainingExample]) -> list[float]:
     return [example.inputs[ANSWER_PROBABILITY] or 0.0 for example in examples]

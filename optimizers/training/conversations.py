@@ -9,12 +9,12 @@ from pydantic import Field
 from transformers import PreTrainedTokenizerBase
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.common.files import write_whole
+from hoptimizer.common.paths import write_whole
 from hoptimizer.models.engine.chat_template import render
 from hoptimizer.models.small.generator import load_writer
 from hoptimizer.models.weights.store import resolve
-from hoptimizer.optimizers.training.language_model import Row, WriterRecipe, train_writer
-from hoptimizer.optimizers.training.loop import Report, remove_checkpoints, training_key
+from hoptimizer.optimizers.training.language_model import TokenizedExample, WriterTrainingConfig, train_writer
+from hoptimizer.optimizers.training.loop import TrainingReport, remove_checkpoints, training_key
 from hoptimizer.optimizers.training.run import save
 
 Conversation = dict[str, list[dict[str, str]]]
@@ -23,7 +23,7 @@ Conversation = dict[str, list[dict[str, str]]]
 CARD = "finetuned.json"
 
 
-class LMRecipe(WriterRecipe):
+class LMTrainingConfig(WriterTrainingConfig):
     """How a language model learns from conversations.
 
     Attributes:
@@ -40,9 +40,9 @@ class LMRecipe(WriterRecipe):
 def train_lm(
     conversations: Sequence[Conversation],
     dev: Sequence[Conversation],
-    recipe: LMRecipe,
+    config: LMTrainingConfig,
     folder: Path,
-    report: Report = lambda _: None,
+    report: TrainingReport = lambda _: None,
 ) -> dict[str, Any]:
     """Fine-tune a language model on the last message of each conversation, and leave it in a folder.
 
@@ -52,7 +52,7 @@ def train_lm(
     Args:
         conversations: what to learn from.
         dev: the epoch with the least loss on it is kept.
-        recipe: see there.
+        config: how it is trained.
         folder: a folder of its own.
         report: is told after every update.
 
@@ -65,8 +65,8 @@ def train_lm(
     """
     for name, some in (("train", conversations), ("dev", dev)):
         if not some:
-            raise UserError(f"fine-tuning {recipe.base}: there are no {name} examples; take more questions")
-    key = training_key(recipe.model_dump(), list(conversations), list(dev))
+            raise UserError(f"fine-tuning {config.base}: there are no {name} examples; take more questions")
+    key = training_key(config.model_dump(), list(conversations), list(dev))
     folder.mkdir(parents=True, exist_ok=True)
     card = folder / CARD
     if card.exists():
@@ -75,40 +75,44 @@ def train_lm(
             raise UserError(f"{folder}: holds a model of other data or settings; give another folder")
         remove_checkpoints(folder)
         return found["scores"]
-    model, tokenizer = load_writer(resolve(recipe.base))
+    model, tokenizer = load_writer(resolve(config.base))
     kind = _asked_and_answered if model.config.is_encoder_decoder else _continued
-    rows, dev_rows = ([kind(tokenizer, recipe, one) for one in some] for some in (conversations, dev))
-    model, best = train_writer(model, tokenizer, rows, dev_rows, recipe, key, folder, report)
+    rows, dev_rows = ([kind(tokenizer, config, one) for one in some] for some in (conversations, dev))
+    model, best = train_writer(model, tokenizer, rows, dev_rows, config, key, folder, report)
     save(model, tokenizer, folder)
     scores = {**best.facts, "epoch": float(best.epoch), "n": float(len(rows))}
-    write_whole(card, json.dumps({"key": key, "recipe": recipe.model_dump(), "scores": scores}))
+    write_whole(card, json.dumps({"key": key, "recipe": config.model_dump(), "scores": scores}))
     remove_checkpoints(folder)
     return scores
 
 
-def _continued(tokenizer: PreTrainedTokenizerBase, recipe: LMRecipe, one: Conversation) -> Row:
+def _continued(tokenizer: PreTrainedTokenizerBase, config: LMTrainingConfig, one: Conversation) -> TokenizedExample:
     """What a causal model reads and goes on with, cut at the front where they are too many tokens."""
-    read, write = _tokens(tokenizer, recipe, one, special=False)
-    write = [*write, tokenizer.eos_token_id][1 - recipe.max_tokens :]
-    return read[len(write) - recipe.max_tokens :], write
+    read, write = _tokens(tokenizer, config, one, special=False)
+    write = [*write, tokenizer.eos_token_id][1 - config.max_tokens :]
+    return read[len(write) - config.max_tokens :], write
 
 
-def _asked_and_answered(tokenizer: PreTrainedTokenizerBase, recipe: LMRecipe, one: Conversation) -> Row:
+def _asked_and_answered(
+    tokenizer: PreTrainedTokenizerBase, config: LMTrainingConfig, one: Conversation
+) -> TokenizedExample:
     """What a sequence-to-sequence model reads and writes, texts of their own, each cut at the front."""
-    read, write = _tokens(tokenizer, recipe, one, special=True)
-    return read[-recipe.max_tokens :], write[-recipe.max_tokens :]
+    read, write = _tokens(tokenizer, config, one, special=True)
+    return read[-config.max_tokens :], write[-config.max_tokens :]
 
 
-def _tokens(tokenizer: PreTrainedTokenizerBase, recipe: LMRecipe, one: Conversation, *, special: bool) -> Row:
+def _tokens(
+    tokenizer: PreTrainedTokenizerBase, config: LMTrainingConfig, one: Conversation, *, special: bool
+) -> TokenizedExample:
     """The tokens of a conversation, with or without those that the tokenizer puts at a text's ends."""
     *asked, last = one["messages"]
     read, write = (
         tokenizer(text, add_special_tokens=special)["input_ids"]
-        for text in (render(tokenizer, asked, recipe.templated), last["content"])
+        for text in (render(tokenizer, asked, config.templated), last["content"])
     )
     if tokenizer.unk_token_id in write:
         raise UserError(
-            f"fine-tuning {recipe.base}: its vocabulary can't write {last['content']!r:.80}; take another model, or "
+            f"fine-tuning {config.base}: its vocabulary can't write {last['content']!r:.80}; take another model, or "
             "lay the examples out otherwise"
         )
     return read, write

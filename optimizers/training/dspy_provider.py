@@ -16,8 +16,8 @@ from hoptimizer.models.engine.engine import release
 from hoptimizer.models.settings import LOCAL
 
 if TYPE_CHECKING:
-    from hoptimizer.optimizers.training.conversations import Conversation, LMRecipe
-    from hoptimizer.optimizers.training.loop import Progress
+    from hoptimizer.optimizers.training.conversations import Conversation, LMTrainingConfig
+    from hoptimizer.optimizers.training.loop import TrainingProgress
 
 # Of conversations that come without others to be judged by, every so many judges.
 _HELD_OUT = 10
@@ -94,7 +94,7 @@ class LocalProvider(Provider):
             train_kwargs: ``folder``, in which the model gets one of its own (by default ``trained`` under
                 hoptimizer's home); ``dev``, conversations that choose the best epoch (by default a tenth of the train
                 data, which is then not trained on); ``report``, told after every update; and the options of
-                :class:`~hoptimizer.optimizers.training.conversations.LMRecipe`.
+                :class:`~hoptimizer.optimizers.training.conversations.LMTrainingConfig`.
 
         Returns:
             ``local/FOLDER``. The folder's name holds a digest of the data and the recipe, since DSPy's cache knows a
@@ -115,17 +115,17 @@ class LocalProvider(Provider):
         parent = Path(options.pop("folder", home() / "trained"))
         report = options.pop("report", lambda _: None)
         train, dev = _split(train_data, options.pop("dev", None))
-        recipe = _recipe(model.removeprefix(LOCAL), options)
-        digest = training_key(recipe.model_dump(), train, dev)[:16]
-        folder = parent.absolute() / f"{Path(recipe.base).name}-{digest}"
+        config = _config(model.removeprefix(LOCAL), options)
+        digest = training_key(config.model_dump(), train, dev)[:16]
+        folder = parent.absolute() / f"{Path(config.base).name}-{digest}"
 
-        def check_and_report(progress: "Progress") -> None:
+        def check_and_report(progress: "TrainingProgress") -> None:
             if job.cancelled():
                 raise CancelledError
             report(progress)
 
         with suppress(CancelledError):  # who cancelled knows
-            train_lm(train, dev, recipe, folder, check_and_report)
+            train_lm(train, dev, config, folder, check_and_report)
         return f"{LOCAL}{folder}"
 
 
@@ -139,15 +139,15 @@ def _split(
     return train, conversations[::_HELD_OUT]
 
 
-def _recipe(base: str, options: dict[str, Any]) -> "LMRecipe":
-    from hoptimizer.optimizers.training.conversations import LMRecipe
+def _config(base: str, options: dict[str, Any]) -> "LMTrainingConfig":
+    from hoptimizer.optimizers.training.conversations import LMTrainingConfig
 
-    known = LMRecipe.model_fields.keys() - {"base"}
+    known = LMTrainingConfig.model_fields.keys() - {"base"}
     if unknown := sorted(options.keys() - known):
         hint = nearest(unknown[0], known | {"folder", "dev", "report"})
         raise UserError(f"train_kwargs: unknown option {unknown[0]!r}; {hint}")
     try:
-        return LMRecipe(base=base, **options)
+        return LMTrainingConfig(base=base, **options)
     except ValidationError as error:
         first = error.errors()[0]
         raise UserError(f"train_kwargs: {first['loc'][0]}={first['input']!r}: {first['msg']}") from error

@@ -12,13 +12,13 @@ from hoptimizer.models.small.card import Card
 from hoptimizer.models.small.fields import prompt, written
 from hoptimizer.models.small.generator import StepGenerator, load_writer, prompt_tokens
 from hoptimizer.models.weights.store import resolve
-from hoptimizer.optimizers.labels.examples import Example, Task
-from hoptimizer.optimizers.training.language_model import Row, WriterRecipe, train_writer
-from hoptimizer.optimizers.training.loop import Report
-from hoptimizer.optimizers.training.run import Draft
+from hoptimizer.optimizers.labels.examples import Task, TrainingExample
+from hoptimizer.optimizers.training.language_model import TokenizedExample, WriterTrainingConfig, train_writer
+from hoptimizer.optimizers.training.loop import TrainingReport
+from hoptimizer.optimizers.training.run import TrainingFolder
 
 
-class GeneratorRecipe(WriterRecipe):
+class GeneratorTrainingConfig(WriterTrainingConfig):
     """How a language model learns to write a field.
 
     Attributes:
@@ -36,11 +36,11 @@ class GeneratorRecipe(WriterRecipe):
 
 def train_generator(
     task: Task,
-    examples: Sequence[Example],
-    dev: Sequence[Example],
-    recipe: GeneratorRecipe,
+    examples: Sequence[TrainingExample],
+    dev: Sequence[TrainingExample],
+    config: GeneratorTrainingConfig,
     folder: Path,
-    report: Report = lambda _: None,
+    report: TrainingReport = lambda _: None,
 ) -> Card:
     """Fine-tune a causal or sequence-to-sequence model and leave it with its card in a folder.
 
@@ -50,7 +50,7 @@ def train_generator(
         task: step and fields.
         examples: what to learn from.
         dev: decides on the epoch; what the finished model writes for it is scored.
-        recipe: see there.
+        config: how it is trained.
         folder: a folder of its own.
         report: is told after every update.
 
@@ -60,15 +60,15 @@ def train_generator(
     for name, some in (("train", examples), ("dev", dev)):
         if not some:
             raise UserError(f"step {task.step!r}: there are no {name} examples; take more questions")
-    draft = Draft(task, recipe, examples, dev, folder)
+    draft = TrainingFolder(task, config, examples, dev, folder)
     if finished := draft.finished():
         return finished
-    model, tokenizer = load_writer(resolve(recipe.base))
+    model, tokenizer = load_writer(resolve(config.base))
     seq2seq = model.config.is_encoder_decoder
-    rows, dev_rows = ([_row(tokenizer, task, one, recipe, seq2seq) for one in some] for some in (examples, dev))
-    model, best = train_writer(model, tokenizer, rows, dev_rows, recipe, draft.key, folder, report)
+    rows, dev_rows = ([_row(tokenizer, task, one, config, seq2seq) for one in some] for some in (examples, dev))
+    model, best = train_writer(model, tokenizer, rows, dev_rows, config, draft.key, folder, report)
     card = draft.card(
-        best.facts, best.epoch, kind="generator", listed=task.listed, max_new_tokens=recipe.max_new_tokens
+        best.facts, best.epoch, kind="generator", listed=task.listed, max_new_tokens=config.max_new_tokens
     )
     draft.save(model, tokenizer)
     results = StepGenerator(folder, card).predict([example.inputs for example in dev])
@@ -78,17 +78,23 @@ def train_generator(
 
 
 def _row(
-    tokenizer: PreTrainedTokenizerBase, task: Task, example: Example, recipe: GeneratorRecipe, seq2seq: bool
-) -> Row:
-    read = prompt_tokens(tokenizer, prompt(example.inputs, task.inputs, task.output), recipe.max_tokens)
+    tokenizer: PreTrainedTokenizerBase,
+    task: Task,
+    example: TrainingExample,
+    config: GeneratorTrainingConfig,
+    seq2seq: bool,
+) -> TokenizedExample:
+    read = prompt_tokens(tokenizer, prompt(example.inputs, task.inputs, task.output), config.max_tokens)
     output = written(example.output if isinstance(example.output, list) else str(example.output))
     if seq2seq:
-        return read, tokenizer(text_target=output)["input_ids"][: recipe.max_new_tokens]
-    write = tokenizer(f" {output}", add_special_tokens=False)["input_ids"][: recipe.max_new_tokens - 1]
+        return read, tokenizer(text_target=output)["input_ids"][: config.max_new_tokens]
+    write = tokenizer(f" {output}", add_special_tokens=False)["input_ids"][: config.max_new_tokens - 1]
     return read, [*write, tokenizer.eos_token_id]
 
 
-def _writing_scores(task: Task, dev: Sequence[Example], results: Sequence[dict[str, object]]) -> dict[str, float]:
+def _writing_scores(
+    task: Task, dev: Sequence[TrainingExample], results: Sequence[dict[str, object]]
+) -> dict[str, float]:
     """Token F1 of what was written, how often it is right word by word, and n."""
     pairs = [
         (_joined(result[task.output]), _joined(example.output)) for example, result in zip(dev, results, strict=True)

@@ -10,11 +10,11 @@ from pydantic import Field
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hoptimizer.optimizers.training.loop import Best, Report
+from hoptimizer.optimizers.training.loop import BestEpoch, TrainingReport
 from hoptimizer.optimizers.training.lora import adapted, merged
-from hoptimizer.optimizers.training.run import Recipe, device_and_dtype, freeze_embeddings, training
+from hoptimizer.optimizers.training.run import TrainingConfig, device_and_dtype, freeze_embeddings, training
 
-Row = tuple[list[int], list[int]]
+TokenizedExample = tuple[list[int], list[int]]
 """The tokens that are read, and those that are written."""
 
 # Tokens of one forward and backward pass. What it keeps of each for the way back takes 1 MB of a small model's memory.
@@ -23,7 +23,7 @@ PASS_TOKENS = 2048
 _NONE = -100
 
 
-class WriterRecipe(Recipe):
+class WriterTrainingConfig(TrainingConfig):
     """How a language model is fine-tuned.
 
     Attributes:
@@ -48,14 +48,14 @@ class Writer(ABC):
         self._filler = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
 
     @abstractmethod
-    def losses(self, batch: Sequence[Row]) -> Tensor:
+    def losses(self, batch: Sequence[TokenizedExample]) -> Tensor:
         """Of every token that the model is to write."""
 
 
 class Causal(Writer):
     """Reads and writes one text."""
 
-    def losses(self, batch: Sequence[Row]) -> Tensor:
+    def losses(self, batch: Sequence[TokenizedExample]) -> Tensor:
         width = max(len(read) + len(write) for read, write in batch)
         ids = torch.full((len(batch), width), self._filler)
         written = torch.zeros_like(ids, dtype=torch.bool)
@@ -69,14 +69,14 @@ class Causal(Writer):
         # Nothing attends to what fills a row's end, so that no mask is needed, with which torch would keep every
         # layer's attention for the way back.
         logits = self._model(input_ids=ids, logits_to_keep=places - 1).logits
-        wanted = written[:, places]
-        return nn.functional.cross_entropy(logits[wanted].float(), ids[:, places][wanted], reduction="none")
+        pending = written[:, places]
+        return nn.functional.cross_entropy(logits[pending].float(), ids[:, places][pending], reduction="none")
 
 
 class SequenceToSequence(Writer):
     """Reads one text and writes another."""
 
-    def losses(self, batch: Sequence[Row]) -> Tensor:
+    def losses(self, batch: Sequence[TokenizedExample]) -> Tensor:
         read, write = (self._padded([row[side] for row in batch]) for side in (0, 1))
         real = read >= 0
         ids = read.where(real, self._filler)
@@ -91,13 +91,13 @@ class SequenceToSequence(Writer):
 def train_writer(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    rows: Sequence[Row],
-    dev: Sequence[Row],
-    recipe: WriterRecipe,
+    rows: Sequence[TokenizedExample],
+    dev: Sequence[TokenizedExample],
+    config: WriterTrainingConfig,
     key: str,
     folder: Path,
-    report: Report,
-) -> tuple[PreTrainedModel, Best]:
+    report: TrainingReport,
+) -> tuple[PreTrainedModel, BestEpoch]:
     """Fine-tune a language model on what it is to write (cross-entropy of its tokens).
 
     Args:
@@ -105,7 +105,7 @@ def train_writer(
         tokenizer: its tokenizer.
         rows: what to learn from.
         dev: the epoch with the least loss on it is kept.
-        recipe: see there.
+        config: how it is trained.
         key: what is trained on what, as a digest.
         folder: where checkpoints go.
         report: is told after every update.
@@ -119,8 +119,8 @@ def train_writer(
     """
     device, dtype = device_and_dtype()
     model.to(device)
-    trained = adapted(model, recipe.lora, recipe.seed) if recipe.lora else model
-    if not recipe.lora:
+    trained = adapted(model, config.lora, config.seed) if config.lora else model
+    if not config.lora:
         freeze_embeddings(model)
     kind = SequenceToSequence if model.config.is_encoder_decoder else Causal
     writer = kind(trained, tokenizer)
@@ -141,21 +141,21 @@ def train_writer(
         return writer.losses(last).sum() / total + done
 
     lengths = [_length(row) for row in rows]
-    loop = training(recipe, trained, dtype, lengths, loss, evaluate, key=key, folder=folder, report=report)
+    loop = training(config, trained, dtype, lengths, loss, evaluate, key=key, folder=folder, report=report)
     _, start = evaluate()
     best = loop.run()
-    if recipe.lora:
+    if config.lora:
         model = merged(trained, loop.masters, dtype)
     return model, replace(best, facts={"start": start["loss"], **best.facts})
 
 
-def _length(row: Row) -> int:
+def _length(row: TokenizedExample) -> int:
     return sum(map(len, row))
 
 
-def _parts(rows: Sequence[Row]) -> list[list[Row]]:
+def _parts(rows: Sequence[TokenizedExample]) -> list[list[TokenizedExample]]:
     """Rows of like length, as many as one pass may hold."""
-    parts: list[list[Row]] = [[]]
+    parts: list[list[TokenizedExample]] = [[]]
     for row in sorted(rows, key=_length):
         if parts[-1] and (len(parts[-1]) + 1) * _length(row) > PASS_TOKENS:
             parts.append([])

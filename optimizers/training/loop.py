@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from hoptimizer.common.errors import UserError
 
 Batch = TypeVar("Batch")
-Weights = dict[str, Tensor]
+StateDict = dict[str, Tensor]
 
 _PREFIX = ".checkpoint-"
 _DRAFT = ".checkpoint.part"
@@ -26,7 +26,7 @@ _PATIENCE = 300
 
 
 @dataclass(frozen=True)
-class Progress:
+class TrainingProgress:
     """How far a training is.
 
     Attributes:
@@ -42,7 +42,7 @@ class Progress:
     scores: dict[str, float] | None = None
 
 
-Report = Callable[[Progress], None]
+TrainingReport = Callable[[TrainingProgress], None]
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Best:
+class BestEpoch:
     """The best epoch so far.
 
     Attributes:
@@ -81,7 +81,7 @@ class Best:
     facts: dict[str, Any]
 
 
-class Masters:
+class MasterWeights:
     """AdamW on fp32 copies of a model's trained weights, while the model itself computes in a lower precision.
 
     Plain bf16 weights lose updates that are smaller than their last bit, and autocast converts the weights anew in
@@ -117,7 +117,7 @@ class Masters:
             weight.copy_(weights[name])
             self._trained[name].copy_(weight)
 
-    def copy(self) -> Weights:
+    def copy(self) -> StateDict:
         """The weights as they are now, on the CPU."""
         return {name: weight.detach().cpu().clone() for name, weight in self.weights.items()}
 
@@ -136,15 +136,15 @@ class Training(Generic[Batch]):
         report: is told after every step.
     """
 
-    masters: Masters
+    masters: MasterWeights
     batches: Callable[[int], Sequence[Batch]]
     loss: Callable[[Batch], Tensor]
     evaluate: Callable[[], tuple[float, dict[str, Any]]]
     plan: Plan
     folder: Path
-    report: Report
+    report: TrainingReport
 
-    def run(self) -> Best:
+    def run(self) -> BestEpoch:
         """Train to the end, from the last checkpoint if there is one; the model then has the best epoch's weights.
 
         Raises:
@@ -168,23 +168,23 @@ class Training(Generic[Batch]):
             if place == each - 1:
                 value, facts = self.evaluate()
                 if best is None or value > best.value:
-                    best, kept = Best(epoch + 1, value, facts), self.masters.copy()
+                    best, kept = BestEpoch(epoch + 1, value, facts), self.masters.copy()
             is_due = (step + 1) % self.plan.checkpoint_steps == 0 or time.monotonic() - saved > _PATIENCE
             if is_due or step + 1 == steps:
                 self._save(step + 1, best, kept)
                 saved = time.monotonic()
             scores = facts and {name: score for name, score in facts.items() if isinstance(score, float)}
-            self.report(Progress(step + 1, steps, loss.item(), scores))
+            self.report(TrainingProgress(step + 1, steps, loss.item(), scores))
         if best is None:
             raise ValueError("nothing was trained: there are no batches")
         self.masters.load(kept)
         return best
 
-    def _waited(self, best: Best | None, epochs: int) -> bool:
+    def _waited(self, best: BestEpoch | None, epochs: int) -> bool:
         """Whether there was no better epoch for long enough."""
         return best is not None and self.plan.patience is not None and epochs - best.epoch >= self.plan.patience
 
-    def _save(self, step: int, best: Best | None, kept: Weights) -> None:
+    def _save(self, step: int, best: BestEpoch | None, kept: StateDict) -> None:
         draft = self.folder / _DRAFT
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
@@ -199,7 +199,7 @@ class Training(Generic[Batch]):
         for folder in older:
             shutil.rmtree(folder)
 
-    def _resume(self) -> tuple[int, Best | None, Weights]:
+    def _resume(self) -> tuple[int, BestEpoch | None, StateDict]:
         found = sorted(self.folder.glob(f"{_PREFIX}*"), key=lambda folder: int(folder.name.removeprefix(_PREFIX)))
         for folder in found[-1:]:
             state = json.loads((folder / "state.json").read_bytes())
@@ -210,7 +210,7 @@ class Training(Generic[Batch]):
                 )
             self.masters.load(load_file(folder / "weights.safetensors"))
             self.masters.optimizer.load_state_dict(torch.load(folder / "optimizer.pt", weights_only=True))
-            best = Best(**state["best"]) if state["best"] else None
+            best = BestEpoch(**state["best"]) if state["best"] else None
             return state["step"], best, load_file(folder / "best.safetensors") if best else {}
         return 0, None, {}
 

@@ -4,7 +4,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import PreTrainedModel
 
-from hoptimizer.optimizers.training.loop import Masters
+from hoptimizer.optimizers.training.loop import MasterWeights
 
 
 def adapted(model: PreTrainedModel, rank: int, seed: int) -> PeftModel:
@@ -15,7 +15,7 @@ def adapted(model: PreTrainedModel, rank: int, seed: int) -> PeftModel:
         return get_peft_model(model, config).eval()
 
 
-def merged(adapted: PeftModel, masters: Masters, dtype: torch.dtype) -> PreTrainedModel:
+def merged(adapted: PeftModel, masters: MasterWeights, dtype: torch.dtype) -> PreTrainedModel:
     """The model with its adapters added to its weights, in ``dtype``."""
     adapted.float()
     masters.load(masters.copy())  # what bf16 had rounded

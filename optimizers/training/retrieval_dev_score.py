@@ -10,13 +10,13 @@ from sklearn.linear_model import LogisticRegression
 from hoptimizer.common.batching import CORES, Batcher
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.runner import Evaluation, evaluate
-from hoptimizer.models.small.card import Rank, log_odds
-from hoptimizer.models.small.encoder import Aligned, Pair, PairTokenizer
+from hoptimizer.models.small.card import RankCalibration, log_odds
+from hoptimizer.models.small.encoder import AlignedPair, PairTokenizer, TextPair
 from hoptimizer.models.small.fields import pair
-from hoptimizer.models.small.labeler import Reading
-from hoptimizer.models.small.tagger import Tagged, TokenTagger, tag_texts
+from hoptimizer.models.small.labeler import TagDecision
+from hoptimizer.models.small.tagger import TaggerOutput, TokenTagger, tag_texts
 from hoptimizer.optimizers.labels.examples import Task
-from hoptimizer.optimizers.training.tagger import TaggerRecipe
+from hoptimizer.optimizers.training.tagger import TaggerTrainingConfig
 from hoptimizer.programs import Program
 from hoptimizer.retrieval import Passage, Retriever
 
@@ -26,7 +26,7 @@ _PROBE = 0.3
 _BATCH = 512
 
 
-class RetrievalTrial:
+class RetrievalEvaluator:
     """Finds the threshold that serves the questions best, and how much a passage's place in the search should count.
 
     Every search and every pair of query and passage is computed once, whatever number of thresholds is tried.
@@ -35,7 +35,7 @@ class RetrievalTrial:
         program: whose labeler is tried; its reader is not asked.
         questions: with supporting passages.
         task: the labeler's.
-        recipe: by which it is trained.
+        config: by which it is trained.
         recall_weight: how many times as much recall counts as precision, in the F measure that is maximized.
         ranked: whether a passage's place in the search counts.
         workers: questions under way at once.
@@ -46,7 +46,7 @@ class RetrievalTrial:
         program: Program,
         questions: Sequence[Question],
         task: Task,
-        recipe: TaggerRecipe,
+        config: TaggerTrainingConfig,
         recall_weight: float,
         ranked: bool,
         workers: int,
@@ -56,7 +56,7 @@ class RetrievalTrial:
         if program.retriever is not None:
             self._program.retriever = _Remembered(program.retriever)
         self._questions = questions
-        self._task, self._recipe = task, recipe
+        self._task, self._config = task, config
         self._recall_weight = recall_weight
         self._ranked = ranked
         self._workers = workers
@@ -76,8 +76,8 @@ class RetrievalTrial:
         equal = [one for one in found if one[0] == most]
         return equal[len(equal) // 2]
 
-    def _reading(self, threshold: float, rank: tuple[Rank, Rank] | None) -> Reading:
-        return Reading(self._task.labels, threshold, self._recipe.token_threshold, rank)
+    def _reading(self, threshold: float, rank: tuple[RankCalibration, RankCalibration] | None) -> TagDecision:
+        return TagDecision(self._task.labels, threshold, self._config.token_threshold, rank)
 
     def _run(self, labeler: "_Labeler") -> Evaluation:
         self._program.models["labeler"] = labeler
@@ -98,7 +98,7 @@ class RetrievalTrial:
             "passages": kept / len(rows),
         }
 
-    def _fit(self, labeler: "_Labeler") -> tuple[Rank, Rank] | None:
+    def _fit(self, labeler: "_Labeler") -> tuple[RankCalibration, RankCalibration] | None:
         """Logistic regressions of a passage's support on log-odds and place, for the first round and for later ones."""
         labeler.reading = self._reading(_PROBE, None)
         seen: tuple[dict[Any, tuple[float, int, bool]], ...] = ({}, {})
@@ -114,25 +114,25 @@ class RetrievalTrial:
         return (first, later or first) if first else None
 
 
-def _regression(seen: Sequence[tuple[float, int, bool]]) -> Rank | None:
+def _regression(seen: Sequence[tuple[float, int, bool]]) -> RankCalibration | None:
     if len({support for *_, support in seen}) < 2:
         return None
     features = np.array([[log_odds(probability), np.log(place)] for probability, place, _ in seen])
     fitted = LogisticRegression().fit(features, [support for *_, support in seen])
     (odds, place), bias = fitted.coef_[0], fitted.intercept_[0]
-    return Rank(odds=float(odds), place=float(place), bias=float(bias))
+    return RankCalibration(odds=float(odds), place=float(place), bias=float(bias))
 
 
 class _Labeler:
     """A labeler that is still in training; each pair goes through the model once."""
 
-    reading: Reading
+    reading: TagDecision
 
     def __init__(self, model: TokenTagger, tokenizer: PairTokenizer, task: Task) -> None:
         self._inputs = task.inputs
         self._model, self._tokenizer = model, tokenizer
-        self._known: dict[Pair, tuple[Aligned, Tagged]] = {}
-        self._batcher: Batcher[Pair, tuple[Aligned, Tagged]] = Batcher(self._tag, limit=_BATCH, on=CORES)
+        self._known: dict[TextPair, tuple[AlignedPair, TaggerOutput]] = {}
+        self._batcher: Batcher[TextPair, tuple[AlignedPair, TaggerOutput]] = Batcher(self._tag, limit=_BATCH, on=CORES)
 
     async def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
         key = pair(inputs, self._inputs)
@@ -143,7 +143,7 @@ class _Labeler:
     def __deepcopy__(self, memo: dict[int, object]) -> "_Labeler":
         return self
 
-    def _tag(self, pairs: Sequence[Pair]) -> list[tuple[Aligned, Tagged]]:
+    def _tag(self, pairs: Sequence[TextPair]) -> list[tuple[AlignedPair, TaggerOutput]]:
         return tag_texts(self._model, self._tokenizer, pairs)
 
 

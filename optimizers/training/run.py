@@ -11,23 +11,22 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.models.engine.loading import best_dtype
-from hoptimizer.models.engine.quiet import quiet_loading
+from hoptimizer.models.engine.loading import best_dtype, quiet_loading
 from hoptimizer.models.small.card import CARD, Card, read_card, write_card
 from hoptimizer.models.small.tagger import TokenTagger
-from hoptimizer.optimizers.labels.examples import Example, Task, describe
+from hoptimizer.optimizers.labels.examples import Task, TrainingExample, describe
 from hoptimizer.optimizers.training.loop import (
-    Masters,
+    MasterWeights,
     Plan,
-    Report,
     Training,
+    TrainingReport,
     remove_checkpoints,
     shuffled_batches,
     training_key,
 )
 
 
-class Recipe(BaseModel):
+class TrainingConfig(BaseModel):
     """How a small model is trained.
 
     Attributes:
@@ -55,15 +54,20 @@ class Recipe(BaseModel):
     seed: int = 7
 
 
-class Draft:
+class TrainingFolder:
     """A training's folder, until its card is there."""
 
     def __init__(
-        self, task: Task, recipe: Recipe, examples: Sequence[Example], dev: Sequence[Example], folder: Path
+        self,
+        task: Task,
+        config: TrainingConfig,
+        examples: Sequence[TrainingExample],
+        dev: Sequence[TrainingExample],
+        folder: Path,
     ) -> None:
         self.train, self.dev = describe(task, examples), describe(task, dev)
-        self._task, self._recipe, self._folder = task, recipe, folder
-        self.key = training_key(repr(task), recipe.model_dump(), self.train.digest, self.dev.digest)
+        self._task, self._config, self._folder = task, config, folder
+        self.key = training_key(repr(task), config.model_dump(), self.train.digest, self.dev.digest)
         folder.mkdir(parents=True, exist_ok=True)
 
     def finished(self) -> Card | None:
@@ -71,9 +75,9 @@ class Draft:
         if not (self._folder / CARD).exists():
             return None
         card = read_card(self._folder)
-        same = (card.step, card.recipe, card.train, card.dev) == (
+        same = (card.step, card.config, card.train, card.dev) == (
             self._task.step,
-            self._recipe.model_dump(),
+            self._config.model_dump(),
             self.train,
             self.dev,
         )
@@ -90,17 +94,17 @@ class Draft:
             epoch: the one that was kept.
             own: the fields that only models of its kind have.
         """
-        task, recipe = self._task, self._recipe
+        task, config = self._task, self._config
         return Card(
             step=task.step,
             inputs=task.inputs,
             output=task.output,
-            base=recipe.base,
-            max_tokens=recipe.max_tokens,
+            base=config.base,
+            max_tokens=config.max_tokens,
             train=self.train,
             dev=self.dev,
-            recipe=recipe.model_dump(),
-            seed=recipe.seed,
+            config=config.model_dump(),
+            seed=config.seed,
             scores={**scores, "epoch": float(epoch)},
             **own,
         )
@@ -116,7 +120,7 @@ class Draft:
 
 
 def training(
-    recipe: Recipe,
+    config: TrainingConfig,
     model: nn.Module,
     dtype: torch.dtype,
     lengths: Sequence[int],
@@ -125,12 +129,12 @@ def training(
     *,
     key: str,
     folder: Path,
-    report: Report,
+    report: TrainingReport,
 ) -> Training[list[int]]:
     """The training loop that a recipe describes; the model computes in ``dtype`` from here on.
 
     Args:
-        recipe: see there.
+        config: how it is trained.
         model: what is trained.
         dtype: of forward and backward pass.
         lengths: of the examples, in tokens.
@@ -140,10 +144,10 @@ def training(
         folder: where checkpoints go.
         report: is told after every update.
     """
-    plan = Plan(recipe.epochs, recipe.learning_rate, recipe.weight_decay, recipe.patience, recipe.checkpoint_steps, key)
+    plan = Plan(config.epochs, config.learning_rate, config.weight_decay, config.patience, config.checkpoint_steps, key)
     return Training(
-        masters=Masters(model, plan, dtype),
-        batches=lambda epoch: shuffled_batches(lengths, recipe.batch, recipe.seed, epoch),
+        masters=MasterWeights(model, plan, dtype),
+        batches=lambda epoch: shuffled_batches(lengths, config.batch, config.seed, epoch),
         loss=loss,
         evaluate=evaluate,
         plan=plan,

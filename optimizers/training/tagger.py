@@ -10,20 +10,26 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from hoptimizer.models.small.card import Card
-from hoptimizer.models.small.encoder import Aligned, PairTokenizer
+from hoptimizer.models.small.encoder import AlignedPair, PairTokenizer
 from hoptimizer.models.small.fields import pair
 from hoptimizer.models.small.labeler import TERMINATE
 from hoptimizer.models.small.tagger import TokenTagger, load_tagger, tag
 from hoptimizer.models.weights.store import resolve
-from hoptimizer.optimizers.labels.examples import Example, Task, check_labels
+from hoptimizer.optimizers.labels.examples import Task, TrainingExample, check_labels
 from hoptimizer.optimizers.training.calibration import classification_scores
-from hoptimizer.optimizers.training.loop import Report
-from hoptimizer.optimizers.training.run import Draft, Recipe, device_and_dtype, freeze_embeddings, training
+from hoptimizer.optimizers.training.loop import TrainingReport
+from hoptimizer.optimizers.training.run import (
+    TrainingConfig,
+    TrainingFolder,
+    device_and_dtype,
+    freeze_embeddings,
+    training,
+)
 
 _IGNORED = -100
 
 
-class TaggerRecipe(Recipe):
+class TaggerTrainingConfig(TrainingConfig):
     """How an encoder learns to copy words, and to choose a tag.
 
     Attributes:
@@ -43,18 +49,18 @@ class TaggerRecipe(Recipe):
     token_threshold: float = Field(default=0.5, ge=0, le=1)
 
 
-Trial = Callable[[TokenTagger, PairTokenizer], tuple[float, dict[str, Any]]]
+DevScore = Callable[[TokenTagger, PairTokenizer], tuple[float, dict[str, Any]]]
 """Tries a model as it is: what is maximized, and what the card gets to know."""
 
 
 def train_tagger(
     task: Task,
-    examples: Sequence[Example],
-    dev: Sequence[Example],
-    recipe: TaggerRecipe,
+    examples: Sequence[TrainingExample],
+    dev: Sequence[TrainingExample],
+    config: TaggerTrainingConfig,
     folder: Path,
-    report: Report = lambda _: None,
-    trial: Trial | None = None,
+    report: TrainingReport = lambda _: None,
+    dev_score: DevScore | None = None,
     start: Path | None = None,
 ) -> Card:
     """Fine-tune a token tagger and leave it with its card in a folder.
@@ -66,7 +72,7 @@ def train_tagger(
         task: the labeler's, with its tags, or the filter's, without.
         examples: what to learn from; every tag occurs.
         dev: what is scored after each epoch: token F1 and tag F1.
-        recipe: see there.
+        config: how it is trained.
         folder: a folder of its own.
         report: is told after every update.
         trial: decides on the epoch, by default the mean of what is scored; facts that it gives under ``card`` become
@@ -78,15 +84,15 @@ def train_tagger(
     """
     if task.labels:
         check_labels(task, examples, "train")
-    draft = Draft(task, recipe, examples, dev, folder)
+    draft = TrainingFolder(task, config, examples, dev, folder)
     if finished := draft.finished():
         return finished
     device, dtype = device_and_dtype()
     with torch.random.fork_rng():
-        torch.manual_seed(recipe.seed)  # decides on the heads
-        source = str(start) if start else resolve(recipe.base)
+        torch.manual_seed(config.seed)  # decides on the heads
+        source = str(start) if start else resolve(config.base)
         model, tokenizer = load_tagger(source, len(task.labels), trained=False, attention="eager")
-    tokenize = PairTokenizer(tokenizer, recipe.max_tokens, recipe.shared_tokens)
+    tokenize = PairTokenizer(tokenizer, config.max_tokens, config.shared_tokens)
     model.to(device)
     freeze_embeddings(model.encoder)
     learn, judge = _Data(task, examples, tokenize), _Data(task, dev, tokenize)
@@ -106,23 +112,23 @@ def train_tagger(
         return total + nn.functional.cross_entropy(tag_logits.float(), tags, weight=tag_weights)
 
     def evaluate() -> tuple[float, dict[str, Any]]:
-        scores = judge.scores(model, tokenize, recipe.token_threshold) if dev else {}
-        if trial is None:
+        scores = judge.scores(model, tokenize, config.token_threshold) if dev else {}
+        if dev_score is None:
             judged = [scores[name] for name in ("token_f1", "tag_f1") if name in scores]
             return sum(judged) / len(judged), scores
-        value, facts = trial(model, tokenize)
+        value, facts = dev_score(model, tokenize)
         return value, scores | facts
 
     lengths = [len(row["input_ids"]) for row in learn.rows]
-    best = training(recipe, model, dtype, lengths, loss, evaluate, key=draft.key, folder=folder, report=report).run()
+    best = training(config, model, dtype, lengths, loss, evaluate, key=draft.key, folder=folder, report=report).run()
     scores = dict(best.facts)
     card = draft.card(
         {},
         best.epoch,
         kind="labeler" if task.labels else "filter",
         labels=task.labels,
-        shared_tokens=recipe.shared_tokens,
-        token_threshold=recipe.token_threshold,
+        shared_tokens=config.shared_tokens,
+        token_threshold=config.token_threshold,
         **scores.pop("card", {}),
     )
     card = Card.model_validate(card.model_dump() | {"scores": {**scores, **card.scores}})
@@ -134,7 +140,7 @@ def train_tagger(
 class _Data:
     """Examples as a tagger reads them: rows, the right tag of each, and the right label of each token."""
 
-    def __init__(self, task: Task, examples: Sequence[Example], tokenize: PairTokenizer) -> None:
+    def __init__(self, task: Task, examples: Sequence[TrainingExample], tokenize: PairTokenizer) -> None:
         aligned = tokenize.aligned([pair(example.inputs, task.inputs) for example in examples])
         self.pairs = aligned
         self.rows = [one.row for one in aligned]
@@ -169,7 +175,7 @@ class _Data:
         return scores
 
 
-def _token_labels(example: Example, aligned: Aligned, sides: tuple[int, ...]) -> list[int]:
+def _token_labels(example: TrainingExample, aligned: AlignedPair, sides: tuple[int, ...]) -> list[int]:
     """1 for tokens of words that are copied, 0 for the others of the same texts; nothing where none is copied."""
     labels = []
     for place in aligned.places:

@@ -13,17 +13,17 @@ from pydantic import Field
 from hoptimizer.common.errors import UserError, nearest
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.metrics import exact_match
+from hoptimizer.models.small.base import StepModel
 from hoptimizer.models.small.confidence import ANSWER_PROBABILITY, Confidence
-from hoptimizer.models.small.step_model import StepModel
-from hoptimizer.optimizers.labels.examples import Example, Task, relevance_examples
-from hoptimizer.optimizers.labels.labelling import Wanted, collect
-from hoptimizer.optimizers.optimizer import Job, Optimizer
+from hoptimizer.optimizers.labels.examples import Task, TrainingExample, relevance_examples
+from hoptimizer.optimizers.labels.labelling import PendingExample, collect
+from hoptimizer.optimizers.optimizer import CompileContext, Optimizer
 from hoptimizer.programs import Program
-from hoptimizer.programs.trace import Trail, recording
+from hoptimizer.programs.trace import StepTrace, recording
 from hoptimizer.retrieval import Passage
 
 Step = Literal["self_knowledge", "relevance", "decompose"]
-Labels = Literal["annotations", "teacher"]
+LabelSource = Literal["annotations", "teacher"]
 SelfKnowledgeModel = Literal["probability", "encoder"]
 Positive = Annotated[int, Field(ge=1)]
 
@@ -39,8 +39,8 @@ class Distill(Optimizer):
 
     ``self_knowledge`` learns from what the program's own language model answers right without searching (equation 5),
     ``relevance`` and ``decompose`` from the data set's annotations or from a teacher's answers. Epoch and threshold
-    of what is fine-tuned are those that are best on dev. Everything is kept in the job's folder, where a compile that
-    was killed goes on.
+    of what is fine-tuned are those that are best on dev. Everything is kept in the context's folder, where a compile
+    that was killed goes on.
 
     Args:
         steps: which steps small models take over.
@@ -60,7 +60,7 @@ class Distill(Optimizer):
         self,
         steps: Annotated[tuple[Step, ...], Field(min_length=1)] = ("self_knowledge", "relevance"),
         questions: Positive | None = None,
-        labels: Labels = "annotations",
+        labels: LabelSource = "annotations",
         self_knowledge: SelfKnowledgeModel = "probability",
         base: Annotated[str, Field(min_length=1)] | None = None,
         epochs: Positive | None = None,
@@ -73,36 +73,40 @@ class Distill(Optimizer):
         chosen = {"base": base, "epochs": epochs, "learning_rate": learning_rate}
         self.recipe = {key: value for key, value in chosen.items() if value is not None}
 
-    def check(self, job: Job) -> None:
-        if self.questions is not None and self.questions > len(job.trainset):
-            raise UserError(f"optimizer.questions: {self.questions} of {len(job.trainset)} train questions; take fewer")
+    def check(self, context: CompileContext) -> None:
+        if self.questions is not None and self.questions > len(context.trainset):
+            raise UserError(
+                f"optimizer.questions: {self.questions} of {len(context.trainset)} train questions; take fewer"
+            )
         for step in self.steps:
-            _check_step(job.program, step)
+            _check_step(context.program, step)
             if step in _ANNOTATED and self.labels == "annotations":
-                _check_annotations(job, step)
-            if step in _ANNOTATED and self.labels == "teacher" and job.teacher_lm is None:
+                _check_annotations(context, step)
+            if step in _ANNOTATED and self.labels == "teacher" and context.teacher_lm is None:
                 raise UserError("optimizer.labels=teacher: there is no teacher; name one, as in lm.teacher=MODEL")
 
-    def compile(self, job: Job) -> Program:
-        self.check(job)
-        learn = job.trainset
+    def compile(self, context: CompileContext) -> Program:
+        self.check(context)
+        learn = context.trainset
         if self.questions is not None:
-            learn = random.Random(job.seed).sample(list(learn), self.questions)
-        compiled = job.program.deepcopy()
+            learn = random.Random(context.seed).sample(list(learn), self.questions)
+        compiled = context.program.deepcopy()
         for step in self.steps:
-            train = self.gather(job, step, "train", learn)
-            dev = self.gather(job, step, "dev", job.devset)
+            train = self.gather(context, step, "train", learn)
+            dev = self.gather(context, step, "dev", context.devset)
             if step == "self_knowledge" and self.self_knowledge == "probability":
-                compiled.models[step] = self._calibrate(job, train, dev)
+                compiled.models[step] = self._calibrate(context, train, dev)
             else:
-                compiled.models[step] = self._fine_tune(job, step, train, dev)
+                compiled.models[step] = self._fine_tune(context, step, train, dev)
         return compiled
 
-    def gather(self, job: Job, step: Step, split: str, questions: Sequence[Question]) -> list[Example]:
-        """A step's examples, kept in the job's folder as they are made.
+    def gather(
+        self, context: CompileContext, step: Step, split: str, questions: Sequence[Question]
+    ) -> list[TrainingExample]:
+        """A step's examples, kept in the context's folder as they are made.
 
         Args:
-            job: the compile.
+            context: the compile.
             step: what they are for.
             split: ``train`` or ``dev``.
             questions: of the split.
@@ -110,33 +114,37 @@ class Distill(Optimizer):
         Raises:
             UserError: a language model fails.
         """
-        task = self._task(job, step)
-        wanted = list(self._wanted(job, task, split, questions))
+        task = self._task(context, step)
+        pending = list(self._wanted(context, task, split, questions))
         stage = f"{task.step}: examples from {split}"
-        file = job.folder / f"{task.step}-{split}.jsonl"
-        examples = collect(wanted, file, job.workers, lambda done, total: job.report(stage, done, total, ""))
+        file = context.folder / f"{task.step}-{split}.jsonl"
+        examples = collect(pending, file, context.workers, lambda done, total: context.report(stage, done, total, ""))
         classes = Counter(str(example.output) for example in examples) if task.labels else {}
         balance = "".join(f", {label} {count}" for label, count in sorted(classes.items()))
-        job.report(f"{stage}, {len(examples)} in all{balance}", len(examples), len(examples), "")
+        context.report(f"{stage}, {len(examples)} in all{balance}", len(examples), len(examples), "")
         return examples
 
-    def _task(self, job: Job, step: Step) -> Task:
-        task = Task.of(step, getattr(job.program, step).signature)
+    def _task(self, context: CompileContext, step: Step) -> Task:
+        task = Task.of(step, getattr(context.program, step).signature)
         if step == "self_knowledge" and self.self_knowledge == "probability":
             return replace(task, inputs=(*task.inputs, ANSWER_PROBABILITY))
         return task
 
-    def _wanted(self, job: Job, task: Task, split: str, questions: Sequence[Question]) -> Iterator[Wanted]:
+    def _wanted(
+        self, context: CompileContext, task: Task, split: str, questions: Sequence[Question]
+    ) -> Iterator[PendingExample]:
         if task.step == "self_knowledge":
-            yield from _known(job.program, task, questions, measured=self.self_knowledge == "probability")
+            yield from _known(context.program, task, questions, measured=self.self_knowledge == "probability")
         elif self.labels == "teacher":
-            yield from _taught(_teacher(job, task.step), task, questions)
+            yield from _taught(_teacher(context, task.step), task, questions)
         elif task.step == "relevance":
-            yield from _supported(job, task, questions, every=split == "train")
+            yield from _supported(context, task, questions, every=split == "train")
         else:
             yield from _split_up(questions)
 
-    def _calibrate(self, job: Job, train: Sequence[Example], dev: Sequence[Example]) -> StepModel:
+    def _calibrate(
+        self, context: CompileContext, train: Sequence[TrainingExample], dev: Sequence[TrainingExample]
+    ) -> StepModel:
         from hoptimizer.optimizers.training.confidence import calibrate_confidence
 
         if not any(example.inputs[ANSWER_PROBABILITY] for example in train):
@@ -144,114 +152,122 @@ class Distill(Optimizer):
                 "optimizer.self_knowledge=probability: the language model does not tell how likely its answers are; "
                 "take optimizer.self_knowledge=encoder, or one that gives logprobs"
             )
-        folder = job.folder / "self_knowledge"
-        lm = job.program.lms.get("recall") or dspy.settings.lm
-        card = calibrate_confidence(self._task(job, "self_knowledge"), train, dev, lm.model, folder)
+        folder = context.folder / "self_knowledge"
+        lm = context.program.lms.get("closed_book") or dspy.settings.lm
+        card = calibrate_confidence(self._task(context, "self_knowledge"), train, dev, lm.model, folder)
         return Confidence(folder, card)
 
-    def _fine_tune(self, job: Job, step: Step, train: Sequence[Example], dev: Sequence[Example]) -> StepModel:
+    def _fine_tune(
+        self, context: CompileContext, step: Step, train: Sequence[TrainingExample], dev: Sequence[TrainingExample]
+    ) -> StepModel:
         # Imported here: they bring peft and scikit-learn, and a config that names an optimizer needs neither.
         from hoptimizer.models.small.loading import load_step_model
         from hoptimizer.optimizers.training.calibration import Aim
-        from hoptimizer.optimizers.training.classifier import ClassifierRecipe, train_classifier
-        from hoptimizer.optimizers.training.generator import GeneratorRecipe, train_generator
-        from hoptimizer.optimizers.training.loop import Progress
+        from hoptimizer.optimizers.training.classifier import ClassifierTrainingConfig, train_classifier
+        from hoptimizer.optimizers.training.generator import GeneratorTrainingConfig, train_generator
+        from hoptimizer.optimizers.training.loop import TrainingProgress
 
-        def report(progress: Progress) -> None:
-            job.report(f"{step}: training", progress.step, progress.steps, f"loss {progress.loss:.3f}")
-            job.log(f"training/{step}", {"loss": progress.loss} | (progress.scores or {}), progress.step)
+        def report(progress: TrainingProgress) -> None:
+            context.report(f"{step}: training", progress.step, progress.steps, f"loss {progress.loss:.3f}")
+            context.log(f"training/{step}", {"loss": progress.loss} | (progress.scores or {}), progress.step)
 
-        task = self._task(job, step)
-        chosen: dict[str, Any] = {"seed": job.seed, **self.recipe}
-        folder = job.folder / step
+        task = self._task(context, step)
+        chosen: dict[str, Any] = {"seed": context.seed, **self.recipe}
+        folder = context.folder / step
         if task.labels:
             # What a small model knows is rare: the best F1 would have it say that it knows everything.
             aim: Aim = "balanced_accuracy" if step == "self_knowledge" else "f1"
-            train_classifier(task, train, dev, ClassifierRecipe(**chosen, calibrate=aim), folder, report)
+            train_classifier(task, train, dev, ClassifierTrainingConfig(**chosen, calibrate=aim), folder, report)
         else:
-            train_generator(task, train, dev, GeneratorRecipe(**chosen), folder, report)
+            train_generator(task, train, dev, GeneratorTrainingConfig(**chosen), folder, report)
         return load_step_model(str(folder), step)
 
 
-def _known(program: Program, task: Task, questions: Sequence[Question], *, measured: bool) -> Iterator[Wanted]:
+def _known(program: Program, task: Task, questions: Sequence[Question], *, measured: bool) -> Iterator[PendingExample]:
     """Whether the program's own language model answers right without searching: exactly, as equation 5 has it."""
     asked = [(question.question, question.answers) for question in questions]
     # Sub-questions are asked this as well, and a model knows more of them.
     asked += [(hop.question, [hop.answer]) for question in questions for hop in question.hops]
     for text, answers in asked:
-        yield Wanted({"question": text}, partial(_knows, program, task, text, answers, measured))
+        yield PendingExample({"question": text}, partial(_knows, program, task, text, answers, measured))
 
 
-async def _knows(program: Program, task: Task, question: str, answers: Sequence[str], measured: bool) -> Example:
-    given = await _ask(program, "recall", measured=measured, question=question)
+async def _knows(
+    program: Program, task: Task, question: str, answers: Sequence[str], measured: bool
+) -> TrainingExample:
+    given = await _ask(program, "closed_book", measured=measured, question=question)
     inputs = {"question": question} | ({ANSWER_PROBABILITY: given.probability} if measured else {})
-    return Example(inputs, task.labels[int(exact_match(given.answer, answers))])
+    return TrainingExample(inputs, task.labels[int(exact_match(given.answer, answers))])
 
 
-def _supported(job: Job, task: Task, questions: Sequence[Question], *, every: bool) -> Iterator[Wanted]:
+def _supported(
+    context: CompileContext, task: Task, questions: Sequence[Question], *, every: bool
+) -> Iterator[PendingExample]:
     """Whether passages support a question.
 
     Args:
-        job: its program's retriever finds them.
+        context: its program's retriever finds them.
         task: of the step.
         questions: those without supporting passages are left out.
         every: also judge supporting passages that were not found, and judge for the hops; else what is found alone,
             as the program meets it.
     """
     annotated = [question for question in questions if question.passages]
-    found = _found(job.program, annotated)
+    found = _found(context.program, annotated)
     no, yes = task.labels
     if every:
         contexts: list[list[str]] = [[] for _ in annotated]
-        yield from map(_labelled, relevance_examples(annotated, found, contexts, job.corpus, labels=(no, yes)))
+        yield from map(_labelled, relevance_examples(annotated, found, contexts, context.corpus, labels=(no, yes)))
         return
     for question, passages in zip(annotated, found, strict=True):
         for passage in passages:
             label = task.labels[passage.id in question.passages]
-            yield _labelled(Example({"question": question.question, "passage": str(passage)}, label))
+            yield _labelled(TrainingExample({"question": question.question, "passage": str(passage)}, label))
 
 
-def _split_up(questions: Sequence[Question]) -> Iterator[Wanted]:
+def _split_up(questions: Sequence[Question]) -> Iterator[PendingExample]:
     """The hops of questions that have several."""
     for question in questions:
         if len(question.hops) > 1:
             hops = [hop.question for hop in question.hops]
-            yield _labelled(Example({"question": question.question}, hops))
+            yield _labelled(TrainingExample({"question": question.question}, hops))
 
 
-def _labelled(example: Example) -> Wanted:
-    async def label() -> Example:
+def _labelled(example: TrainingExample) -> PendingExample:
+    async def label() -> TrainingExample:
         return example
 
-    return Wanted(example.inputs, label)
+    return PendingExample(example.inputs, label)
 
 
-def _taught(teacher: Program, task: Task, questions: Sequence[Question]) -> Iterator[Wanted]:
+def _taught(teacher: Program, task: Task, questions: Sequence[Question]) -> Iterator[PendingExample]:
     """What a teacher says: of each passage found, or of the question (appendices A.2 and A.3)."""
     if task.step != "relevance":
         for question in questions:
-            yield Wanted({"question": question.question}, partial(_say, teacher, task, question=question.question))
+            yield PendingExample(
+                {"question": question.question}, partial(_say, teacher, task, question=question.question)
+            )
         return
     for question, passages in zip(questions, _found(teacher, questions), strict=True):
         for passage in passages:
             say = partial(_say, teacher, task, question=question.question, passage=passage)
-            yield Wanted({"question": question.question, "passage": str(passage)}, say)
+            yield PendingExample({"question": question.question, "passage": str(passage)}, say)
 
 
-async def _say(teacher: Program, task: Task, **inputs: str | Passage) -> Example | None:
+async def _say(teacher: Program, task: Task, **inputs: str | Passage) -> TrainingExample | None:
     said = (await _ask(teacher, task.step, **inputs))[task.output]
-    return Example({name: str(value) for name, value in inputs.items()}, said) if said else None
+    return TrainingExample({name: str(value) for name, value in inputs.items()}, said) if said else None
 
 
 async def _ask(program: Program, step: str, **inputs: Any) -> dspy.Prediction:  # noqa: ANN401 - as Program.step
-    with recording(Trail()):
+    with recording(StepTrace()):
         return await program.step(step, **inputs)
 
 
-def _teacher(job: Job, step: str) -> Program:
+def _teacher(context: CompileContext, step: str) -> Program:
     """The program, with the step on the teacher's language model."""
-    teacher = job.program.deepcopy()
-    teacher.lms = {step: job.teacher_lm}
+    teacher = context.program.deepcopy()
+    teacher.lms = {step: context.teacher_lm}
     return teacher
 
 
@@ -272,9 +288,9 @@ def _check_step(program: Program, step: Step) -> None:
         raise UserError(f"optimizer.steps: program.steps.{step} names a small model for it; leave one of them out")
 
 
-def _check_annotations(job: Job, step: Step) -> None:
+def _check_annotations(context: CompileContext, step: Step) -> None:
     key, annotated = _ANNOTATED[step]
-    for split, questions in (("train", job.trainset), ("dev", job.devset)):
+    for split, questions in (("train", context.trainset), ("dev", context.devset)):
         if not any(annotated(question) for question in questions):
             raise UserError(
                 f"optimizer.steps: {step!r} learns from the questions' {key}, which no {split} question has; add them "

@@ -14,22 +14,22 @@ from dspy.clients.utils_finetune import TrainDataFormat
 from pydantic import Field
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.common.files import write_whole
+from hoptimizer.common.paths import write_whole
 from hoptimizer.common.urls import without_password
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.failures import one_line
-from hoptimizer.models.lm import is_local, is_tuned, laid_out, tuned
-from hoptimizer.models.settings import Layout
-from hoptimizer.optimizers.labels.conversations import Row, bootstrapped, conversations, replayed
+from hoptimizer.models.lm import is_local, is_tuned, tuned, with_prompt_format
+from hoptimizer.models.settings import PromptFormat
+from hoptimizer.optimizers.labels.conversations import StepConversation, bootstrapped, conversations, replayed
 from hoptimizer.optimizers.labels.oracle import annotations
-from hoptimizer.optimizers.optimizer import Job, Optimizer
+from hoptimizer.optimizers.optimizer import CompileContext, Optimizer
 from hoptimizer.optimizers.teacher import check_threshold
 from hoptimizer.programs import Program
 
 if TYPE_CHECKING:
-    from hoptimizer.optimizers.training.loop import Progress
+    from hoptimizer.optimizers.training.loop import TrainingProgress
 
-Labels = Literal["annotations", "bootstrap"]
+LabelSource = Literal["annotations", "bootstrap"]
 Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -39,8 +39,8 @@ class BootstrapFinetune(Optimizer):
 
     The model is ``lm.default``, or the tuned one of the variant that is compiled further. It learns from conversations
     as it will have them, of every step that it takes and that there are examples of; the epoch is kept that is best on
-    those of dev. Steps with a model of their own keep it. Everything is kept in the job's folder, where a compile that
-    was killed goes on.
+    those of dev. Steps with a model of their own keep it. Everything is kept in the context's folder, where a compile
+    that was killed goes on.
 
     Args:
         labels: ``annotations``: the program is replayed with its steps taken as the data set's annotations say (what a
@@ -48,7 +48,7 @@ class BootstrapFinetune(Optimizer):
             the teacher that scored well, on ``lm.teacher`` or else the program's own models.
         metric_threshold: the least score of a run that is learned from.
         questions: train questions to learn from, drawn at random; all by default.
-        layout: how prompts and answers of local models are written.
+        prompt_format: how prompts and answers of local models are written.
         epochs: rounds over the examples; by default the recipe's, as for the rest. They are for local models: the
             provider of another one decides itself.
         learning_rate: at its peak.
@@ -59,10 +59,10 @@ class BootstrapFinetune(Optimizer):
 
     def __init__(
         self,
-        labels: Labels = "annotations",
+        labels: LabelSource = "annotations",
         metric_threshold: Share = 0.8,
         questions: Positive | None = None,
-        layout: Layout = "plain",
+        prompt_format: PromptFormat = "plain",
         epochs: Positive | None = None,
         learning_rate: Annotated[float, Field(gt=0)] | None = None,
         batch: Positive | None = None,
@@ -72,33 +72,35 @@ class BootstrapFinetune(Optimizer):
         self.labels = labels
         self.metric_threshold = metric_threshold
         self.questions = questions
-        self.layout = layout
+        self.prompt_format = prompt_format
         sizes = {"epochs": epochs, "batch": batch, "max_tokens": max_tokens, "lora": lora}
         chosen = {"learning_rate": learning_rate, **sizes}
         self.recipe = {key: value for key, value in chosen.items() if value is not None}
 
-    def check(self, job: Job) -> None:
-        if self.questions is not None and self.questions > len(job.trainset):
-            raise UserError(f"optimizer.questions: {self.questions} of {len(job.trainset)} train questions; take fewer")
-        lm = _student(job.program)
+    def check(self, context: CompileContext) -> None:
+        if self.questions is not None and self.questions > len(context.trainset):
+            raise UserError(
+                f"optimizer.questions: {self.questions} of {len(context.trainset)} train questions; take fewer"
+            )
+        lm = _student(context.program)
         _check_tunable(lm)
         if self.recipe and not is_local(lm):
             key = next(iter(self.recipe))
             raise UserError(f"optimizer.{key}: the provider of {lm.model} decides on it; leave it out")
-        steps = self._steps(job.program)
+        steps = self._steps(context.program)
         if self.labels == "annotations":
-            _check_annotations(job, steps)
+            _check_annotations(context, steps)
         else:
-            check_threshold(job, self.metric_threshold)
+            check_threshold(context, self.metric_threshold)
 
-    def compile(self, job: Job) -> Program:
-        self.check(job)
-        learn = job.trainset
+    def compile(self, context: CompileContext) -> Program:
+        self.check(context)
+        learn = context.trainset
         if self.questions is not None:
-            learn = random.Random(job.seed).sample(list(learn), self.questions)
-        train, dev = self._collect(job, "train", learn), self._collect(job, "dev", job.devset)
-        lm = self._fine_tune(job, train, dev)
-        compiled = self._laid_out(job.program)
+            learn = random.Random(context.seed).sample(list(learn), self.questions)
+        train, dev = self._collect(context, "train", learn), self._collect(context, "dev", context.devset)
+        lm = self._fine_tune(context, train, dev)
+        compiled = self._in_format(context.program)
         steps = sorted({row["step"] for row in train})
         for step in steps:
             compiled.lms[step] = lm
@@ -123,72 +125,76 @@ class BootstrapFinetune(Optimizer):
             )
         return steps
 
-    def _laid_out(self, program: Program) -> Program:
-        """A copy of the program in the layout that is trained."""
+    def _in_format(self, program: Program) -> Program:
+        """A copy of the program in the prompt format that is trained."""
         copied = program.deepcopy()
         if is_local(_student(program)):
-            copied.layout = self.layout
+            copied.prompt_format = self.prompt_format
         return copied
 
-    def _collect(self, job: Job, split: str, questions: Sequence[Question]) -> list[Row]:
-        steps, lm = self._steps(job.program), laid_out(_student(job.program), self.layout)
+    def _collect(self, context: CompileContext, split: str, questions: Sequence[Question]) -> list[StepConversation]:
+        steps, lm = self._steps(context.program), with_prompt_format(_student(context.program), self.prompt_format)
         if self.labels == "annotations":
-            take = replayed(replace(job, program=self._laid_out(job.program)), steps)
+            take = replayed(replace(context, program=self._in_format(context.program)), steps)
         else:
-            take = bootstrapped(job, questions, steps, self.layout, self.metric_threshold)
-        rows = conversations(job, split, questions, take, lm)
+            take = bootstrapped(context, questions, steps, self.prompt_format, self.metric_threshold)
+        rows = conversations(context, split, questions, take, lm)
         if not rows:
-            raise UserError(self._nothing(job, split, len(questions)))
+            raise UserError(self._nothing(context, split, len(questions)))
         counts = "".join(f", {step} {n}" for step, n in sorted(Counter(row["step"] for row in rows).items()))
-        job.report(f"lm: examples from {split}, {len(rows)} in all{counts}", len(rows), len(rows), "")
+        context.report(f"lm: examples from {split}, {len(rows)} in all{counts}", len(rows), len(rows), "")
         return rows
 
-    def _nothing(self, job: Job, split: str, n: int) -> str:
+    def _nothing(self, context: CompileContext, split: str, n: int) -> str:
         if self.labels == "annotations":
-            asked = getattr(job.program, "self_knowledge", None)
+            asked = getattr(context.program, "self_knowledge", None)
             hint = ", or program.self_knowledge=false where the model takes all for known" if asked else ""
             return f"optimizer.labels=annotations: the {n} {split} questions led to no step to learn; take more{hint}"
-        teacher = job.teacher_lm or dspy.settings.lm
+        teacher = context.teacher_lm or dspy.settings.lm
         return (
             f"optimizer.metric_threshold={self.metric_threshold:g}: {teacher.model} answered none of the {n} {split} "
             "questions that well; lower it, take more questions, another lm.teacher or optimizer.labels=annotations"
         )
 
-    def _fine_tune(self, job: Job, train: Sequence[Row], dev: Sequence[Row]) -> dspy.LM:
+    def _fine_tune(
+        self, context: CompileContext, train: Sequence[StepConversation], dev: Sequence[StepConversation]
+    ) -> dspy.LM:
         """The tuned language model; of one that a provider trains, the one that was kept before it was killed."""
-        lm = _student(job.program)
+        lm = _student(context.program)
         if is_local(lm):
-            return tuned(lm, self._train(job, lm, train, dev))
-        kept = job.folder / "lm.txt"
+            return tuned(lm, self._train(context, lm, train, dev))
+        kept = context.folder / "lm.txt"
         if not kept.exists():
-            write_whole(kept, self._train(job, lm, train, dev))
+            write_whole(kept, self._train(context, lm, train, dev))
         return tuned(lm, kept.read_text(encoding="utf-8"))
 
-    def _train(self, job: Job, lm: dspy.LM, train: Sequence[Row], dev: Sequence[Row]) -> str:
+    def _train(
+        self, context: CompileContext, lm: dspy.LM, train: Sequence[StepConversation], dev: Sequence[StepConversation]
+    ) -> str:
         """The name of the tuned model."""
         # MLflow knows the active run in this thread alone: what the training's thread tells is passed on from here.
-        told: SimpleQueue[Progress | None] = SimpleQueue()
+        told: SimpleQueue[TrainingProgress | None] = SimpleQueue()
         options: dict[str, Any] | None = None
         if is_local(lm):
-            options = {"folder": job.folder / "lm", "dev": _messages(dev), "report": told.put, "seed": job.seed}
-            options |= {"templated": self.layout != "plain", **self.recipe}
+            options = {"folder": context.folder / "lm", "dev": _messages(dev), "report": told.put, "seed": context.seed}
+            options |= {"templated": self.prompt_format != "plain", **self.recipe}
         lm.kill()  # frees its memory, as DSPy's own optimizer does
-        job.report("lm: training", 0, 0, "")
+        context.report("lm: training", 0, 0, "")
         training = lm.finetune(_messages(train), TrainDataFormat.CHAT, options)
         training.add_done_callback(lambda _: told.put(None))
         try:
             while progress := told.get():
-                _tell(job, progress)
+                _tell(context, progress)
         finally:
             if not training.done():
                 training.cancel()
         return _model(lm, training.result())
 
 
-def _tell(job: Job, progress: "Progress") -> None:
-    job.report("lm: training", progress.step, progress.steps, f"loss {progress.loss:.3f}")
+def _tell(context: CompileContext, progress: "TrainingProgress") -> None:
+    context.report("lm: training", progress.step, progress.steps, f"loss {progress.loss:.3f}")
     dev = {f"dev_{name}": score for name, score in (progress.scores or {}).items()}
-    job.log("training/lm", {"loss": progress.loss} | dev, progress.step)
+    context.log("training/lm", {"loss": progress.loss} | dev, progress.step)
 
 
 def _model(lm: dspy.LM, result: dspy.LM | Exception) -> str:
@@ -200,7 +206,7 @@ def _model(lm: dspy.LM, result: dspy.LM | Exception) -> str:
     raise UserError(f"{lm.model} could not be fine-tuned: {one_line(result)}; see the provider's account") from result
 
 
-def _messages(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def _messages(rows: Sequence[StepConversation]) -> list[dict[str, Any]]:
     return [{"messages": row["messages"]} for row in rows]
 
 
@@ -223,10 +229,10 @@ def _check_tunable(lm: dspy.LM) -> None:
             raise UserError(f"lm.default: fine-tuning {lm.model} takes OPENAI_API_KEY from the environment; set it")
 
 
-def _check_annotations(job: Job, steps: Sequence[str]) -> None:
-    known = annotations(job.program)
+def _check_annotations(context: CompileContext, steps: Sequence[str]) -> None:
+    known = annotations(context.program)
     for step in steps:
-        for split, questions in (("train", job.trainset), ("dev", job.devset)):
+        for split, questions in (("train", context.trainset), ("dev", context.devset)):
             if not any(known[step].given(question) for question in questions):
                 raise UserError(
                     f"optimizer.labels=annotations: {step!r} learns from the questions' {known[step].key}, which no "

@@ -11,12 +11,12 @@ from pydantic import Field
 from hoptimizer.common.errors import UserError
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.models.small.base import SmallModel
-from hoptimizer.optimizers.labels.hop_labels import Labels, annotated, write_labels
-from hoptimizer.optimizers.optimizer import Job, Optimizer
+from hoptimizer.optimizers.labels.hop_labels import LabelledQuestion, annotated, write_labels
+from hoptimizer.optimizers.optimizer import CompileContext, Optimizer
 from hoptimizer.programs import EfficientRAG, Program
 
 if TYPE_CHECKING:
-    from hoptimizer.optimizers.training.loop import Progress
+    from hoptimizer.optimizers.training.loop import TrainingProgress
 
 Positive = Annotated[int, Field(ge=1)]
 
@@ -24,8 +24,8 @@ Positive = Annotated[int, Field(ge=1)]
 class TrainTagger(Optimizer):
     """A labeler & tagger and a filter for ``efficient_rag``, so that its retrieval asks no language model.
 
-    The epoch and the threshold are those with which the program retrieves best on dev. Everything is kept in the job's
-    folder, where a compile that was killed goes on.
+    The epoch and the threshold are those with which the program retrieves best on dev. Everything is kept in the
+    context's folder, where a compile that was killed goes on.
 
     Args:
         labels: ``annotations``: the data set's hops, or where it has none its supporting passages, say which words of
@@ -71,105 +71,114 @@ class TrainTagger(Optimizer):
             "max_tokens": max_tokens,
         }
 
-    def check(self, job: Job) -> None:
-        if not isinstance(job.program, EfficientRAG):
+    def check(self, context: CompileContext) -> None:
+        if not isinstance(context.program, EfficientRAG):
             raise UserError("optimizer.name=train_tagger: it is for program.name=efficient_rag; take that program")
-        if self.labels == "teacher" and job.teacher_lm is None:
+        if self.labels == "teacher" and context.teacher_lm is None:
             raise UserError("optimizer.labels=teacher: there is no teacher; name one, as in lm.teacher=MODEL")
-        for split, questions in (("train", job.trainset), ("dev", job.devset)):
+        for split, questions in (("train", context.trainset), ("dev", context.devset)):
             if not any(question.passages for question in questions):
                 raise UserError(
                     f"optimizer.name=train_tagger: it learns from the questions' passages, which no {split} question "
                     "has; add them to the data"
                 )
 
-    def compile(self, job: Job) -> Program:
-        compiled = job.program.deepcopy()
-        train = self.gather(job, "train", job.trainset)
-        dev = self.gather(job, "dev", job.devset)
+    def compile(self, context: CompileContext) -> Program:
+        compiled = context.program.deepcopy()
+        train = self.gather(context, "train", context.trainset)
+        dev = self.gather(context, "dev", context.devset)
         if not any(hop.tag == "continue" for one in train for hop in one.hops):
             raise UserError(
                 f"optimizer.name=train_tagger: none of the {len(train)} labelled train questions has a hop that leads "
                 "to another, so there is nothing to learn; take questions of several hops, or program.name=rag"
             )
         if compiled.filter is not None:
-            compiled.models["filter"] = self._train_filter(job, train, dev)
-        compiled.models["labeler"] = self._train_labeler(job, compiled, train, dev)
+            compiled.models["filter"] = self._train_filter(context, train, dev)
+        compiled.models["labeler"] = self._train_labeler(context, compiled, train, dev)
         return compiled
 
-    def gather(self, job: Job, split: str, questions: Sequence[Question]) -> list[Labels]:
-        """The labels of a split, kept in the job's folder; questions that can't be labelled are counted and skipped.
+    def gather(self, context: CompileContext, split: str, questions: Sequence[Question]) -> list[LabelledQuestion]:
+        """The labels of a split, kept in the context's folder; questions that can't be labelled are counted and
+        skipped.
 
         Args:
-            job: the compile.
+            context: the compile.
             split: ``train`` or ``dev``.
             questions: of the split.
 
         Raises:
             UserError: none could be labelled.
         """
-        file = job.folder / f"labels-{split}.jsonl"
+        file = context.folder / f"labels-{split}.jsonl"
         stage = f"labels of {split}"
         supported = [question for question in questions if question.passages]
         if self.labels == "teacher":
             from hoptimizer.optimizers.labels.synthesis import synthesize
 
-            found = synthesize(supported, job, file, stage)
+            found = synthesize(supported, context, file, stage)
         else:
-            found = [annotated(question, job.corpus) for question in supported]
+            found = [annotated(question, context.corpus) for question in supported]
             write_labels(found, file)
         labels = [one for one in found if one.hops]
         failures = Counter(one.failure for one in found if one.failure)
         for reason, count in failures.most_common():
-            job.report(f"{stage}: {count} of {len(found)} questions skipped: {reason}", count, len(found), "")
+            context.report(f"{stage}: {count} of {len(found)} questions skipped: {reason}", count, len(found), "")
         if not labels:
             raise UserError(
                 f"optimizer.labels={self.labels}: none of the {len(found)} {split} questions could be labelled "
                 f"({failures.most_common(1)[0][0]}); take more questions or another source of labels"
             )
-        job.report(f"{stage}: {len(labels)} questions", len(labels), len(labels), "")
+        context.report(f"{stage}: {len(labels)} questions", len(labels), len(labels), "")
         return labels
 
-    def _train_filter(self, job: Job, train: Sequence[Labels], dev: Sequence[Labels]) -> SmallModel:
+    def _train_filter(
+        self, context: CompileContext, train: Sequence[LabelledQuestion], dev: Sequence[LabelledQuestion]
+    ) -> SmallModel:
         from hoptimizer.optimizers.labels.tagger_examples import FILTER_TASK, filter_examples
-        from hoptimizer.optimizers.training.tagger import TaggerRecipe, train_tagger
+        from hoptimizer.optimizers.training.tagger import TaggerTrainingConfig, train_tagger
 
         examples, judged = filter_examples(train), filter_examples(dev)
-        start = self._start(job, "filter")
-        recipe = TaggerRecipe(**_origin(start, self.base), seed=job.seed, **self.recipe)
-        folder = job.folder / "filter"
+        start = self._start(context, "filter")
+        recipe = TaggerTrainingConfig(**_origin(start, self.base), seed=context.seed, **self.recipe)
+        folder = context.folder / "filter"
         # Without dev examples there is nothing to choose an epoch by: the train examples do as well then.
-        report = _reporting(job, "filter")
+        report = _reporting(context, "filter")
         train_tagger(
             FILTER_TASK, examples, judged or examples, recipe, folder, report, start=start.folder if start else None
         )
         return _load(folder, "filter")
 
-    def _train_labeler(self, job: Job, program: Program, train: Sequence[Labels], dev: Sequence[Labels]) -> SmallModel:
+    def _train_labeler(
+        self,
+        context: CompileContext,
+        program: Program,
+        train: Sequence[LabelledQuestion],
+        dev: Sequence[LabelledQuestion],
+    ) -> SmallModel:
         from hoptimizer.optimizers.labels.tagger_examples import labeler_examples, labeler_task, refilled
-        from hoptimizer.optimizers.training.retrieval_dev_score import RetrievalTrial
-        from hoptimizer.optimizers.training.tagger import TaggerRecipe, train_tagger
+        from hoptimizer.optimizers.training.retrieval_dev_score import RetrievalEvaluator
+        from hoptimizer.optimizers.training.tagger import TaggerTrainingConfig, train_tagger
 
-        retriever = job.program.retriever
+        retriever = context.program.retriever
         if retriever is None:
             raise TypeError("efficient_rag retrieves: give it a retriever")
-        job.report("mining hard negatives", 0, 0, "")
-        more = refilled(train, job.corpus, self.copies, job.seed)
+        context.report("mining hard negatives", 0, 0, "")
+        more = refilled(train, context.corpus, self.copies, context.seed)
         examples = labeler_examples([*train, *more], retriever, self.negatives, self.finish)
         judged = labeler_examples(dev, retriever, self.negatives, self.finish)
         task = labeler_task(self.finish)
-        start = self._start(job, "labeler")
-        recipe = TaggerRecipe(**_origin(start, self.base), seed=job.seed, **self.recipe)
-        questions = [question for question in job.devset if question.passages]
-        trial = RetrievalTrial(program, questions, task, recipe, self.recall_weight, self.ranked, job.workers)
-        folder = job.folder / "labeler"
-        report = _reporting(job, "labeler")
+        start = self._start(context, "labeler")
+        recipe = TaggerTrainingConfig(**_origin(start, self.base), seed=context.seed, **self.recipe)
+        questions = [question for question in context.devset if question.passages]
+        trial = RetrievalEvaluator(program, questions, task, recipe, self.recall_weight, self.ranked, context.workers)
+        folder = context.folder / "labeler"
+        report = _reporting(context, "labeler")
         train_tagger(task, examples, judged, recipe, folder, report, trial, start.folder if start else None)
         return _load(folder, "labeler")
 
-    def _start(self, job: Job, step: str) -> SmallModel | None:
+    def _start(self, context: CompileContext, step: str) -> SmallModel | None:
         """The program's own model of a step, where the training is to go on from it."""
-        own = job.program.models.get(step)
+        own = context.program.models.get(step)
         return own if self.base is None and isinstance(own, SmallModel) else None
 
 
@@ -186,9 +195,9 @@ def _load(folder: Path, step: str) -> SmallModel:
     return load_step_model(str(folder), step)
 
 
-def _reporting(job: Job, step: str) -> "Callable[[Progress], None]":
-    def report(progress: "Progress") -> None:
-        job.report(f"{step}: training", progress.step, progress.steps, f"loss {progress.loss:.3f}")
-        job.log(f"training/{step}", {"loss": progress.loss} | (progress.scores or {}), progress.step)
+def _reporting(context: CompileContext, step: str) -> "Callable[[TrainingProgress], None]":
+    def report(progress: "TrainingProgress") -> None:
+        context.report(f"{step}: training", progress.step, progress.steps, f"loss {progress.loss:.3f}")
+        context.log(f"training/{step}", {"loss": progress.loss} | (progress.scores or {}), progress.step)
 
     return report

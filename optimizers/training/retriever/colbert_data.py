@@ -17,7 +17,7 @@ _DATA_FILES = ("*.json", "*.jsonl")
 
 
 @dataclass(frozen=True)
-class Asked:
+class QuestionWithContext:
     """A question, and the ids of the passages that it was published with."""
 
     question: Question
@@ -37,8 +37,8 @@ class RetrievalSet:
 
     name: str
     corpus: Corpus
-    train: list[Asked]
-    dev: list[Asked]
+    train: list[QuestionWithContext]
+    dev: list[QuestionWithContext]
 
 
 def read_sets(data: Path) -> list[RetrievalSet]:
@@ -80,7 +80,7 @@ def _read_set(folder: Path, name: str) -> RetrievalSet:
 
             question = require(FORMATS[name], row).convert(pooled, chains.get(str(row.fields.get("_id"))))
             if question:
-                asked.append(Asked(question, context))
+                asked.append(QuestionWithContext(question, context))
     for file in (f for f in files if f.stem.startswith("corpus")):
         for row in read_rows(file):
             extra = require(ExtraPassage, row)

@@ -25,7 +25,7 @@ from transformers import get_linear_schedule_with_warmup
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.models.weights.store import resolve
-from hoptimizer.optimizers.training.retriever.colbert_data import Asked, RetrievalSet, read_sets
+from hoptimizer.optimizers.training.retriever.colbert_data import QuestionWithContext, RetrievalSet, read_sets
 from hoptimizer.optimizers.training.retriever.colbert_queries import batch_queries
 from hoptimizer.retrieval import Passage
 from hoptimizer.retrieval.checkpoint import BASE, DIM, load_checkpoint, write_checkpoint
@@ -37,7 +37,7 @@ _PART = 16
 
 
 @dataclass(frozen=True)
-class Recipe:
+class RetrieverTrainingConfig:
     """What is trained, and how.
 
     Attributes:
@@ -79,33 +79,33 @@ class Adapted(nn.Module):
 
 
 def train(
-    sets: Sequence[RetrievalSet], recipe: Recipe, steps: Callable[[range], Iterable[int]]
+    sets: Sequence[RetrievalSet], config: RetrieverTrainingConfig, steps: Callable[[range], Iterable[int]]
 ) -> dict[str, torch.Tensor]:
     """Train on the questions of ``train``, never on those of ``dev``.
 
     Args:
         sets: the data sets.
-        recipe: see there.
+        config: how it is trained.
         steps: gives the steps one by one, and may show them going by.
 
     Returns:
         What :func:`hoptimizer.retrieval.checkpoint.write_checkpoint` takes, in fp16.
     """
-    torch.manual_seed(recipe.seed)
-    draw = random.Random(recipe.seed)
+    torch.manual_seed(config.seed)
+    draw = random.Random(config.seed)
     teacher, encoder = _untrained_encoder(), _untrained_encoder()
     corpus = {p.id: p for one in sets for p in one.corpus}
     contexts = [id for one in sets for asked in one.train for id in asked.context]
-    sample = draw.sample(contexts, min(recipe.sample, len(contexts)))
+    sample = draw.sample(contexts, min(config.sample, len(contexts)))
     _start_projection(teacher, [str(corpus[id]) for id in sample])
     encoder.projection.load_state_dict(teacher.projection.state_dict())
-    adapted = _adapt(encoder.model, recipe.rank)
+    adapted = _adapt(encoder.model, config.rank)
     weights = [encoder.projection.weight, *(p for layer in adapted.values() for p in (layer.down, layer.up))]
-    optimizer = torch.optim.AdamW(weights, lr=recipe.learning_rate, weight_decay=0.01)
-    schedule = get_linear_schedule_with_warmup(optimizer, recipe.steps // 10, recipe.steps)
-    batches = _batches(sets, recipe, draw)
-    for _ in steps(range(recipe.steps)):
-        loss = _loss(encoder, teacher, next(batches), corpus, recipe, draw)
+    optimizer = torch.optim.AdamW(weights, lr=config.learning_rate, weight_decay=0.01)
+    schedule = get_linear_schedule_with_warmup(optimizer, config.steps // 10, config.steps)
+    batches = _batches(sets, config, draw)
+    for _ in steps(range(config.steps)):
+        loss = _loss(encoder, teacher, next(batches), corpus, config, draw)
         loss.backward()
         nn.utils.clip_grad_norm_(weights, 1.0)
         optimizer.step()
@@ -158,15 +158,17 @@ def _adapt(model: nn.Module, rank: int) -> dict[str, Adapted]:
     return adapted
 
 
-def _batches(sets: Sequence[RetrievalSet], recipe: Recipe, draw: random.Random) -> Iterator[list[Asked]]:
+def _batches(
+    sets: Sequence[RetrievalSet], config: RetrieverTrainingConfig, draw: random.Random
+) -> Iterator[list[QuestionWithContext]]:
     # Each set goes round at its own pace, lest the largest drown the others.
     median = sorted(len(one.train) for one in sets)[len(sets) // 2]
-    rounds = [(_forever(one.train, draw), recipe.questions * (2 if len(one.train) > median else 1)) for one in sets]
+    rounds = [(_forever(one.train, draw), config.questions * (2 if len(one.train) > median else 1)) for one in sets]
     while True:
         yield [next(asked) for asked, share in rounds for _ in range(share)]
 
 
-def _forever(asked: Sequence[Asked], draw: random.Random) -> Iterator[Asked]:
+def _forever(asked: Sequence[QuestionWithContext], draw: random.Random) -> Iterator[QuestionWithContext]:
     while True:
         yield from draw.sample(list(asked), len(asked))
 
@@ -174,20 +176,20 @@ def _forever(asked: Sequence[Asked], draw: random.Random) -> Iterator[Asked]:
 def _loss(
     encoder: ColBERTEncoder,
     teacher: ColBERTEncoder,
-    batch: list[Asked],
+    batch: list[QuestionWithContext],
     corpus: dict[str, Passage],
-    recipe: Recipe,
+    config: RetrieverTrainingConfig,
     draw: random.Random,
 ) -> torch.Tensor:
     passages: dict[str, Passage] = {}
     for asked in batch:
         gold = asked.question.passages
         others = [id for id in asked.context if id not in set(gold)]
-        others = draw.sample(others, min(recipe.distractors, len(others)))
+        others = draw.sample(others, min(config.distractors, len(others)))
         passages |= {id: corpus[id] for id in [*gold, *others]}
     queries = batch_queries(batch, passages, draw)
     tokens = encoder.tokenize_passages([str(passage) for passage in passages.values()])
-    tokens = Tokens(*(t[:, : recipe.max_tokens] for t in (tokens.ids, tokens.mask, tokens.kept)))
+    tokens = Tokens(*(t[:, : config.max_tokens] for t in (tokens.ids, tokens.mask, tokens.kept)))
     asking = encoder.tokenize_queries([q.text for q in queries])
     scores = _maxsim(encoder, asking, tokens)
     with torch.no_grad():
@@ -202,7 +204,7 @@ def _loss(
     away = nn.functional.kl_div(
         scores[real].log_softmax(1), untrained[real].log_softmax(1), log_target=True, reduction="batchmean"
     )
-    return (losses * weight).sum() / weight.sum() + recipe.distillation * away
+    return (losses * weight).sum() / weight.sum() + config.distillation * away
 
 
 def _maxsim(encoder: ColBERTEncoder, queries: Tokens, passages: Tokens) -> torch.Tensor:
@@ -230,7 +232,7 @@ def main() -> None:
         sets = read_sets(arguments.data)
     except UserError as error:
         sys.exit(str(error))
-    trained = train(sets, Recipe(), lambda steps: track(steps, "Training"))
+    trained = train(sets, RetrieverTrainingConfig(), lambda steps: track(steps, "Training"))
     draft = arguments.out.with_suffix(".part")
     save_file(trained, draft)
     draft.replace(arguments.out)

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hoptimizer.eval.datasets.question import Question
-from hoptimizer.optimizers.training.retriever.colbert_data import Asked
+from hoptimizer.optimizers.training.retriever.colbert_data import QuestionWithContext
 from hoptimizer.retrieval import Passage
 
 _SPAN = (4, 12)  # words
 
 
 @dataclass(frozen=True)
-class Query:
+class TrainingQuery:
     """Something to search with.
 
     Attributes:
@@ -31,7 +31,9 @@ class Query:
     asked: bool = False
 
 
-def batch_queries(batch: Sequence[Asked], passages: Mapping[str, Passage], draw: random.Random) -> list[Query]:
+def batch_queries(
+    batch: Sequence[QuestionWithContext], passages: Mapping[str, Passage], draw: random.Random
+) -> list[TrainingQuery]:
     """The queries of a training step.
 
     The questions themselves and those of their hops; the questions once more with other passages' titles in the place
@@ -47,9 +49,9 @@ def batch_queries(batch: Sequence[Asked], passages: Mapping[str, Passage], draw:
     for asked in batch:
         question = asked.question
         gold = frozenset(question.passages)
-        queries.append(Query(question.question, gold, asked=True))
+        queries.append(TrainingQuery(question.question, gold, asked=True))
         queries.extend(
-            Query(hop.question, frozenset({hop.passage}), gold - {hop.passage}, 0.5)
+            TrainingQuery(hop.question, frozenset({hop.passage}), gold - {hop.passage}, 0.5)
             for hop in question.hops
             if hop.passage
         )
@@ -64,7 +66,7 @@ def plain_title(passage: Passage) -> str:
     return re.sub(r" \(.*\)$", "", passage.title)
 
 
-def _renamed(question: Question, passages: Mapping[str, Passage], draw: random.Random) -> Query | None:
+def _renamed(question: Question, passages: Mapping[str, Passage], draw: random.Random) -> TrainingQuery | None:
     """The question with the titles that it names replaced by those of other passages, which it then asks for."""
     named = [id for id in question.passages if plain_title(passages[id]).lower() in question.question.lower()]
     others = [id for id, passage in passages.items() if passage.title and id not in question.passages]
@@ -75,13 +77,13 @@ def _renamed(question: Question, passages: Mapping[str, Passage], draw: random.R
         title = plain_title(passages[other])
         text = re.sub(re.escape(plain_title(passages[id])), title.replace("\\", "\\\\"), text, flags=re.IGNORECASE)
         positives.add(other)
-    return Query(text, frozenset(positives))
+    return TrainingQuery(text, frozenset(positives))
 
 
-def _pair(passages: Mapping[str, Passage], draw: random.Random) -> Query:
+def _pair(passages: Mapping[str, Passage], draw: random.Random) -> TrainingQuery:
     chosen = draw.sample(list(passages), 2)
     text = draw.choice([" ", ", ", " and ", " or "]).join(_words_of(passages[id], draw) for id in chosen)
-    return Query(text, frozenset(chosen), weight=0.5)
+    return TrainingQuery(text, frozenset(chosen), weight=0.5)
 
 
 def _words_of(passage: Passage, draw: random.Random) -> str:

@@ -1,6 +1,6 @@
-"""What the layout of prompts and what demonstrations each contribute to a compiled program, on atlas dev.
+"""What the prompt format and the demonstrations each contribute to a compiled program, on atlas dev.
 
-    python benchmarks/layouts.py [--program rag] [--json]
+    python benchmarks/prompt_formats.py [--program rag] [--json]
 
 A compile of the demo changes both. Here each of the four combinations is scored on its own.
 """
@@ -18,39 +18,39 @@ from hoptimizer import Workbench
 from hoptimizer.demo import demo_config
 from hoptimizer.eval import mean
 from hoptimizer.eval.runner import evaluate
-from hoptimizer.models.settings import Layout
+from hoptimizer.models.settings import PromptFormat
 from hoptimizer.optimizers.labels.demonstrations import annotate
-from hoptimizer.optimizers.prompt.prompt_format import LAYOUTS
+from hoptimizer.optimizers.prompt.prompt_format import PROMPT_FORMATS
 
 DEMOS = (0, 4)
 
 
 def measure(program: str) -> list[dict[str, object]]:
-    """F1 of each layout with and without labeled demonstrations, with its 95% interval."""
+    """F1 of each prompt format with and without labeled demonstrations, with its 95% interval."""
     bench = Workbench(demo_config(program, ["data.dev=60"]))
     rows = []
     with bench.active():
-        for layout in LAYOUTS:
+        for prompt_format in PROMPT_FORMATS:
             for demos in DEMOS:
-                scores = evaluate(_program(bench, layout, demos), bench.data.split("dev")).scores("f1")
+                scores = evaluate(_program(bench, prompt_format, demos), bench.data.split("dev")).scores("f1")
                 estimate = mean(scores, bench.config.seed)
                 rows.append(
                     {
                         "program": program,
-                        "layout": layout,
+                        "prompt_format": prompt_format,
                         "demos": demos,
                         "n": estimate.n,
                         "f1": estimate.mean,
                         "interval": [estimate.low, estimate.high],
                     }
                 )
-                sys.stderr.write(f"{program}, {layout}, {demos} demonstrations: done\n")
+                sys.stderr.write(f"{program}, {prompt_format}, {demos} demonstrations: done\n")
     return rows
 
 
-def _program(bench: Workbench, layout: Layout, demos: int) -> dspy.Module:
+def _program(bench: Workbench, prompt_format: PromptFormat, demos: int) -> dspy.Module:
     program = bench.program()
-    program.layout = layout
+    program.prompt_format = prompt_format
     if not demos:
         return program
     seed = bench.config.seed
@@ -67,13 +67,15 @@ def main() -> None:
     options = parser.parse_args()
     rows = measure(options.program)
     if options.json:
-        sys.stdout.write(json.dumps({"layouts": rows}) + "\n")
+        sys.stdout.write(json.dumps({"prompt_formats": rows}) + "\n")
         return
-    table = Table("layout", "demonstrations", "F1", "95% interval", "n", box=None, header_style="bold")
+    table = Table("prompt_format", "demonstrations", "F1", "95% interval", "n", box=None, header_style="bold")
     for row in rows:
         low, high = row["interval"]
         f1 = f"{100 * row['f1']:.1f}"
-        table.add_row(row["layout"], str(row["demos"]), f1, f"{100 * low:.1f} to {100 * high:.1f}", str(row["n"]))
+        table.add_row(
+            row["prompt_format"], str(row["demos"]), f1, f"{100 * low:.1f} to {100 * high:.1f}", str(row["n"])
+        )
     Console().print(table)
 
 
