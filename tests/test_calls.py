@@ -9,7 +9,7 @@ import pytest
 from scripted import ScriptedEngine
 
 from hoptimizer.models.usage import BudgetExhausted, CallCache, Usage, UsageMeter
-from hoptimizer.optimizers.labels.examples import Example
+from hoptimizer.optimizers.labels.examples import TrainingExample
 from hoptimizer.optimizers.labels.labelling import PendingExample, collect
 
 
@@ -92,7 +92,7 @@ def test_a_collection_that_was_killed_spends_what_it_would_have(tmp_path):
 
     def collected(lm):
         async def label(number):
-            return Example({"question": f"{number}?"}, (await lm.acall(f"{number}?"))[0])
+            return TrainingExample({"question": f"{number}?"}, (await lm.acall(f"{number}?"))[0])
 
         dspy.cache = CallCache(tmp_path / "calls", None)
         meter = UsageMeter(lambda spent: False)

@@ -207,7 +207,7 @@ def test_a_budget_is_in_minutes_too(run):
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "job", "message"),
+    ("name", "options", "context", "message"),
     [
         ("copro", {"budget": {"lm_calls": 5}}, {}, "5 calls do not finish one candidate"),
         ("gepa", {}, {"reflection_lm": None}, "no language model reflects; name one"),
