@@ -52,7 +52,7 @@ def measure(
     one: RetrievalSet,
     retriever: Retriever,
     questions: int | None,
-    recipe: ClassifierTrainingConfig,
+    config: ClassifierTrainingConfig,
     folder: Path,
     hops: bool,
 ) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def measure(
                 scores = ", ".join(f"{name} {score:.3f}" for name, score in progress.scores.items())
                 sys.stderr.write(f"{time.perf_counter() - start:.0f} s, {progress.step}/{progress.steps}: {scores}\n")
 
-        card = train_classifier(TASK, examples, retrieved(one, retriever, choose), recipe, folder, report)
+        card = train_classifier(TASK, examples, retrieved(one, retriever, choose), config, folder, report)
     seconds = time.perf_counter() - start
     judged = retrieved(one, retriever, one.dev)
     results = Classifier(folder, card).predict([example.inputs for example in judged])
@@ -147,14 +147,14 @@ def main() -> None:
     parser.add_argument("--hops", action="store_true", help="learn from the questions' hops too")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
-    recipe = ClassifierTrainingConfig(base=arguments.base, epochs=arguments.epochs, max_tokens=MAX_TOKENS)
+    config = ClassifierTrainingConfig(base=arguments.base, epochs=arguments.epochs, max_tokens=MAX_TOKENS)
     try:
         one = next((one for one in read_sets(arguments.data) if one.name == DATA), None)
         if one is None:
             raise UserError(f"{arguments.data}: no folder {DATA} in it")
         retriever = build_retriever(RetrieverSettings(name=arguments.retriever), one.corpus)
         with tempfile.TemporaryDirectory() as temporary:
-            figures = measure(one, retriever, arguments.questions, recipe, Path(temporary), arguments.hops)
+            figures = measure(one, retriever, arguments.questions, config, Path(temporary), arguments.hops)
         figures["prompted"] = prompted(one, retriever)
     except UserError as error:
         sys.exit(str(error))

@@ -20,7 +20,7 @@ from hoptimizer.optimizers.training.tagger import TaggerTrainingConfig, train_ta
 
 TASK = Task(step="relevant", inputs=("question", "passage"), output="relevant", labels=(False, True))
 CITIES = ("Paris", "Rome", "Oslo", "Lima", "Cairo", "Quito", "Tokyo", "Delhi", "Berlin", "Madrid", "Vienna", "Dublin")
-RECIPE = ClassifierTrainingConfig(epochs=3, batch=8, learning_rate=3e-4, max_tokens=32, checkpoint_steps=4)
+CONFIG = ClassifierTrainingConfig(epochs=3, batch=8, learning_rate=3e-4, max_tokens=32, checkpoint_steps=4)
 
 LM_OPTIONS = {"epochs": 4, "batch": 2, "learning_rate": 3e-3, "checkpoint_steps": 4}
 
@@ -78,9 +78,9 @@ def tiny_lm(folder):
     return folder
 
 
-def train(folder, recipe=RECIPE, report=lambda _: None):
+def train(folder, config=CONFIG, report=lambda _: None):
     """Train the toy step."""
-    return train_classifier(TASK, examples(), examples(CITIES[8:]), recipe, folder, report)
+    return train_classifier(TASK, examples(), examples(CITIES[8:]), config, folder, report)
 
 
 LABELER = labeler_task(finish=True)
@@ -104,9 +104,9 @@ def labelled(cities=CITIES[:8]):
     return examples
 
 
-def train_toy_tagger(folder, recipe=TAGGER, report=lambda _: None):
+def train_toy_tagger(folder, config=TAGGER, report=lambda _: None):
     """Train the toy labeler."""
-    return train_tagger(LABELER, labelled(), labelled(CITIES[8:]), recipe, folder, report)
+    return train_tagger(LABELER, labelled(), labelled(CITIES[8:]), config, folder, report)
 
 
 def conversations(cities=CITIES[:8]):

@@ -147,7 +147,7 @@ def test_dspys_own_bootstrap_finetune_trains_a_local_model(tmp_path):
         [folder] = (tmp_path / "tuned").iterdir()
         assert tuned.lm.model == f"local/{folder}"
         assert tuned(question="Where is Bonn?").answer is not None
-    assert not json.loads((folder / "finetuned.json").read_text())["recipe"]["templated"]
+    assert not json.loads((folder / "finetuned.json").read_text())["config"]["templated"]
 
 
 def test_a_sequence_to_sequence_model_is_trained_but_not_served(tmp_path):

@@ -140,7 +140,7 @@ def test_sequence_to_sequence_models_write_in_batches(tmp_path):
         max_new_tokens=4,
         train=data,
         dev=data,
-        recipe={},
+        config={},
         seed=0,
         scores={},
     )

@@ -365,8 +365,8 @@ def test_a_variant_is_trained_on_from_where_it_is(variant, store):
         for run in (variant.run_id, further.run_id)
     ]
     assert cards[0].base == "minilm"
-    assert cards[0].recipe["start"] is None
-    assert cards[1].recipe["start"]
+    assert cards[0].config["start"] is None
+    assert cards[1].config["start"]
 
 
 def test_the_served_model_answers_in_a_fresh_process(variant, store):

@@ -8,7 +8,7 @@ from typing import Literal
 
 import dspy
 import pytest
-from small_models import CITIES, RECIPE, TASK, examples, tiny_t5, train
+from small_models import CITIES, CONFIG, TASK, examples, tiny_t5, train
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.eval.datasets.question import Hop, Question
@@ -48,7 +48,7 @@ def test_same_seed_gives_identical_weights_and_another_seed_does_not(trained, tm
     folder, _ = trained
     train(tmp_path / "again")
     assert (tmp_path / "again" / WEIGHTS).read_bytes() == (folder / WEIGHTS).read_bytes()
-    train(tmp_path / "other", RECIPE.model_copy(update={"seed": 8}))
+    train(tmp_path / "other", CONFIG.model_copy(update={"seed": 8}))
     assert (tmp_path / "other" / WEIGHTS).read_bytes() != (folder / WEIGHTS).read_bytes()
 
 
@@ -84,7 +84,7 @@ def test_finished_training_is_not_repeated_nor_overwritten(trained):
     assert train(folder, report=steps.append) == card
     assert not steps
     with pytest.raises(UserError, match="other data or settings"):
-        train(folder, RECIPE.model_copy(update={"epochs": 1}))
+        train(folder, CONFIG.model_copy(update={"epochs": 1}))
 
 
 def test_saved_and_loaded_model_scores_as_in_training(trained):
@@ -99,7 +99,7 @@ def test_saved_and_loaded_model_scores_as_in_training(trained):
 def test_a_label_without_examples_is_one_clear_line(tmp_path):
     wrong = [example for example in examples() if not example.output]
     with pytest.raises(UserError, match=r"none of the 24 train examples has the label True") as caught:
-        train_classifier(TASK, wrong, examples(), RECIPE, tmp_path)
+        train_classifier(TASK, wrong, examples(), CONFIG, tmp_path)
     assert "\n" not in str(caught.value)
 
 

@@ -6,7 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import write_whole
@@ -75,7 +75,7 @@ class Card(BaseModel):
         rank: how a labeler makes use of a passage's place in the search, for what the question finds and for what later
             queries find; ``None`` where it doesn't.
         listed: whether a generator's output is a list of texts.
-        base: the model that was fine-tuned, as the recipe named it; or the language model that answers.
+        base: the model that was fine-tuned, as the training named it; or the language model that answers.
         threshold: the least probability of the positive label at which it is chosen, of a labeler of all but
             ``terminate``; ``None`` chooses the likeliest.
         max_tokens: where the input of one that reads is cut.
@@ -83,7 +83,7 @@ class Card(BaseModel):
         max_new_tokens: the most tokens that a generator writes.
         train: what it learned from.
         dev: what decided on epoch and threshold, and gave the scores.
-        recipe: the hyper-parameters.
+        config: of the training: its hyper-parameters; ``recipe`` in the cards of version 0.1.
         seed: of the training.
         scores: on dev, by name.
         version: of hoptimizer.
@@ -106,7 +106,7 @@ class Card(BaseModel):
     max_new_tokens: int | None = Field(default=None, ge=1)
     train: DataSummary
     dev: DataSummary
-    recipe: dict[str, Any]
+    config: dict[str, Any] = Field(validation_alias=AliasChoices("config", "recipe"))
     seed: int
     scores: dict[str, float]
     version: str = Field(default_factory=lambda: version("hoptimizer"))

@@ -81,7 +81,7 @@ def train_lm(
     model, best = train_writer(model, tokenizer, rows, dev_rows, config, key, folder, report)
     save(model, tokenizer, folder)
     scores = {**best.facts, "epoch": float(best.epoch), "n": float(len(rows))}
-    write_whole(card, json.dumps({"key": key, "recipe": config.model_dump(), "scores": scores}))
+    write_whole(card, json.dumps({"key": key, "config": config.model_dump(), "scores": scores}))
     remove_checkpoints(folder)
     return scores
 

@@ -97,7 +97,7 @@ class LocalProvider(Provider):
                 :class:`~hoptimizer.optimizers.training.conversations.LMTrainingConfig`.
 
         Returns:
-            ``local/FOLDER``. The folder's name holds a digest of the data and the recipe, since DSPy's cache knows a
+            ``local/FOLDER``. The folder's name holds a digest of the data and the config, since DSPy's cache knows a
             model by its name alone.
 
         Raises:

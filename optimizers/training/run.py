@@ -1,4 +1,4 @@
-"""What every fine-tuning of a small model shares: the recipe's base, the folder, and where it is computed."""
+"""What every fine-tuning of a small model shares: the config, the folder, and where it is computed."""
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -131,7 +131,7 @@ def training(
     folder: Path,
     report: TrainingReport,
 ) -> Training[list[int]]:
-    """The training loop that a recipe describes; the model computes in ``dtype`` from here on.
+    """The training loop that a config describes; the model computes in ``dtype`` from here on.
 
     Args:
         config: how it is trained.

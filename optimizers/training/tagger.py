@@ -77,7 +77,7 @@ def train_tagger(
         report: is told after every update.
         trial: decides on the epoch, by default the mean of what is scored; facts that it gives under ``card`` become
             fields of the card.
-        start: the folder of a trained tagger to go on from; by default the recipe's base.
+        start: the folder of a trained tagger to go on from; by default the config's base.
 
     Raises:
         UserError: the examples lack a tag, the base can't be loaded, or the folder holds something else.

@@ -52,7 +52,7 @@ class Distill(Optimizer):
             ``logprobs``). ``encoder``: a fine-tuned one, which reads the question alone.
         base: what is fine-tuned: a name of the weights store, a folder or a hub id; by default a small encoder for
             steps that choose and a small language model for steps that write.
-        epochs: rounds over the examples at most; by default the recipe's, as for the rest.
+        epochs: rounds over the examples at most; by default the training config's, as for the rest.
         learning_rate: at its peak.
     """
 
@@ -71,7 +71,7 @@ class Distill(Optimizer):
         self.labels = labels
         self.self_knowledge = self_knowledge
         chosen = {"base": base, "epochs": epochs, "learning_rate": learning_rate}
-        self.recipe = {key: value for key, value in chosen.items() if value is not None}
+        self.training = {key: value for key, value in chosen.items() if value is not None}
 
     def check(self, context: CompileContext) -> None:
         if self.questions is not None and self.questions > len(context.trainset):
@@ -172,7 +172,7 @@ class Distill(Optimizer):
             context.log(f"training/{step}", {"loss": progress.loss} | (progress.scores or {}), progress.step)
 
         task = self._task(context, step)
-        chosen: dict[str, Any] = {"seed": context.seed, **self.recipe}
+        chosen: dict[str, Any] = {"seed": context.seed, **self.training}
         folder = context.folder / step
         if task.labels:
             # What a small model knows is rare: the best F1 would have it say that it knows everything.

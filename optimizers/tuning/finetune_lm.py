@@ -49,8 +49,8 @@ class BootstrapFinetune(Optimizer):
         metric_threshold: the least score of a run that is learned from.
         questions: train questions to learn from, drawn at random; all by default.
         prompt_format: how prompts and answers of local models are written.
-        epochs: rounds over the examples; by default the recipe's, as for the rest. They are for local models: the
-            provider of another one decides itself.
+        epochs: rounds over the examples; by default the training config's, as for the rest. They are for local models:
+            the provider of another one decides itself.
         learning_rate: at its peak.
         batch: conversations in an update.
         max_tokens: where conversations are cut, at the front.
@@ -75,7 +75,7 @@ class BootstrapFinetune(Optimizer):
         self.prompt_format = prompt_format
         sizes = {"epochs": epochs, "batch": batch, "max_tokens": max_tokens, "lora": lora}
         chosen = {"learning_rate": learning_rate, **sizes}
-        self.recipe = {key: value for key, value in chosen.items() if value is not None}
+        self.training = {key: value for key, value in chosen.items() if value is not None}
 
     def check(self, context: CompileContext) -> None:
         if self.questions is not None and self.questions > len(context.trainset):
@@ -84,8 +84,8 @@ class BootstrapFinetune(Optimizer):
             )
         lm = _student(context.program)
         _check_tunable(lm)
-        if self.recipe and not is_local(lm):
-            key = next(iter(self.recipe))
+        if self.training and not is_local(lm):
+            key = next(iter(self.training))
             raise UserError(f"optimizer.{key}: the provider of {lm.model} decides on it; leave it out")
         steps = self._steps(context.program)
         if self.labels == "annotations":
@@ -177,7 +177,7 @@ class BootstrapFinetune(Optimizer):
         options: dict[str, Any] | None = None
         if is_local(lm):
             options = {"folder": context.folder / "lm", "dev": _messages(dev), "report": told.put, "seed": context.seed}
-            options |= {"templated": self.prompt_format != "plain", **self.recipe}
+            options |= {"templated": self.prompt_format != "plain", **self.training}
         lm.kill()  # frees its memory, as DSPy's own optimizer does
         context.report("lm: training", 0, 0, "")
         training = lm.finetune(_messages(train), TrainDataFormat.CHAT, options)

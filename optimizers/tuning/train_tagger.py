@@ -64,7 +64,7 @@ class TrainTagger(Optimizer):
         self.finish = finish
         self.ranked = ranked
         self.recall_weight = recall_weight
-        self.recipe = {
+        self.training = {
             "epochs": epochs,
             "learning_rate": learning_rate,
             "batch": batch,
@@ -139,12 +139,12 @@ class TrainTagger(Optimizer):
 
         examples, judged = filter_examples(train), filter_examples(dev)
         start = self._start(context, "filter")
-        recipe = TaggerTrainingConfig(**_origin(start, self.base), seed=context.seed, **self.recipe)
+        config = TaggerTrainingConfig(**_origin(start, self.base), seed=context.seed, **self.training)
         folder = context.folder / "filter"
         # Without dev examples there is nothing to choose an epoch by: the train examples do as well then.
         report = _reporting(context, "filter")
         train_tagger(
-            FILTER_TASK, examples, judged or examples, recipe, folder, report, start=start.folder if start else None
+            FILTER_TASK, examples, judged or examples, config, folder, report, start=start.folder if start else None
         )
         return _load(folder, "filter")
 
@@ -168,12 +168,12 @@ class TrainTagger(Optimizer):
         judged = labeler_examples(dev, retriever, self.negatives, self.finish)
         task = labeler_task(self.finish)
         start = self._start(context, "labeler")
-        recipe = TaggerTrainingConfig(**_origin(start, self.base), seed=context.seed, **self.recipe)
+        config = TaggerTrainingConfig(**_origin(start, self.base), seed=context.seed, **self.training)
         questions = [question for question in context.devset if question.passages]
-        trial = RetrievalEvaluator(program, questions, task, recipe, self.recall_weight, self.ranked, context.workers)
+        trial = RetrievalEvaluator(program, questions, task, config, self.recall_weight, self.ranked, context.workers)
         folder = context.folder / "labeler"
         report = _reporting(context, "labeler")
-        train_tagger(task, examples, judged, recipe, folder, report, trial, start.folder if start else None)
+        train_tagger(task, examples, judged, config, folder, report, trial, start.folder if start else None)
         return _load(folder, "labeler")
 
     def _start(self, context: CompileContext, step: str) -> SmallModel | None:
@@ -183,7 +183,7 @@ class TrainTagger(Optimizer):
 
 
 def _origin(start: SmallModel | None, base: str | None) -> dict[str, str]:
-    """What a recipe says about where its training starts, whatever folder that lies in."""
+    """What a training config says about where its training starts, whatever folder that lies in."""
     if start is None:
         return {"base": base or "minilm"}
     return {"base": start.card.base, "start": hashlib.sha256(start.card.model_dump_json().encode()).hexdigest()}
