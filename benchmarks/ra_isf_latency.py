@@ -37,7 +37,7 @@ PARTS_OF_LAST = ["What is her range?", "Is she versatile?", "At what note does g
 JUDGE = ["self_knowledge", "relevance"]
 # Question, and its longest chain of calls that wait for each other.
 FLOWS = {
-    "known at once": ("known", ["self_knowledge", "recall"]),
+    "known at once": ("known", ["self_knowledge", "closed_book"]),
     "relevant at once": ("relevant", [*JUDGE, "reader"]),
     "split up twice": (TOP, [*JUDGE, "decompose", *JUDGE, "decompose", *JUDGE, "reader", "combine", "combine"]),
 }

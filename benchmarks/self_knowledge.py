@@ -95,7 +95,7 @@ async def ask(program: Program, asked: Sequence[tuple[str, Sequence[str]]]) -> A
     async def one(question: str) -> tuple[dspy.Prediction, dspy.Prediction]:
         with recording(StepTrace()):
             return await asyncio.gather(
-                program.step("recall", measured=True, question=question),
+                program.step("closed_book", measured=True, question=question),
                 program.step("self_knowledge", question=question),
             )
 
@@ -143,7 +143,7 @@ def by_hidden_state(program: Program, model: str, train: Asked, dev: Asked) -> J
     with quiet_loading():
         lm = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
         tokenizer = AutoTokenizer.from_pretrained(folder)
-    adapter, recall = PlainAdapter(), program.recall
+    adapter, recall = PlainAdapter(), program.closed_book
 
     @torch.inference_mode()
     def states(asked: Asked) -> np.ndarray:

@@ -4,8 +4,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hoptimizer.answers import answer_all
     from hoptimizer.common.errors import UserError
     from hoptimizer.comparison import compare_variants
+    from hoptimizer.compiled import CompiledProgram, load_variant
     from hoptimizer.config import Config, load_config, make_config
     from hoptimizer.study.file import load_study
     from hoptimizer.study.run import run_study
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
 
 # Imported when first used: torch, DSPy and MLflow together take seconds.
 _HOMES = {
+    "CompiledProgram": "hoptimizer.compiled",
+    "answer_all": "hoptimizer.answers",
+    "load_variant": "hoptimizer.compiled",
     "Config": "hoptimizer.config",
     "Tracker": "hoptimizer.tracking.tracker",
     "UserError": "hoptimizer.common.errors",
@@ -29,15 +34,18 @@ _HOMES = {
 }
 
 __all__ = [
+    "CompiledProgram",
     "Config",
     "Tracker",
     "UserError",
     "Workbench",
+    "answer_all",
     "compare_variants",
     "compile_variant",
     "evaluate_variant",
     "load_config",
     "load_study",
+    "load_variant",
     "make_config",
     "run_study",
 ]

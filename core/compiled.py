@@ -1,16 +1,122 @@
-"""A compiled program as a run, or a folder, has it."""
+"""A compiled program as a run, or a folder, has it, ready to be called."""
 
-from typing import Any
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dspy
+import yaml
 
 from hoptimizer.common.errors import UserError
+from hoptimizer.common.progress import Report, silent
+from hoptimizer.config import Config, TrackingSettings, load_config
+from hoptimizer.models import build_adapter
 from hoptimizer.programs import Ensemble, Program
-from hoptimizer.tracking.tracker import VARIANT
+from hoptimizer.upgrade import upgraded_config, upgraded_state
 from hoptimizer.workbench import Workbench
+
+if TYPE_CHECKING:
+    from hoptimizer.tracking.tracker import Tracker
+
+_FILES = ("config.yaml", "program.json")
+
+
+class CompiledProgram(dspy.Module):
+    """A program with its language models, small models and retriever, to be called in any application.
+
+    Calling it changes none of DSPy's or MLflow's settings: language model and adapter hold for the call alone.
+
+    Args:
+        bench: what the program was made of.
+        program: the program.
+
+    Attributes:
+        config: what the variant was made from.
+        program: the program itself, whose steps are DSPy predictors.
+    """
+
+    def __init__(self, bench: Workbench, program: Program) -> None:
+        super().__init__()
+        self.config: Config = bench.config
+        self.program = program
+        self._bench = bench  # whose temporary files live as long as the program
+        self._lm, self._adapter = bench.lms["default"], build_adapter()
+
+    def forward(self, question: str) -> dspy.Prediction:
+        """Answer a question.
+
+        Returns:
+            a prediction with ``answer: str``, ``passages: list[Passage]`` and ``steps: list[StepRecord]``.
+        """
+        with dspy.context(lm=self._lm, adapter=self._adapter):
+            return self.program(question=question)
+
+    async def aforward(self, question: str) -> dspy.Prediction:
+        """As :meth:`forward`, from async code."""
+        with dspy.context(lm=self._lm, adapter=self._adapter):
+            return await self.program.acall(question=question)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "CompiledProgram":
+        return CompiledProgram(self._bench, self.program.deepcopy())
+
+
+def load_variant(
+    source: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    tracking_uri: str | None = None,
+    report: Report = silent,
+) -> CompiledProgram:
+    """A compiled variant as a ``dspy.Module`` that is ready to answer questions.
+
+    Args:
+        source: ``runs:/ID`` of a compile, or the folder of a variant: ``variant`` of a downloaded run or MLflow model.
+        overrides: ``key=value`` arguments that change the variant's config, such as ``lm.default=openai/gpt-4o``.
+        tracking_uri: where the run is kept; by default where MLflow has been pointed, else hoptimizer's own default.
+        report: is told about progress, such as the building of an index.
+
+    Raises:
+        UserError: there is no such variant, or a part of it can't be had: its data, a language model, a small model.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        folder, place, uri = Path(source), str(source), tracking_uri or _default_uri()
+        if str(source).startswith("runs:/"):
+            from hoptimizer.tracking.tracker import fetch  # brings MLflow
+
+            place = variant_of(str(source).removeprefix("runs:/").strip("/"))
+            folder = fetch(place, uri, Path(temporary))
+        for name in _FILES:
+            if not (folder / name).is_file():
+                raise UserError(
+                    f"{source}: no {name} in it, so it is no variant; give runs:/ID of a compile, or the folder "
+                    "`variant` of a run or model that was downloaded"
+                )
+        values = upgraded_config(yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")))
+        state = upgraded_state(json.loads((folder / "program.json").read_text(encoding="utf-8")))
+    tracking = values.get("tracking", {}) | {"uri": uri}
+    bench = Workbench(load_config(None, overrides, values | {"tracking": tracking}), report)
+    bench.check_lms(skipped=("judge", "teacher", "reflection"))
+    return CompiledProgram(bench, restore(bench, state, place))
+
+
+def _default_uri() -> str:
+    import mlflow
+
+    return mlflow.get_tracking_uri() if mlflow.is_tracking_uri_set() else TrackingSettings().uri
 
 
 def variant_of(run_id: str) -> str:
     """Where a run keeps its program and its models."""
-    return f"runs:/{run_id}/{VARIANT}"
+    return f"runs:/{run_id}/variant"
+
+
+def program_of(bench: Workbench, tracker: "Tracker | None", run_id: str | None) -> Program:
+    """The program of a config: as a run of a store has it, or uncompiled where no run is given."""
+    if tracker is None or run_id is None:
+        return bench.program()
+    return restore(bench, tracker.load_state(run_id), variant_of(run_id))
 
 
 def restore(bench: Workbench, state: dict[str, Any], variant: str) -> Program:
@@ -18,7 +124,7 @@ def restore(bench: Workbench, state: dict[str, Any], variant: str) -> Program:
 
     Args:
         bench: makes the program; a model that its config names for a step goes before the one that was kept.
-        state: the compiled one's.
+        state: the compiled program's.
         variant: the folder, or its URI, that has the models that took steps: small ones by the step in ``steps``, local
             fine-tuned language models by their name in ``lm``.
 

@@ -30,6 +30,7 @@ from hoptimizer.models.settings import LMSettings
 from hoptimizer.optimizers import settings as optimizers
 from hoptimizer.programs import settings as programs
 from hoptimizer.retrieval.settings import RetrieverSettings
+from hoptimizer.upgrade import upgraded_config
 
 DEFAULT_LM = "local/smollm2-135m-instruct"
 # Roles of language models besides the names of a program's steps.
@@ -245,7 +246,7 @@ def make_config(values: Any, source: str = "") -> Config:  # noqa: ANN401 - vali
     if not isinstance(values, dict):
         raise UserError(f"{source}expected a mapping of keys, got {type(values).__name__}")
     try:
-        return Config.model_validate(values)
+        return Config.model_validate(upgraded_config(values))
     except ValidationError as error:
         raise UserError(source + explain(error, Config)) from None
     except UserError as error:

@@ -1,30 +1,23 @@
-"""A compiled program as an MLflow model. MLflow runs this file when it loads the model; nothing is unpickled."""
+"""A compiled program as an MLflow model. MLflow runs this file when it loads the model; nothing is unpickled.
 
-import json
-from pathlib import Path
+A copy of this file stays with every logged model, so that it stands on hoptimizer's public names alone.
+"""
+
 from typing import Any
 
 import mlflow
-import yaml
 from mlflow.models import set_model
 from mlflow.pyfunc import PythonModelContext
 
 
-class ServedProgram(mlflow.pyfunc.PythonModel):
+class VariantModel(mlflow.pyfunc.PythonModel):
     """Answers questions with the variant that lies beside the model's code."""
 
     def load_context(self, context: PythonModelContext) -> None:
-        """Build the program from its config and state."""
-        from hoptimizer.compiled import restore
-        from hoptimizer.config import make_config
-        from hoptimizer.workbench import Workbench
+        """Load the variant."""
+        from hoptimizer import load_variant
 
-        folder = Path(context.artifacts["variant"])
-        config = make_config(yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")))
-        self.bench = Workbench(config)
-        with self.bench.active():
-            state = json.loads((folder / "program.json").read_text(encoding="utf-8"))
-            self.program = restore(self.bench, state, str(folder))
+        self.program = load_variant(context.artifacts["variant"])
 
     # MLflow makes a schema of the type of what comes out, warns where it is open, and steps differ by program.
     def predict(  # type: ignore[no-untyped-def] # noqa: ANN201
@@ -41,11 +34,11 @@ class ServedProgram(mlflow.pyfunc.PythonModel):
             params: not used.
 
         Returns:
-            for each question its ``answer``, the ids of the ``passages`` and the ``steps`` that led to it.
+            for each question its ``answer``, the ``passages`` it came from and the ``steps`` that led to it.
         """
-        from hoptimizer.workbench import ask_all
+        from hoptimizer import answer_all
 
-        return ask_all(self.bench, self.program, model_input)
+        return answer_all(self.program, model_input)
 
 
-set_model(ServedProgram())
+set_model(VariantModel())

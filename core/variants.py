@@ -5,33 +5,30 @@ import hashlib
 import io
 import logging
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import dspy
+import mlflow
 from filelock import FileLock, Timeout
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import home
 from hoptimizer.common.progress import Report, silent
-from hoptimizer.compiled import restore, variant_of
+from hoptimizer.compiled import program_of
 from hoptimizer.config import Config
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.objective import Objective
 from hoptimizer.eval.runner import Evaluation, EvaluationProgress, evaluate
-from hoptimizer.models.lm import is_local, is_tuned
-from hoptimizer.models.settings import LOCAL
-from hoptimizer.models.small.base import SmallModel
 from hoptimizer.models.usage import UsageMeter
 from hoptimizer.optimizers import CompileContext, Optimizer
 from hoptimizer.programs import Ensemble, Program
+from hoptimizer.tracking import artifacts
 from hoptimizer.tracking.compile_log import CompileLog
 from hoptimizer.tracking.tracker import Tracker
 from hoptimizer.workbench import Workbench
-
-_STEP_SCORES = ("f1", "precision", "recall", "balanced_accuracy", "token_f1", "tag_f1", "passages", "n")
 
 
 @dataclass(frozen=True)
@@ -102,61 +99,15 @@ def compile_variant(
     """
     bench = Workbench(config, report, keeps_calls=True)
     trainset, scored = bench.data.split("train"), bench.data.split(split)
-    bench.data.split("dev")  # that there is none is said before a run is made
     name = name or f"{config.program.name} {config.optimizer.name}"
     start = f" from {run_id}" if run_id else ""
     fingerprint = fingerprint or f"{config.digest} {bench.data.digest} {split}{start}"
     tracker = Tracker(config.tracking.uri, config.experiment)
-    program, optimizer = _program(bench, tracker, run_id), bench.optimizer()
-    if isinstance(program, Ensemble):
-        raise UserError(f"run {run_id!r}: no optimizer goes on from the programs of an ensemble; give another run")
-    context = _job(bench, program)
-    with dspy.context(lm=bench.lms["default"]):
-        optimizer.check(context)
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(_alone(f"{config.tracking.uri} {config.experiment} {fingerprint}"))
-        run = stack.enter_context(tracker.run("compile", name, fingerprint))
-        folder = home() / "work" / run.info.run_id
-        stack.enter_context(bench.active(folder / "calls", judged=True))
-        tracker.log_config(config, bench.data)
-        tracker.log_questions(bench.data, "train", trainset)
-        tracker.log_questions(bench.data, split, scored)
-        _tag_start(tracker, run_id)
-        log = CompileLog(tracker.client, tracker.get(run.info.run_id))
-        log.settle({f"lm_of.{step}": lm.model for step, lm in program.language_models().items()})
-        context = replace(context, folder=folder, log=log.tell, record=log.record, settle=log.settle)
-        report(f"compiling {config.program.name} by {config.optimizer.name}", 0, 0, "")
-        compiled = _compiled(optimizer, context, log)
-        before = None
-        if score_before:
-            before = _evaluate(bench, program, scored, f"{config.program.name} {_state(run_id)} on {split}")
-            tracker.log_evaluation(before, split, "before")
-        after = _evaluate(bench, compiled, scored, f"{config.program.name} compiled on {split}")
-        tracker.log_evaluation(after, split, "after")
-        steps = _keep(tracker, config, compiled, context)
-    for lm in _tuned_lms(compiled):
-        lm.kill()  # the next cell of a study may need the memory
-    shutil.rmtree(folder, ignore_errors=True)  # what it held is in the run
-    return Variant(run.info.run_id, config, True, split, after, before, steps, log.costs)
-
-
-@contextlib.contextmanager
-def _alone(work: str) -> Iterator[None]:
-    """Hold a piece of work, so that no other process takes it up meanwhile; the system lets go of it after a kill."""
-    folder = home() / "work"
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(folder / f"{hashlib.sha256(work.encode()).hexdigest()[:16]}.lock", blocking=False):
-            yield
-    except Timeout as error:
-        raise UserError("this compile is under way in another process; wait for it, or stop it there") from error
-
-
-def _job(bench: Workbench, program: Program) -> CompileContext:
-    config = bench.config
-    return CompileContext(
-        program=program,
-        trainset=bench.data.split("train"),
+    work = home() / "work" / _hash(f"{config.tracking.uri} {config.experiment} {fingerprint}")
+    log = CompileLog(tracker.client, report)
+    context = CompileContext(
+        program=program_of(bench, tracker, run_id),
+        trainset=trainset,
         devset=bench.data.split("dev"),
         corpus=bench.data.corpus,
         objective=replace(config.objective, judge=bench.lms.get("judge")),
@@ -164,9 +115,51 @@ def _job(bench: Workbench, program: Program) -> CompileContext:
         reflection_lm=bench.lms.get("reflection"),
         seed=config.seed,
         workers=config.workers,
-        folder=home() / "work",
-        report=bench.report,
+        folder=work,
+        listener=log,
     )
+    if isinstance(context.program, Ensemble):
+        raise UserError(f"run {run_id!r}: no optimizer goes on from the programs of an ensemble; give another run")
+    optimizer = bench.optimizer()
+    with dspy.context(lm=bench.lms["default"]):
+        optimizer.check(context)
+    with _alone(work), tracker.run("compile", name, fingerprint) as run, bench.active(work / "calls", judged=True):
+        artifacts.log_config(config, bench.data)
+        artifacts.log_questions(bench.data, "train", trainset)
+        artifacts.log_questions(bench.data, split, scored)
+        _tag_start(tracker, run_id)
+        log.open(tracker.get(run.info.run_id))
+        log.settle({f"lm_of.{step}": lm.model for step, lm in context.program.language_models().items()})
+        report(f"compiling {config.program.name} by {config.optimizer.name}", 0, 0, "")
+        compiled = _compiled(optimizer, context, log)
+        before = None
+        if score_before:
+            before = _evaluate(bench, context.program, scored, f"{config.program.name} {_state(run_id)} on {split}")
+            artifacts.log_evaluation(before, split, "before")
+        after = _evaluate(bench, compiled, scored, f"{config.program.name} compiled on {split}")
+        artifacts.log_evaluation(after, split, "after")
+        steps = artifacts.log_variant(config, compiled, work)
+        # A compile that is resumed computes only what its first part did not.
+        mlflow.log_metric("computed_lm_calls", dspy.cache.computed)
+    for lm in artifacts.tuned_lms(compiled):
+        lm.kill()  # the next cell of a study may need the memory
+    shutil.rmtree(work, ignore_errors=True)  # what it held is in the run
+    return Variant(run.info.run_id, config, True, split, after, before, steps, log.costs)
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def _alone(work: Path) -> Iterator[None]:
+    """Hold a piece of work, so that no other process resumes it meanwhile; after a kill the system releases it."""
+    work.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(work.with_suffix(".lock"), blocking=False):
+            yield
+    except Timeout as error:
+        raise UserError("this compile is under way in another process; wait for it, or stop it there") from error
 
 
 def _compiled(optimizer: Optimizer, context: CompileContext, log: CompileLog) -> Program:
@@ -175,27 +168,13 @@ def _compiled(optimizer: Optimizer, context: CompileContext, log: CompileLog) ->
     with _quiet(), dspy.context(meter=meter):
         compiled = optimizer.compile(context)
     if "spent" not in log.costs:  # searches have a meter of their own
-        log.tell("spent", asdict(meter.spent), meter.spent.calls)
+        log.record("spent", asdict(meter.spent), meter.spent.calls)
     objective = context.objective
     if objective.judge_failures or objective.metric_failures:
         unscored = {"by_judge": len(objective.judge_failures), "by_metric": len(objective.metric_failures)}
-        log.tell("unscored", unscored, 0)
-    log.crown(compiled.dump_state())
+        log.record("unscored", unscored, 0)
+    log.mark_winner(compiled.dump_state())
     return compiled
-
-
-def _keep(tracker: Tracker, config: Config, compiled: Program, context: CompileContext) -> dict[str, dict[str, float]]:
-    """Put a compiled program into the active run; how well its small models do, by the step."""
-    small = _small_models(compiled)
-    folders = {f"steps/{step}": model.folder for step, model in small.items()}
-    folders |= {f"lm/{folder.name}": folder for folder in map(_folder, _tuned_lms(compiled))}
-    steps = _log_steps(tracker, small)
-    tracker.log_files(context.folder, "*.jsonl", "examples")
-    tracker.log_program(compiled, folders)
-    # A compile that is continued computes only what its first part did not.
-    tracker.log_metric("computed_lm_calls", dspy.cache.computed)
-    tracker.log_model(config, compiled, folders)
-    return steps
 
 
 def evaluate_variant(
@@ -225,18 +204,13 @@ def evaluate_variant(
     tracker = Tracker(config.tracking.uri, config.experiment)
     scored = f"{config.program.name} {_state(run_id)}"
     with bench.active(judged=True), tracker.run("eval", name or scored, fingerprint) as run:
-        tracker.log_config(config, bench.data)
-        tracker.log_questions(bench.data, split, questions)
+        artifacts.log_config(config, bench.data)
+        artifacts.log_questions(bench.data, split, questions)
         _tag_start(tracker, run_id)
-        program = _program(bench, tracker, run_id)
+        program = program_of(bench, tracker, run_id)
         evaluation = _evaluate(bench, program, questions, f"{scored} on {split}")
-        tracker.log_evaluation(evaluation, split, "after")
+        artifacts.log_evaluation(evaluation, split, "after")
     return Variant(run.info.run_id, config, run_id is not None, split, evaluation)
-
-
-def _program(bench: Workbench, tracker: Tracker, run_id: str | None) -> Program:
-    """The program of a config, uncompiled, or as a run has it."""
-    return restore(bench, tracker.load_state(run_id), variant_of(run_id)) if run_id else bench.program()
 
 
 def _tag_start(tracker: Tracker, run_id: str | None) -> None:
@@ -247,39 +221,6 @@ def _tag_start(tracker: Tracker, run_id: str | None) -> None:
 
 def _state(run_id: str | None) -> str:
     return f"of {run_id[:8]}" if run_id else "uncompiled"
-
-
-def _parts(program: Program) -> list[Program]:
-    """The programs that have language models and small models."""
-    return program.members if isinstance(program, Ensemble) else [program]
-
-
-def _small_models(program: Program) -> dict[str, SmallModel]:
-    """The small models of a program that lie in folders."""
-    models = {step: model for part in _parts(program) for step, model in part.models.items()}
-    return {step: model for step, model in models.items() if isinstance(model, SmallModel)}
-
-
-def _tuned_lms(program: Program) -> list[dspy.LM]:
-    """The fine-tuned language models of a program that lie in folders, each once."""
-    lms = {lm.model: lm for part in _parts(program) for lm in part.lms.values() if is_tuned(lm)}
-    return [lm for lm in lms.values() if is_local(lm)]
-
-
-def _folder(lm: dspy.LM) -> Path:
-    return Path(lm.model.removeprefix(LOCAL))
-
-
-def _log_steps(tracker: Tracker, small: Mapping[str, SmallModel]) -> dict[str, dict[str, float]]:
-    """Log how well small models do on dev, and give it by the step."""
-    steps = {
-        step: {name: model.card.scores[name] for name in _STEP_SCORES if name in model.card.scores}
-        for step, model in small.items()
-    }
-    for step, scores in steps.items():
-        for name, score in scores.items():
-            tracker.log_metric(f"steps/{step}/{name}", score)
-    return steps
 
 
 def _evaluate(bench: Workbench, program: Program, questions: Sequence[Question], stage: str) -> Evaluation:

@@ -1,11 +1,10 @@
 """A config's parts, each made when it is first needed."""
 
-import asyncio
 import contextlib
 import hashlib
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import dspy
 from filelock import FileLock
 
+from hoptimizer.answers import answer_all
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import home
 from hoptimizer.common.progress import Report, silent
@@ -146,21 +146,28 @@ class Workbench:
         """Within it, DSPy uses the config's default language model, its adapter and its cache.
 
         Args:
-            calls: a folder for the calls of one piece of work that may be killed and taken up again; they are kept
+            calls: a folder for the calls of one piece of work that may be killed and resumed; they are kept
                 there whatever becomes of the cache.
             judged: whether answers are judged in it, where the config names a judge.
 
         Raises:
             UserError: a language model can't answer.
         """
-        self._check_lms(judged)
+        self.check_lms(set() if judged else {"judge"})
         _use_cache(self.config, calls)
         with dspy.context(lm=self.lms["default"], adapter=build_adapter()):
             yield
 
-    def _check_lms(self, judged: bool) -> None:
-        """Find out whether those that are needed can answer, once for each."""
-        for role in [role for role in self.config.lm if role not in self._answering and (judged or role != "judge")]:
+    def check_lms(self, skipped: Collection[str] = ()) -> None:
+        """Find out whether the language models can answer, once for each.
+
+        Args:
+            skipped: roles that are not needed.
+
+        Raises:
+            UserError: one can't.
+        """
+        for role in [role for role in self.config.lm if role not in {*self._answering, *skipped}]:
             try:
                 check_lm(self.config.lm[role])
             except UserError as error:
@@ -196,26 +203,9 @@ def _retriever(index: _Index) -> Retriever:
 
 
 def ask_all(bench: Workbench, program: Program, questions: Sequence[str]) -> list[dict[str, Any]]:
-    """Answer questions concurrently.
-
-    Returns:
-        for each question its ``answer``, the ``passages`` it came from and the ``steps`` that led to it, as plain
-        data.
-    """
-
-    async def run() -> list[dspy.Prediction]:
-        return await asyncio.gather(*(program.acall(question=question) for question in questions))
-
+    """:func:`~hoptimizer.answers.answer_all` within the settings of a workbench, as models of version 0.1.0 call it."""
     with bench.active():
-        predictions = asyncio.run(run())
-    return [
-        {
-            "answer": p.answer,
-            "passages": [{"id": x.id, "title": x.title, "text": x.text} for x in p.passages],
-            "steps": [record.as_dict() for record in p.steps],
-        }
-        for p in predictions
-    ]
+        return answer_all(program, questions)
 
 
 def _use_cache(config: Config, calls: Path | None) -> None:

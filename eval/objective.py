@@ -11,7 +11,8 @@ from hoptimizer.common.errors import UserError, nearest
 from hoptimizer.eval.failures import one_line
 from hoptimizer.eval.judge import ACCURACY, judge
 from hoptimizer.eval.metrics import METRICS, Gold, score_prediction
-from hoptimizer.programs.record import COUNTS, counts, solved
+from hoptimizer.programs.record import counts, solved
+from hoptimizer.programs.settings import count_names
 
 OBJECTIVE = "objective"
 """The name under which evaluations have the score of a weighted sum."""
@@ -20,7 +21,7 @@ NO_JUDGE = "metric: accuracy needs a judge; name its language model, as in lm.ju
 
 # More of these is better.
 _QUALITIES = (*(name for name, metric in METRICS.items() if metric.percent), ACCURACY)
-_KNOWN = (*METRICS, ACCURACY, *COUNTS)
+_KNOWN = (*METRICS, ACCURACY, *count_names())
 _EXAMPLE = "{f1: 1.0, lm_calls: -0.01}"
 
 

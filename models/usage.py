@@ -10,6 +10,8 @@ from typing import Any
 import dspy
 from dspy.clients.cache import Cache
 
+from hoptimizer.common.errors import UserError
+
 # DSPy culls a cache that grows over its limit; a call that was paid for is kept.
 _NO_LIMIT = 1 << 50
 _SECONDS = "seconds"
@@ -37,10 +39,22 @@ class Usage:
 
 
 class BudgetExhausted(BaseException):
-    """Work that ends at once, wherever it is.
+    """Nothing more may be spent: the work ends at once, wherever it is.
 
     It is no ``Exception``: what catches those (DSPy's threads score a question 0 for any) must not take it for one.
     """
+
+
+class LMUnusable(BaseException):
+    """No call can succeed: the work ends at once. It is no ``Exception``, as :class:`BudgetExhausted` is none.
+
+    Args:
+        reason: why, for the user.
+    """
+
+    def __init__(self, reason: UserError) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
 
 
 class UsageMeter:
@@ -79,7 +93,7 @@ class UsageMeter:
             replayed: whether it was answered before the work was killed, when there was time and money for it.
 
         Raises:
-            Stopped: it is a new one, and nothing more may be spent.
+            BudgetExhausted: it is a new one, and nothing more may be spent.
         """
         with self._lock:
             if key in self._seen:

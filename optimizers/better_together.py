@@ -8,7 +8,7 @@ from pydantic import Field
 from hoptimizer.common.errors import UserError
 from hoptimizer.models.settings import PromptFormat
 from hoptimizer.models.usage import BudgetExhausted
-from hoptimizer.optimizers.candidates import CandidateRecorder
+from hoptimizer.optimizers.candidates import SearchContext
 from hoptimizer.optimizers.nested import InnerOptions, built
 from hoptimizer.optimizers.optimizer import CompileContext
 from hoptimizer.optimizers.prompt.scoring import score
@@ -39,20 +39,20 @@ class BetterTogether(Search):
         runs = sum(part.runs for part in parts) + (len(self.strategy) + 1) * len(context.devset)
         return WorkEstimate(runs=runs, proposals=sum(part.proposals for part in parts))
 
-    def search(self, context: CompileContext, recorder: CandidateRecorder) -> Program:
+    def search(self, context: SearchContext) -> Program:
         program = context.program
-        scored = [(score(context, program, recorder), program)]
+        scored = [(score(context, program), program)]
         try:
             for number, options in enumerate(self.strategy, 1):
                 part = replace(context, program=program, folder=context.folder / f"{number}-{options.name}")
                 program = built(options).compile(part)
-                scored.append((score(context, program, recorder), program))
+                scored.append((score(context, program), program))
         except BudgetExhausted:
-            if recorder.error:
-                raise
             if program is not scored[-1][1]:
-                context.report(f"the budget ended before what {options.name} made was scored: it is not kept", 0, 0, "")
+                context.listener.progress(
+                    f"the budget ended before what {options.name} made was scored: it is not kept", 0, 0, ""
+                )
             # The best may be a candidate of the optimizer that was stopped, on the models of the program it was given.
-            if alike := recorder.alike(program):
-                scored.append((alike[0].score, recorder.restored(program)))
+            if alike := context.recorder.alike(program):
+                scored.append((alike[0].score, context.recorder.restored(program)))
         return max(scored, key=lambda pair: pair[0])[1]

@@ -1,9 +1,9 @@
-"""Every candidate of a compile with its score, whatever optimizer made it."""
+"""Every candidate of a search with its score, whatever optimizer made it."""
 
 import copy
 import threading
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import dspy
@@ -11,7 +11,8 @@ from dspy.utils.callback import BaseCallback
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.eval.failures import SYSTEMIC, one_line
-from hoptimizer.models.usage import BudgetExhausted, Usage, UsageMeter
+from hoptimizer.models.usage import LMUnusable, Usage, UsageMeter
+from hoptimizer.optimizers.optimizer import CompileContext, CompileListener
 from hoptimizer.programs import Ensemble, Program
 
 
@@ -48,23 +49,14 @@ class CandidateRecorder(BaseCallback):
         meter: counts the calls.
         dev: the ids of the dev questions.
         worst: what a question counts on which a candidate fails.
-        record: is told of each candidate, and again where it is scored on more questions.
-        settle: is told the constructor and compile parameters of each of DSPy's optimizers that runs.
+        listener: is told of each candidate, again where it is scored on more questions, and of the constructor and
+            compile parameters of each of DSPy's optimizers that runs.
     """
 
-    def __init__(
-        self,
-        meter: UsageMeter,
-        dev: Collection[str],
-        worst: float,
-        record: Callable[[Candidate], None],
-        settle: Callable[[Mapping[str, Any]], None],
-    ) -> None:
+    def __init__(self, meter: UsageMeter, dev: Collection[str], worst: float, listener: CompileListener) -> None:
         self.meter = meter
         self.candidates: list[Candidate] = []
-        self.error: UserError | None = None
-        """Why no call can succeed, where that is so."""
-        self._dev, self._worst, self._record, self._settle = frozenset(dev), worst, record, settle
+        self._dev, self._worst, self._listener = frozenset(dev), worst, listener
         self._evaluated: dict[str, dict[str, Any]] = {}
         self._compiling = 0
         self._lock = threading.RLock()
@@ -93,7 +85,7 @@ class CandidateRecorder(BaseCallback):
                 self.candidates[number] = candidate
             else:
                 return mean
-        self._record(candidate)
+        self._listener.candidate(candidate)
         return mean
 
     def find(self, state: dict[str, Any]) -> Candidate | None:
@@ -149,7 +141,7 @@ class CandidateRecorder(BaseCallback):
         if self._compiling == 1:
             given = vars(instance) | {key: value for key, value in inputs.items() if value is not None}
             name = type(instance).__name__
-            self._settle({f"{name}.{key}": value for key, value in given.items() if _is_setting(key, value)})
+            self._listener.settle({f"{name}.{key}": value for key, value in given.items() if _is_setting(key, value)})
 
     def on_compile_end(self, call_id: str, outputs: Any | None, exception: Exception | None = None) -> None:  # noqa: ANN401 - DSPy's hook
         """It ended."""
@@ -159,11 +151,22 @@ class CandidateRecorder(BaseCallback):
         """A call ended.
 
         Raises:
-            Stopped: no call can succeed.
+            LMUnusable: no call can succeed.
         """
         if isinstance(exception, SYSTEMIC):
-            self.error = UserError(f"the language model can't be used: {one_line(exception)}; check the lm section")
-            raise BudgetExhausted
+            reason = f"the language model can't be used: {one_line(exception)}; check the lm section"
+            raise LMUnusable(UserError(reason))
+
+
+@dataclass(frozen=True)
+class SearchContext(CompileContext):
+    """The compile that a search over prompts works on, and all searches that it is made of.
+
+    Attributes:
+        recorder: hears of every candidate.
+    """
+
+    recorder: CandidateRecorder = field(kw_only=True)
 
 
 def _models(state: Mapping[str, Any]) -> tuple[Any, ...]:

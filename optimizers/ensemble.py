@@ -7,7 +7,7 @@ from pydantic import Field
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.models.settings import PromptFormat
-from hoptimizer.optimizers.candidates import CandidateRecorder
+from hoptimizer.optimizers.candidates import SearchContext
 from hoptimizer.optimizers.nested import InnerOptions, built
 from hoptimizer.optimizers.optimizer import CompileContext
 from hoptimizer.optimizers.prompt.search import Search, WorkEstimate
@@ -37,10 +37,10 @@ class EnsembleSearch(Search):
     def work(self, context: CompileContext) -> WorkEstimate:
         return self._inner().work(context)
 
-    def search(self, context: CompileContext, recorder: CandidateRecorder) -> Program:
+    def search(self, context: SearchContext) -> Program:
         self._inner().compile(context)
-        best = recorder.alike(context.program)[: self.size]
-        return Ensemble([recorder.restored(context.program, candidate) for candidate in best])
+        best = context.recorder.alike(context.program)[: self.size]
+        return Ensemble([context.recorder.restored(context.program, candidate) for candidate in best])
 
     def _inner(self) -> Search:
         if not (isinstance(optimizer := built(self.of), Search) and optimizer.makes_candidates):

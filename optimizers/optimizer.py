@@ -1,14 +1,14 @@
-"""What an optimizer is given."""
+"""What an optimizer is, what it is given, and who hears of its work."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import dspy
 
-from hoptimizer.eval.datasets.dataset import Question
+from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.objective import Objective
 from hoptimizer.programs import Program
 from hoptimizer.retrieval import Corpus
@@ -17,29 +17,64 @@ if TYPE_CHECKING:
     from hoptimizer.optimizers.candidates import Candidate
 
 
-def _unlogged(*told: Any) -> None:  # noqa: ANN401 - whatever it is told
-    """A log that goes nowhere."""
+class CompileListener(Protocol):
+    """Hears of a compile as it goes. It may be told from any thread."""
+
+    def progress(self, stage: str, done: int, total: int, remark: str) -> None:
+        """How far the work is.
+
+        Args:
+            stage: what is being done.
+            done: how much of it is done.
+            total: of how much; 0 where that is not known.
+            remark: what else there is to say, such as a loss.
+        """
+
+    def record(self, of: str, figures: Mapping[str, float], update: int) -> None:
+        """Figures that belong to a curve.
+
+        Args:
+            of: what they are figures of, such as ``training/relevance``; ``estimate``, ``spent`` and ``unscored`` are
+                the compile's costs.
+            figures: values by name.
+            update: the place on the curve: updates of a training, or language model calls so far.
+        """
+
+    def candidate(self, candidate: "Candidate") -> None:
+        """A candidate was scored, for the first time or on more questions than before."""
+
+    def settle(self, settings: Mapping[str, Any]) -> None:
+        """The settings with which an optimizer of DSPy's runs."""
+
+
+class Silent:
+    """A :class:`CompileListener` that keeps nothing."""
+
+    def progress(self, stage: str, done: int, total: int, remark: str) -> None: ...
+
+    def record(self, of: str, figures: Mapping[str, float], update: int) -> None: ...
+
+    def candidate(self, candidate: "Candidate") -> None: ...
+
+    def settle(self, settings: Mapping[str, Any]) -> None: ...
 
 
 @dataclass(frozen=True)
 class CompileContext:
-    """One compile.
+    """One compile: what it starts from, what it may learn from, and who hears of it.
 
     Attributes:
-        program: the uncompiled program; it is not changed.
-        trainset: questions that demonstrations come from.
+        program: the program to start from; it is not changed.
+        trainset: questions that demonstrations and training examples come from.
         devset: questions that candidates are scored on.
         corpus: the passages of both.
         objective: what is maximized; called, it scores a prediction as DSPy's optimizers want it.
         teacher_lm: the language model that teaches, or ``None`` for the program's own.
-        reflection_lm: the language model that proposes instructions, or ``None`` where none is named.
         seed: decides on every random choice.
         workers: questions under way at once.
-        folder: for work that a compile which was killed takes up again; made by who needs it.
-        report: told about long work: the stage, how much of it is done, of how much, and a remark.
-        log: told figures as the work goes: of what, the figures by name, and the number of the update.
-        record: told of each candidate, and again where it is scored on more questions.
-        settle: told the settings that an optimizer of DSPy's runs with.
+        folder: where work is kept that a killed compile resumes; whoever needs it creates it.
+        listener: hears of progress, figures, candidates and settings.
+        reflection_lm: the language model that proposes instructions, or ``None`` where none is named.
     """
 
     program: Program
@@ -51,11 +86,8 @@ class CompileContext:
     seed: int
     workers: int
     folder: Path
-    report: Callable[[str, int, int, str], None]
-    log: Callable[[str, Mapping[str, float], int], None] = _unlogged
+    listener: CompileListener
     reflection_lm: dspy.LM | None = None
-    record: "Callable[[Candidate], None]" = _unlogged
-    settle: Callable[[Mapping[str, Any]], None] = _unlogged
 
     def examples(self, split: Literal["train", "dev"]) -> list[dspy.Example]:
         """The questions of a split as DSPy's optimizers take them."""
@@ -63,10 +95,10 @@ class CompileContext:
 
 
 class Optimizer(ABC):
-    """Turns an uncompiled program into a compiled one."""
+    """Turns a program into a compiled one."""
 
-    def check(self, context: CompileContext) -> None:  # noqa: B027 - most have nothing to look at
-        """Look, before anything is spent, whether the job can be done.
+    def check(self, context: CompileContext) -> None:  # noqa: B027 - most have nothing to check
+        """Make sure, before anything is spent, that the compile can be done.
 
         Raises:
             UserError: it can't.
@@ -74,4 +106,4 @@ class Optimizer(ABC):
 
     @abstractmethod
     def compile(self, context: CompileContext) -> Program:
-        """The compiled program: a copy of the context's, with demonstrations or small models."""
+        """The compiled program: a copy of the context's, with demonstrations, instructions or small models."""

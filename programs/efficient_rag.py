@@ -87,7 +87,7 @@ class EfficientRAG(Program):
 
     async def collect(self, question: str) -> list[Passage]:
         """The pool: every passage that was kept, in the order in which they were found."""
-        if not self.taken("labeler"):
+        if not self.has_own_model("labeler"):
             return await self.retrieve(question)
         pool: dict[str, Passage] = {}
         asked = {folded(question)}
@@ -106,10 +106,6 @@ class EfficientRAG(Program):
             asked |= set(map(folded, queries))
         return list(pool.values())
 
-    def taken(self, step: str) -> bool:
-        """Whether somebody takes a step: a small model, or a language model that was named for it."""
-        return step in self.models or step in self.lms
-
     async def hop(self, query: str, k: int, pool: dict[str, Passage], number: int) -> list[LabelledPassage]:
         """Search once, and label what is not in the pool yet."""
         found = await self.retrieve(query, k=k)
@@ -121,8 +117,9 @@ class EfficientRAG(Program):
 
     async def label(self, query: str, passage: Passage, rank: int, number: int) -> LabelledPassage:
         """Whether a passage is kept, and which of its words say how to go on; what can't be understood is left out."""
-        # A small model has learned what a place in the search is worth; a language model is asked about the text.
-        place: dict[str, Any] = {"rank": rank, "round": number} if "labeler" in self.models else {}
+        # A small model may have learned what a place in the search is worth; a language model is asked about the text.
+        search: dict[str, Any] = {"rank": rank, "round": number}
+        place = {name: value for name, value in search.items() if name in self.extra_inputs("labeler")}
         said = await self.step("labeler", query=query, passage=passage, **place)
         probability = said.get("probability")
         return LabelledPassage(
@@ -152,6 +149,6 @@ class EfficientRAG(Program):
 
     async def next_query(self, query: str, known: str) -> str:
         """The query of the next round: the filter's, else what is known."""
-        if self.filter is None or not self.taken("filter"):
+        if self.filter is None or not self.has_own_model("filter"):
             return known
         return (await self.step("filter", query=query, known=known)).next_query or known

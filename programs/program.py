@@ -1,11 +1,9 @@
 """The base of every program: steps, retrieval and their records."""
 
 import asyncio
-import contextvars
 import math
 import time
 from abc import abstractmethod
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -13,6 +11,7 @@ import dspy
 from dspy.adapters.utils import parse_value
 from dspy.utils.exceptions import AdapterParseError, ContextWindowExceededError
 
+from hoptimizer.common.concurrency import run_async
 from hoptimizer.models.lm import is_local, is_tuned, with_prompt_format
 from hoptimizer.models.settings import LOCAL, PromptFormat
 from hoptimizer.models.small.base import StepModel
@@ -35,6 +34,9 @@ class Program(dspy.Module):
 
     step_names: ClassVar[tuple[str, ...]] = ("reader",)
     """The attributes that hold its steps' predictors."""
+
+    outcomes: ClassVar[tuple[str, ...]] = ()
+    """By what a question can be settled, where the program records that."""
 
     def __init__(self, retriever: Retriever | None = None, k: int = 4) -> None:
         super().__init__()
@@ -68,14 +70,7 @@ class Program(dspy.Module):
 
     def forward(self, question: str) -> dspy.Prediction:
         """Like :meth:`aforward`, from code that is not async."""
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return asyncio.run(self.aforward(question))
-        # Inside a running loop (a notebook) the program gets a loop of its own in another thread, where DSPy's
-        # settings, which are context variables, hold as they do here.
-        with ThreadPoolExecutor(1) as pool:
-            return pool.submit(contextvars.copy_context().run, asyncio.run, self.aforward(question)).result()
+        return run_async(self.aforward(question))
 
     async def step(self, name: str, *, measured: bool = False, **inputs: Any) -> dspy.Prediction:  # noqa: ANN401 - typed by its signature
         """Take one step: ask the small model that took it over, where there is one, else the predictor.
@@ -83,8 +78,8 @@ class Program(dspy.Module):
         Args:
             name: the attribute that holds the step's predictor.
             measured: whether the language model is to tell how likely its output is.
-            inputs: the fields of its signature; passages are shown to the model as text. A small model may take
-                further ones.
+            inputs: the fields of its signature, and what :meth:`extra_inputs` names; passages are shown to the model
+                as text.
 
         Returns:
             the prediction; every field is ``None`` where the model's output could not be parsed. ``probability`` is
@@ -115,6 +110,18 @@ class Program(dspy.Module):
         kind: Literal["model", "lm"] = "model" if model else "lm"
         current().add(StepRecord(name, kind, asked, outputs, seconds=seconds, calls=calls, failure=failure), trace)
         return prediction
+
+    def extra_inputs(self, step: str) -> frozenset[str]:
+        """What the model of a step asks for beside the fields of its signature; language models ask for nothing."""
+        return getattr(self.models.get(step), "extra_inputs", frozenset())
+
+    def has_own_model(self, step: str) -> bool:
+        """Whether a model was named for a step, a small one or a language model, in place of the default one."""
+        return step in self.models or step in self.lms
+
+    def lm_calls(self, step: str) -> int:
+        """Language model calls that taking a step costs: none where a small model takes it."""
+        return 0 if step in self.models else 1
 
     def _lm(self, name: str, predictor: dspy.Predict) -> dspy.LM | None:
         lm = predictor.lm or self.lms.get(name) or dspy.settings.lm

@@ -8,20 +8,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import dspy
 from pydantic import Field
 
-from hoptimizer.models.small.confidence import ANSWER_PROBABILITY, Confidence
+from hoptimizer.models.small.confidence import ANSWER_PROBABILITY
 from hoptimizer.programs.program import Program
 from hoptimizer.programs.reader import make_reader, read
-from hoptimizer.programs.record import Module, StepRecord
+from hoptimizer.programs.record import StepRecord
 from hoptimizer.programs.trace import SharedTasks, current, gather_steps
 from hoptimizer.retrieval import Passage, Retriever
 from hoptimizer.signatures import Answer, Combine, Decompose, Relevance, SelfKnowledge
 
 UNKNOWN = "unknown"
+
+Module = Literal["self_knowledge", "relevance", "decomposition", "unknown"]
+"""What settles a question; ``unknown`` is what none of the modules could."""
 
 _NUMBERING = re.compile(r"^(\d{1,2}(\.\d{1,2})*[.)]|[-*•])\s+")
 _EDGES = " .,;:!?…¿¡\"'“”‘’«»。、，；：？！「」"
@@ -90,6 +93,7 @@ class RAISF(Program):
         "decompose",
         "combine",
     )
+    outcomes: ClassVar[tuple[str, ...]] = get_args(Module)
 
     def __init__(
         self,
@@ -123,7 +127,7 @@ class RAISF(Program):
         """Algorithm 1, which calls it by this name.
 
         Raises:
-            NoCallsLeft: before an answer was found.
+            CallBudgetExhausted: before an answer was found.
         """
         if frame.depth > self.max_depth:
             return Outcome(UNKNOWN, "unknown", why="depth")
@@ -150,7 +154,10 @@ class RAISF(Program):
             outcome = Outcome(UNKNOWN, "unknown", why="calls")
         outputs = {"answer": outcome.answer, "by": outcome.by} | ({"why": outcome.why} if outcome.why else {})
         seconds = time.perf_counter() - start
-        current().add(StepRecord("settle", "outcome", {"question": question}, outputs, seconds=seconds))
+        record = StepRecord(
+            "settle", "outcome", {"question": question}, outputs, seconds=seconds, choices=self.outcomes
+        )
+        current().add(record)
         return outcome
 
     async def knows(self, question: str, frame: Frame) -> bool:
@@ -173,7 +180,7 @@ class RAISF(Program):
     @property
     def confident(self) -> bool:
         """Whether self-knowledge is judged by how likely the model's own answer is, which comes first then."""
-        return isinstance(self.models.get("self_knowledge"), Confidence)
+        return ANSWER_PROBABILITY in self.extra_inputs("self_knowledge")
 
     async def closed_book_answer(self, question: str, frame: Frame) -> dspy.Prediction:
         """What the model alone says, asked once."""
@@ -185,10 +192,10 @@ class RAISF(Program):
             return []
         # One call is kept for the reading.
         affordable = self.calls_left(frame) - 1
-        if affordable < self.cost("relevance"):
+        if affordable < self.lm_calls("relevance"):
             raise CallBudgetExhausted
         passages = await frame.shared(("retrieve", question), lambda: self.retrieve(question))
-        if self.cost("relevance"):
+        if self.lm_calls("relevance"):
             passages = passages[:affordable]
         ask = partial(self.ask, "relevance", frame, question=question)
         judged = await gather_steps(partial(ask, passage=passage) for passage in passages)
@@ -239,17 +246,13 @@ class RAISF(Program):
         """Language model calls that a place may still take."""
         return sys.maxsize if frame.calls is None else frame.calls - current().calls
 
-    def cost(self, name: str) -> int:
-        """Language model calls that a step takes: none where a small model took it over."""
-        return 0 if name in self.models else 1
-
     def check_call_budget(self, name: str, frame: Frame) -> None:
         """Make sure that a step can be paid for.
 
         Raises:
-            NoCallsLeft: it can't.
+            CallBudgetExhausted: it can't.
         """
-        if self.calls_left(frame) < self.cost(name):
+        if self.calls_left(frame) < self.lm_calls(name):
             raise CallBudgetExhausted
 
 

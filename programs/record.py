@@ -2,19 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-Module = Literal["self_knowledge", "relevance", "decomposition", "unknown"]
-"""What settles a question of RA-ISF; ``unknown`` is what none of its modules could."""
-
-MODULES: tuple[Module, ...] = get_args(Module)
-
-COUNTS = (
-    *("lm_calls", "model_calls", "retrievals", "iterations", "parse_failures", "subquestions"),
-    *(f"by_{module}" for module in MODULES),
-    *(f"solved_by_{module}" for module in MODULES),
-)
-"""Names of what :func:`counts` and :func:`solved` give."""
+COUNTS = ("lm_calls", "model_calls", "retrievals", "iterations", "parse_failures", "subquestions")
+"""Names of what :func:`counts` gives for any program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +23,7 @@ class StepRecord:
         seconds: wall time of the step.
         calls: language model calls it took (more than one where a prompt had to be cut to the model's context).
         failure: why nothing usable came out, or ``None``.
+        choices: of an outcome, everything that it could have been settled ``by``.
     """
 
     step: str
@@ -42,10 +34,11 @@ class StepRecord:
     seconds: float = 0.0
     calls: int = 0
     failure: str | None = None
+    choices: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """The record as plain data, for JSON."""
-        return asdict(self)
+        """The record as plain data, for JSON; ``choices`` only where there are any."""
+        return {name: value for name, value in asdict(self).items() if name != "choices" or value}
 
 
 def counts(records: Iterable[StepRecord]) -> dict[str, float]:
@@ -56,7 +49,8 @@ def counts(records: Iterable[StepRecord]) -> dict[str, float]:
         (retrieval rounds that a further thought followed, plus the first), ``parse_failures``. For a program that
         splits questions up, ``iterations`` are the levels of questions that were worked on, and there are also
         ``subquestions`` (RA-ISF, table 4, which counts the question itself as well) and, 1 or 0 each, ``by_...`` for
-        what settled the question (table 7; the mean over questions is a module's workload rate).
+        everything that could have settled the question (RA-ISF, table 7; the mean over questions is a module's
+        workload rate).
     """
     rows = list(records)
     outcomes = [row for row in rows if row.kind == "outcome"]
@@ -75,9 +69,19 @@ def counts(records: Iterable[StepRecord]) -> dict[str, float]:
     if outcomes:
         result["iterations"] = 1.0 + max((row.depth for row in steps), default=-1)
         result["subquestions"] = float(sum(row.depth > 0 for row in outcomes))
-        outcome = {row.outputs["by"] for row in outcomes if row.depth == 0}
-        result |= {f"by_{module}": float(module in outcome) for module in MODULES}
+        for outcome in (row for row in outcomes if row.depth == 0):
+            result |= {f"by_{name}": float(name == outcome.outputs["by"]) for name in outcome.choices}
     return result
+
+
+def outcome_counts(choices: Iterable[str]) -> tuple[str, ...]:
+    """Names of what :func:`counts` and :func:`solved` give for a program whose questions are settled by one of several.
+
+    >>> outcome_counts(["reading", "splitting"])
+    ('by_reading', 'by_splitting', 'solved_by_reading', 'solved_by_splitting')
+    """
+    by = [f"by_{name}" for name in choices]
+    return (*by, *(f"solved_{name}" for name in by))
 
 
 def solved(counted: Mapping[str, float], em: float) -> dict[str, float]:

@@ -16,6 +16,7 @@ from hoptimizer.programs.ircot import IRCoT
 from hoptimizer.programs.program import Program
 from hoptimizer.programs.ra_isf import RAISF
 from hoptimizer.programs.rag import RAG
+from hoptimizer.programs.record import COUNTS, outcome_counts
 from hoptimizer.retrieval import Retriever
 
 PROGRAMS: dict[str, type[Program]] = {
@@ -95,6 +96,12 @@ def _load(source: str, step: str) -> StepModel:
     from hoptimizer.models.small.loading import load_step_model  # brings torch
 
     return load_step_model(source, step)
+
+
+def count_names() -> tuple[str, ...]:
+    """Names of the counts that programs give: those of all, and what settles a question in those that record it."""
+    own = [outcome_counts(program.outcomes) for program in PROGRAMS.values()]
+    return tuple(dict.fromkeys([*COUNTS, *(name for names in own for name in names)]))
 
 
 @cache

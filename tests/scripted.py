@@ -133,3 +133,20 @@ class _AsyncScriptedEngine:
 
     def __deepcopy__(self, memo):
         return self
+
+
+class Listener:
+    """Keeps what a compile tells its listener."""
+
+    def __init__(self, progress=lambda *_: None):
+        self.progress = progress
+        self.figures, self.settings, self.candidates = [], {}, []
+
+    def record(self, of, figures, update):
+        self.figures.append((of, dict(figures), update))
+
+    def candidate(self, candidate):
+        self.candidates.append(candidate)
+
+    def settle(self, settings):
+        self.settings.update(settings)

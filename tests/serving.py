@@ -1,8 +1,17 @@
-"""A served variant, asked in a process that refuses to unpickle anything."""
+"""What a variant's run keeps: its files, and its MLflow model, asked in a process that refuses to unpickle anything."""
 
 import json
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
+
+from hoptimizer.tracking.tracker import fetch
+
+
+def kept(run_id, uri, part):
+    """The folder of a part of a run's variant."""
+    return fetch(f"runs:/{run_id}/variant/{part}", uri, Path(tempfile.mkdtemp()))
 
 
 def answer_in_fresh_process(variant, question, folder):

@@ -30,6 +30,12 @@ def run(client, tmp_path):
     return client.create_run(experiment)
 
 
+def opened(client, run):
+    log = CompileLog(client)
+    log.open(run)
+    return log
+
+
 def children(client, run):
     found = client.search_runs(
         [run.info.experiment_id], "tags.`hop.kind` = 'candidate'", order_by=["tags.hop.candidate"]
@@ -39,10 +45,10 @@ def children(client, run):
 
 
 def test_each_candidate_is_a_run_with_its_score_instructions_and_demonstrations(client, run):
-    log = CompileLog(client, run)
+    log = opened(client, run)
     for one in (candidate(0, 0.25, 8), candidate(1, 0.5, 16), candidate(2, 0.375, 24)):
-        log.record(one)
-    log.crown(state("Instructions 1."))
+        log.candidate(one)
+    log.mark_winner(state("Instructions 1."))
 
     first, second, third = children(client, run)
     assert second.data.metrics == {
@@ -61,10 +67,10 @@ def test_each_candidate_is_a_run_with_its_score_instructions_and_demonstrations(
 
 
 def test_a_compile_that_is_continued_finds_its_candidates_again(client, run):
-    CompileLog(client, run).record(candidate(0, 0.25, 8))
-    again = CompileLog(client, client.get_run(run.info.run_id))
-    again.record(candidate(0, 0.25, 8))
-    again.record(candidate(0, 0.3, 30, n=20))
+    opened(client, run).candidate(candidate(0, 0.25, 8))
+    again = opened(client, client.get_run(run.info.run_id))
+    again.candidate(candidate(0, 0.25, 8))
+    again.candidate(candidate(0, 0.3, 30, n=20))
     (child,) = children(client, run)
     assert child.data.metrics["score"] == 0.3
     assert child.data.metrics["n"] == 20
@@ -78,14 +84,14 @@ def test_a_candidate_that_was_half_kept_is_kept_again(client, run, monkeypatch):
     def killed(*_, **__):
         raise Killed
 
-    log = CompileLog(client, run)
+    log = opened(client, run)
     for step in ("log_text", "set_terminated"):
         with monkeypatch.context() as patched:
             patched.setattr(client, step, killed)
             with pytest.raises(Killed):
-                log.record(candidate(0, 0.25, 8))
-        log = CompileLog(client, client.get_run(run.info.run_id))
-    log.record(candidate(0, 0.25, 8))
+                log.candidate(candidate(0, 0.25, 8))
+        log = opened(client, client.get_run(run.info.run_id))
+    log.candidate(candidate(0, 0.25, 8))
     (child,) = children(client, run)
     assert child.info.status == "FINISHED"
     assert [artifact.path for artifact in client.list_artifacts(child.info.run_id)] == ["program.json"]
@@ -93,16 +99,16 @@ def test_a_candidate_that_was_half_kept_is_kept_again(client, run, monkeypatch):
 
 
 def test_the_first_value_of_a_setting_is_kept(client, run):
-    log = CompileLog(client, run)
+    log = opened(client, run)
     log.settle({"MIPROv2.seed": 7})
     log.settle({"MIPROv2.seed": 8, "MIPROv2.num_trials": 3})
-    CompileLog(client, client.get_run(run.info.run_id)).settle({"MIPROv2.seed": 9})
+    opened(client, client.get_run(run.info.run_id)).settle({"MIPROv2.seed": 9})
     assert client.get_run(run.info.run_id).data.params == {"MIPROv2.seed": "7", "MIPROv2.num_trials": "3"}
 
 
 def test_costs_are_metrics_and_at_hand(client, run):
-    log = CompileLog(client, run)
-    log.tell("estimate", {"calls": 100.0}, 0)
-    log.tell("spent", {"calls": 80.0}, 80)
+    log = opened(client, run)
+    log.record("estimate", {"calls": 100.0}, 0)
+    log.record("spent", {"calls": 80.0}, 80)
     assert log.costs == {"estimate": {"calls": 100.0}, "spent": {"calls": 80.0}}
     assert client.get_run(run.info.run_id).data.metrics == {"estimate/calls": 100.0, "spent/calls": 80.0}

@@ -8,8 +8,8 @@ import dspy
 import mlflow
 import pytest
 from dspy.utils.exceptions import LMServerError
-from scripted import ScriptedLM, ScriptedRetriever, passage
-from serving import answer_in_fresh_process
+from scripted import Listener, ScriptedLM, ScriptedRetriever, passage
+from serving import answer_in_fresh_process, kept
 
 from hoptimizer import Tracker, compile_variant, evaluate_variant, load_config
 from hoptimizer.common.errors import UserError
@@ -65,7 +65,7 @@ def context(folder, lm, program=None, trainset=QUESTIONS[:4], devset=QUESTIONS[4
     program = program or RAISF(ScriptedRetriever(FOUND), k=2)
     program.lms = dict.fromkeys(program.step_names, lm)
     return CompileContext(
-        program, trainset, devset, Corpus(PASSAGES), Objective.parse("f1"), teacher, 7, 4, folder, report
+        program, trainset, devset, Corpus(PASSAGES), Objective.parse("f1"), teacher, 7, 4, folder, Listener(report)
     )
 
 
@@ -106,8 +106,8 @@ def test_self_knowledge_by_the_probability_of_the_answer_asks_for_it_once(tmp_pa
     asked = [question for question, _ in rows(tmp_path, "self_knowledge-train")]
     assert asked[:4] == [asked_of(number) for number in range(4)]
     known, unknown = (run(program, question, likelihood) for question in ("Question 6?", "Question 7?"))
-    assert known == [("recall", "lm", 1), ("self_knowledge", "model", 0), ("settle", "outcome", 0)]
-    assert unknown[:3] == [("recall", "lm", 1), ("self_knowledge", "model", 0), ("retrieve", "retrieval", 0)]
+    assert known == [("closed_book", "lm", 1), ("self_knowledge", "model", 0), ("settle", "outcome", 0)]
+    assert unknown[:3] == [("closed_book", "lm", 1), ("self_knowledge", "model", 0), ("retrieve", "retrieval", 0)]
 
 
 def run(program, question, likelihood):
@@ -260,8 +260,9 @@ def judged(variant):
 
 def test_the_run_holds_the_small_models_and_their_scores(variant):
     client = mlflow.MlflowClient()
-    names = {item.path for item in client.list_artifacts(variant.run_id, "variant/steps/relevance")}
-    assert {f"variant/steps/relevance/{name}" for name in ("card.json", "model.safetensors")} <= names
+    names = {file.name for file in kept(variant.run_id, variant.config.tracking.uri, "steps/relevance").iterdir()}
+    assert {"card.json", "model.safetensors"} <= names
+    assert not client.list_artifacts(variant.run_id, "variant/steps"), "the weights are in the MLflow model, once"
     assert {item.path for item in client.list_artifacts(variant.run_id, "examples")} == {
         "examples/relevance-dev.jsonl",
         "examples/relevance-train.jsonl",

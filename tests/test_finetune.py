@@ -15,8 +15,8 @@ import pytest
 from dspy.clients.provider import Provider
 from dspy.clients.utils_finetune import TrainingStatus
 from dspy.utils.exceptions import LMServerError
-from scripted import ScriptedLM, ScriptedRetriever, passage
-from serving import answer_in_fresh_process
+from scripted import Listener, ScriptedLM, ScriptedRetriever, passage
+from serving import answer_in_fresh_process, kept
 from small_models import CITIES, conversations, start_toy_lm, tiny_lm, tiny_t5, train_toy_lm
 
 from hoptimizer import Tracker, compile_variant, evaluate_variant, load_config
@@ -140,7 +140,7 @@ def test_dspys_own_bootstrap_finetune_trains_a_local_model(tmp_path):
     lm.provider = LocalProvider(templated=False)
     program = dspy.Predict("question -> answer")
     program.set_lm(lm)
-    trainset = [dspy.TrainingExample(question=f"Where is {city}?").with_inputs("question") for city in CITIES]
+    trainset = [dspy.Example(question=f"Where is {city}?").with_inputs("question") for city in CITIES]
     options = {"folder": tmp_path / "tuned", "epochs": 1}
     with dspy.context(lm=lm, adapter=build_adapter()):
         tuned = dspy.BootstrapFinetune(train_kwargs=options, num_threads=4).compile(program, trainset=trainset)
@@ -286,7 +286,7 @@ def silent(stage, done, total, remark):
 def context(folder, program, teacher=None, trainset=None, report=silent):
     questions = trainset or [question(1), question(2)]
     return CompileContext(
-        program, questions, [question(3)], CORPUS, Objective.parse("f1"), teacher, 7, 4, folder, report
+        program, questions, [question(3)], CORPUS, Objective.parse("f1"), teacher, 7, 4, folder, Listener(report)
     )
 
 
@@ -332,23 +332,21 @@ def test_examples_are_the_same_whatever_call_comes_first(tmp_path, tiny):
 def test_only_steps_with_examples_get_the_tuned_model_and_demonstrations_go(tmp_path, tiny):
     program = RAISF(ScriptedRetriever({f"Question {n}?": [PASSAGES[f"p{n}.1"]] for n in (1, 2, 3)}))
     program.lms = {"self_knowledge": ScriptedLM(lambda field, inputs: "no")}
-    program.reader.demos = program.recall.demos = [dspy.TrainingExample(question="Q?", answer="a")]
+    program.reader.demos = program.closed_book.demos = [dspy.Example(question="Q?", answer="a")]
     shown = {"question": "Q?", "answer": "a"}
-    program.neighbours = Neighbours(1, "minilm", [("Q?", {"reader": shown, "recall": shown})])
-    told, logged = [], []
-    some = replace(
-        context(tmp_path, program, report=lambda stage, *rest: told.append(stage)),
-        log=lambda name, figures, update: logged.append((name, sorted(figures), update)),
-    )
+    program.neighbours = Neighbours(1, "minilm", [("Q?", {"reader": shown, "closed_book": shown})])
+    told = []
+    some = context(tmp_path, program, report=lambda stage, *rest: told.append(stage))
     compiled = BootstrapFinetune(epochs=1, batch=2).compile(some)
     assert sorted(compiled.lms) == ["reader", "relevance", "self_knowledge"]
     assert compiled.lms["reader"] is compiled.lms["relevance"]
     assert is_tuned(compiled.lms["reader"])
     assert compiled.prompt_format == "plain"
     assert compiled.reader.demos == []
-    assert compiled.neighbours.pool == [("Q?", {"recall": shown})]
-    assert len(compiled.recall.demos) == len(program.reader.demos) == 1
+    assert compiled.neighbours.pool == [("Q?", {"closed_book": shown})]
+    assert len(compiled.closed_book.demos) == len(program.reader.demos) == 1
     assert "lm: examples from train, 4 in all, reader 2, relevance 2" in told
+    logged = [(of, sorted(figures), update) for of, figures, update in some.listener.figures]
     assert logged == [("training/lm", ["loss"], 1), ("training/lm", ["dev_loss", "loss"], 2)]
 
 
@@ -360,7 +358,7 @@ class Remote(Provider):
         self.finetunable = True
         self.failure, self.given = failure, []
 
-    def finetune(self, context, model, train_data, train_data_format, train_kwargs=None):
+    def finetune(self, job, model, train_data, train_data_format, train_kwargs=None):
         if self.failure:
             raise RuntimeError(self.failure)
         self.given.append((model, train_data, train_data_format))
@@ -445,7 +443,7 @@ def test_nothing_to_learn_from_is_one_line(tmp_path, tiny):
     with pytest.raises(UserError, match=r"metric_threshold: 0.8, but 0.5 f1 is at most 0.5; lower it"):
         BootstrapFinetune(labels="bootstrap").check(low)
     program = RAISF(ScriptedRetriever({}))
-    program.lms = {step: ScriptedLM(lambda field, inputs: "yes") for step in ("self_knowledge", "recall")}
+    program.lms = {step: ScriptedLM(lambda field, inputs: "yes") for step in ("self_knowledge", "closed_book")}
     with pytest.raises(UserError, match=r"2 train questions led to no step to learn; .*program.self_knowledge=false"):
         BootstrapFinetune().compile(context(tmp_path / "b", program))
 
@@ -505,10 +503,10 @@ def answers(evaluation):
 
 def test_the_run_holds_the_tuned_model_once_and_its_curves(variant):
     client = mlflow.MlflowClient()
-    [lm] = client.list_artifacts(variant.run_id, "variant/lm")
-    name = Path(lm.path).name
+    [lm] = kept(variant.run_id, variant.config.tracking.uri, "lm").iterdir()
+    name = lm.name
     assert state_of(variant)["program"]["lms"] == {"reader": f"local/{name}", "reason": f"local/{name}"}
-    files = {Path(item.path).name for item in client.list_artifacts(variant.run_id, lm.path)}
+    files = {file.name for file in lm.iterdir()}
     assert {"config.json", WEIGHTS, "tokenizer.json", "finetuned.json"} <= files
     examples = {item.path for item in client.list_artifacts(variant.run_id, "examples")}
     assert examples == {"examples/lm-dev.jsonl", "examples/lm-train.jsonl"}

@@ -8,7 +8,7 @@ from collections import Counter
 import dspy
 import pytest
 from dspy.utils.exceptions import LMServerError
-from scripted import ScriptedLM, ScriptedRetriever, passage
+from scripted import Listener, ScriptedLM, ScriptedRetriever, passage
 
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.objective import Objective
@@ -49,12 +49,12 @@ def script(field, inputs):
     return f"So the answer is: {answer}." if done else f"Fact {thoughts}."
 
 
-def make_job(program=None, *, teacher=None, workers=WAVE):
+def make_context(program=None, *, teacher=None, workers=WAVE):
     passages = [passage("p"), passage("other")]
     program = program or RAG(ScriptedRetriever({q.question: passages for q in QUESTIONS}), k=2)
     corpus, objective = Corpus(passages), Objective.parse("em")
     return CompileContext(
-        program, QUESTIONS, QUESTIONS[:4], corpus, objective, teacher, SEED, workers, None, lambda *_: None
+        program, QUESTIONS, QUESTIONS[:4], corpus, objective, teacher, SEED, workers, None, Listener()
     )
 
 
@@ -161,11 +161,11 @@ OPTIMIZERS = {
 def test_dspys_optimizers_find_every_run_of_their_teacher_made(name, bootstrapped):
     compile_by, threshold, labeled, loops = OPTIMIZERS[name]
     alone = WritingLM(script)
-    compile_by(make_job(), make_job().program, {"lm": alone}, labeled)
+    compile_by(make_context(), make_context().program, {"lm": alone}, labeled)
     expected = bootstrapped.copy()
     bootstrapped.clear()
     ahead = WritingLM(script)
-    context = make_job(teacher=ahead)
+    context = make_context(teacher=ahead)
     taught = prefetch(context, loops(examples()), threshold)
     made = asked(ahead)
     compile_by(context, taught, {"lm": ahead}, labeled)
@@ -203,12 +203,12 @@ def test_our_optimizers_bootstrap_as_dspys_and_ask_nothing_anew(program, optimiz
     made = program(ScriptedRetriever({q.question: [passage("p")] for q in QUESTIONS}), k=2)
     ahead, made_ahead = WritingLM(script), []
     replace_prefetch(prefetch_and_count)
-    optimizer.compile(make_job(made, teacher=ahead))
+    optimizer.compile(make_context(made, teacher=ahead))
     assert made_ahead == [len(ahead.asked)]
     found = bootstrapped.copy()
     bootstrapped.clear()
     replace_prefetch(lambda context, *_: teacher(context))
-    optimizer.compile(make_job(made, teacher=WritingLM(script)))
+    optimizer.compile(make_context(made, teacher=WritingLM(script)))
     assert found == bootstrapped
     assert all(demo.get("augmented") for program in found for shown in program for demo in shown[:1])
 
@@ -219,7 +219,9 @@ def test_the_same_is_asked_whatever_the_speed():
         lm = ScriptedLM(script, lambda field, inputs, delay=delay: delay * drawn(str(inputs)) / 255)
         made = IRCoT(ScriptedRetriever({}), k=2)
         prefetch(
-            make_job(made, teacher=lm, workers=workers), random_search_loops(BootstrapLoop(examples(), 4, 0), 3), 0.5
+            make_context(made, teacher=lm, workers=workers),
+            random_search_loops(BootstrapLoop(examples(), 4, 0), 3),
+            0.5,
         )
         calls.append(asked(lm))
         assert lm.most <= workers
@@ -229,7 +231,7 @@ def test_the_same_is_asked_whatever_the_speed():
 
 def test_questions_of_all_loops_are_under_way_at_once():
     lm = ScriptedLM(script, lambda field, inputs: 0.02)
-    prefetch(make_job(teacher=lm, workers=40), random_search_loops(BootstrapLoop(examples(), 4, 2), 3), 0.5)
+    prefetch(make_context(teacher=lm, workers=40), random_search_loops(BootstrapLoop(examples(), 4, 2), 3), 0.5)
     assert lm.most == 40
 
 
@@ -238,7 +240,7 @@ def test_a_wave_need_not_wait_for_the_end_of_one_that_cannot_be_enough():
     lm = ScriptedLM(
         lambda field, inputs: "unknown", lambda field, inputs: 0.05 if inputs["question"] == "Question 0?" else 0
     )
-    prefetch(make_job(teacher=lm, workers=4), [BootstrapLoop(examples(), 4, 0)], 0.5)
+    prefetch(make_context(teacher=lm, workers=4), [BootstrapLoop(examples(), 4, 0)], 0.5)
     order = [inputs["question"] for _, inputs in lm.asked]
     assert set(order[:WAVE]) == first
     assert len(order) == len(QUESTIONS)
@@ -251,8 +253,8 @@ def test_a_run_that_failed_is_not_made_again():
         return script(field, inputs)
 
     alone, ahead = ScriptedLM(failing), ScriptedLM(failing)
-    expected = bootstrap(make_job(), make_job().program, {"lm": alone}, 2)
-    context = make_job(teacher=ahead)
+    expected = bootstrap(make_context(), make_context().program, {"lm": alone}, 2)
+    context = make_context(teacher=ahead)
     taught = prefetch(context, [BootstrapLoop(examples(), 3, 2)], 0.5)
     made = asked(ahead)
     assert demos(bootstrap(context, taught, {"lm": ahead}, 2)) == demos(expected)
@@ -267,14 +269,14 @@ def test_a_compile_that_is_stopped_leaves_nothing_under_way(caplog):
 
     lm = ScriptedLM(stopping, lambda field, inputs: 0.01 * drawn(inputs["question"]) / 255)
     with pytest.raises(BudgetExhausted):
-        prefetch(make_job(teacher=lm), random_search_loops(BootstrapLoop(examples(), 4, 2), 3), 0.5)
+        prefetch(make_context(teacher=lm), random_search_loops(BootstrapLoop(examples(), 4, 2), 3), 0.5)
     gc.collect()
     assert lm.running == 0
     assert not caplog.records, "no exception is left that nobody heard of"
 
 
 def test_what_was_not_made_ahead_is_made_when_it_is_asked_for(student):
-    context = make_job()
+    context = make_context()
     taught = prefetch(context, [BootstrapLoop(examples()[:4], 4, 0)], 0.5)
     assert len(student.asked) == 4
     copy = taught.deepcopy()

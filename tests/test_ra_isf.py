@@ -98,7 +98,7 @@ def test_what_the_model_knows_it_answers_at_once():
     prediction, _ = run(program(), World({question: "Portugal"}), question)
     assert prediction.answer == "Portugal"
     assert prediction.passages == []
-    assert names(prediction) == [("self_knowledge", 0), ("recall", 0), ("settle", 0)]
+    assert names(prediction) == [("self_knowledge", 0), ("closed_book", 0), ("settle", 0)]
     expected = {"lm_calls": 2, "retrievals": 0, "iterations": 1, "subquestions": 0, "by_self_knowledge": 1}
     assert counts(prediction.steps) | expected == counts(prediction.steps)
 

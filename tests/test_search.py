@@ -9,7 +9,7 @@ import dspy
 import pytest
 from dspy import lm15
 from dspy.utils.exceptions import ContextWindowExceededError, LMAuthError, LMInvalidRequestError, LMServerError
-from scripted import ScriptedEngine, ScriptedRetriever, passage
+from scripted import Listener, ScriptedEngine, ScriptedRetriever, passage
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.eval import objective
@@ -79,7 +79,7 @@ def run(tmp_path):
     def compiled(name, options=None, *, engine=None, workers=8, calls="calls", folder=tmp_path, **context):
         engine = engine or model()
         lm = engine.lm(temperature=0.0, max_tokens=100)
-        told = {"candidates": [], "settings": {}, "figures": {}}
+        listener = Listener()
         retriever = ScriptedRetriever({q.question: [GOLD, OTHER] for q in QUESTIONS})
         work = CompileContext(
             program=RAG(retriever, k=2),
@@ -92,10 +92,7 @@ def run(tmp_path):
             seed=7,
             workers=workers,
             folder=folder,
-            report=lambda *_: None,
-            record=told["candidates"].append,
-            settle=told["settings"].update,
-            log=lambda name, figures, _: told["figures"].update({name: figures}),
+            listener=listener,
         )
         work = replace(work, **context)
         before, dspy.cache = dspy.cache, CallCache(folder / calls, None)
@@ -107,6 +104,8 @@ def run(tmp_path):
                 program = optimizer.compile(work)
         finally:
             dspy.cache = before
+        figures = {of: told for of, told, _ in listener.figures}
+        told = {"candidates": listener.candidates, "settings": listener.settings, "figures": figures}
         return program, told, engine.calls
 
     return compiled

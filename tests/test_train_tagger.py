@@ -10,8 +10,8 @@ from pathlib import Path
 import dspy
 import mlflow
 import pytest
-from scripted import ScriptedLM, ScriptedRetriever
-from serving import answer_in_fresh_process
+from scripted import Listener, ScriptedLM, ScriptedRetriever
+from serving import answer_in_fresh_process, kept
 from small_models import CITIES, LABELER, TAGGER, labelled, train_toy_tagger
 from test_hop_labels import BRIDGE, CORPUS, TOWER
 from transformers import BertTokenizerFast
@@ -156,7 +156,9 @@ def test_a_folder_without_its_heads_is_refused(trained, tmp_path):
 
 def context(folder, program=None, trainset=(BRIDGE, TOWER), devset=(BRIDGE,), teacher=None, report=lambda *told: None):
     program = program or EfficientRAG(ScriptedRetriever({}), k=2)
-    return CompileContext(program, trainset, devset, CORPUS, Objective.parse("recall"), teacher, 7, 4, folder, report)
+    return CompileContext(
+        program, trainset, devset, CORPUS, Objective.parse("recall"), teacher, 7, 4, folder, Listener(report)
+    )
 
 
 def bare(question):
@@ -325,8 +327,8 @@ def variant(store):
 
 
 def test_compiling_keeps_both_models_in_the_run(variant, store):
-    kept = mlflow.artifacts.list_artifacts(run_id=variant.run_id, artifact_path="variant/steps")
-    assert {Path(one.path).name for one in kept} == {"labeler", "filter"}
+    steps = kept(variant.run_id, variant.config.tracking.uri, "steps")
+    assert {folder.name for folder in steps.iterdir()} == {"labeler", "filter"}
     examples = mlflow.artifacts.list_artifacts(run_id=variant.run_id, artifact_path="examples")
     assert {Path(one.path).name for one in examples} == {"labels-train.jsonl", "labels-dev.jsonl"}
     assert set(variant.steps["labeler"]) >= {"token_f1", "tag_f1", "recall", "passages"}
@@ -351,18 +353,14 @@ def test_compiling_again_gives_identical_models(variant, store):
     again = compile_variant(config(store), name="again")
     assert again.run_id != variant.run_id
     for step in ("labeler", "filter"):
-        folders = [
-            Path(mlflow.artifacts.download_artifacts(run_id=run, artifact_path=f"variant/steps/{step}"))
-            for run in (variant.run_id, again.run_id)
-        ]
+        folders = [kept(run, variant.config.tracking.uri, f"steps/{step}") for run in (variant.run_id, again.run_id)]
         assert weights(folders[0]) == weights(folders[1])
 
 
 def test_a_variant_is_trained_on_from_where_it_is(variant, store):
     further = compile_variant(config(store, "program.filter=false"), run_id=variant.run_id)
     cards = [
-        read_card(Path(mlflow.artifacts.download_artifacts(run_id=run, artifact_path="variant/steps/labeler")))
-        for run in (variant.run_id, further.run_id)
+        read_card(kept(run, variant.config.tracking.uri, "steps/labeler")) for run in (variant.run_id, further.run_id)
     ]
     assert cards[0].base == "minilm"
     assert cards[0].config["start"] is None

@@ -12,6 +12,7 @@ from hoptimizer.comparison import log_comparison
 from hoptimizer.eval import load
 from hoptimizer.models import build_lm
 from hoptimizer.programs import Direct
+from hoptimizer.tracking import artifacts
 
 SECRET = "sk-do-not-tell-anybody"
 
@@ -96,16 +97,15 @@ def test_the_mlflow_model_loads_in_a_fresh_process_without_unpickling(compiled, 
     assert answer["answer"] == compiled.after.rows[0].answer
 
 
-def test_a_key_is_nowhere_in_the_store(store):
+def test_a_key_is_nowhere_in_the_store(store, tmp_path):
     server = config("program=direct", "lm.default.model=openai/x", f"lm.default.api_key={SECRET}")
     tracker = Tracker(server.tracking.uri, server.experiment)
     program = Direct()
     program.lms = {"reader": build_lm(server.lm["default"])}
     assert SECRET in str(program.lms["reader"].kwargs), "the model itself has the key"
     with tracker.run("compile", "with a key"):
-        tracker.log_config(server, load(server.data))
-        tracker.log_program(program)
-        tracker.log_model(server, program)
+        artifacts.log_config(server, load(server.data))
+        artifacts.log_variant(server, program, tmp_path)
     for path in store.rglob("*"):
         if path.is_file():
             assert SECRET.encode() not in path.read_bytes(), path

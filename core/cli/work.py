@@ -111,24 +111,21 @@ def ask_command(
 
         hop ask "Who painted the Mona Lisa?" --run 1f2e3d
     """
+    from hoptimizer.answers import answer_all
     from hoptimizer.cli import tables
     from hoptimizer.common.errors import UserError
-    from hoptimizer.compiled import restore, variant_of
+    from hoptimizer.compiled import program_of
     from hoptimizer.tracking.tracker import Tracker
-    from hoptimizer.workbench import Workbench, ask_all
+    from hoptimizer.workbench import Workbench
 
     if not question.strip():
         raise UserError("question: expected some words, got none")
     with working() as report:
         run, config = config_of(run, overrides)
         bench = Workbench(config, report)
+        tracker = Tracker(config.tracking.uri, config.experiment) if run else None
         with bench.active():
-            if run:
-                state = Tracker(config.tracking.uri, config.experiment).load_state(run)
-                program = restore(bench, state, variant_of(run))
-            else:
-                program = bench.program()
-        [result] = ask_all(bench, program, [question])
+            [result] = answer_all(program_of(bench, tracker, run), [question])
     show(result, as_json, *tables.answer(question, result))
 
 

@@ -19,13 +19,13 @@ from hoptimizer.comparison import COLUMNS
 from hoptimizer.config import Config, load_config, read_mapping
 from hoptimizer.eval.datasets.dataset import load
 from hoptimizer.eval.metrics import METRICS
-from hoptimizer.programs.record import COUNTS
+from hoptimizer.programs.settings import count_names
 
 NAME = "name"  # the axis along which named cells differ
 
 # What a compile has spent.
 SPENT = ("compile_calls", "compile_minutes")
-_FIGURES = tuple(dict.fromkeys([*METRICS, *COLUMNS, *COUNTS, "judge_failures", "seconds_per_question", *SPENT]))
+_FIGURES = tuple(dict.fromkeys([*METRICS, *COLUMNS, *count_names(), "judge_failures", "seconds_per_question", *SPENT]))
 # What a study has one of, and where the file says it.
 _ONE = {"tracking": "under base", "metric": "under base", "seed": "as seeds, a list beside base"}
 _HIDDEN = "***"

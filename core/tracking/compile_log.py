@@ -9,6 +9,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, Run, RunStatus, RunTag
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
 
+from hoptimizer.common.progress import Report, silent
 from hoptimizer.optimizers.candidates import Candidate
 
 KIND = "candidate"
@@ -17,24 +18,32 @@ _TEXT_LENGTH = 500
 
 
 class CompileLog:
-    """Keeps every candidate of a compile, with its score, instructions and demonstrations, and the best score so far.
+    """Keeps what a compile tells: its candidates with score, instructions and demonstrations, its figures as curves,
+    the settings of DSPy's optimizers, and the best score so far (a
+    :class:`~hoptimizer.optimizers.optimizer.CompileListener`).
 
     It may be told from any thread, where MLflow would not know the active run.
 
     A compile that was killed scores its first candidates anew, from its cache: those have their runs already.
 
     Args:
-        client: of the store.
-        run: the compile's.
+        client: the client of the MLflow store.
+        report: is told about progress.
 
     Attributes:
         costs: ``estimate``, ``spent`` and ``unscored``, as far as they are known.
     """
 
-    def __init__(self, client: MlflowClient, run: Run) -> None:
-        self._client, self._run = client, run
+    def __init__(self, client: MlflowClient, report: Report = silent) -> None:
+        self._client, self.progress = client, report
         self.costs: dict[str, dict[str, float]] = {}
-        found = client.search_runs(
+        self._states: dict[int, dict[str, Any]] = {}
+        self._best: dict[float, float] = {}
+
+    def open(self, run: Run) -> None:
+        """Keep what is told from here on in a run of a compile, which may have been told before it was killed."""
+        self._run = run
+        found = self._client.search_runs(
             [run.info.experiment_id],
             f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{run.info.run_id}' and tags.`hop.kind` = '{KIND}'",
             max_results=10_000,
@@ -43,10 +52,8 @@ class CompileLog:
         done = (child for child in found if child.info.status == RunStatus.to_string(RunStatus.FINISHED))
         self._scored = {int(child.data.tags[_NUMBER]): child.data.metrics["n"] for child in done}
         self._settings = dict(run.data.params)
-        self._states: dict[int, dict[str, Any]] = {}
-        self._best: dict[float, float] = {}
 
-    def record(self, candidate: Candidate) -> None:
+    def candidate(self, candidate: Candidate) -> None:
         """Keep a candidate, or what is new of one that was scored on more questions."""
         number = candidate.number
         self._states[number] = candidate.state
@@ -76,7 +83,7 @@ class CompileLog:
         }
         return self._client.create_run(self._run.info.experiment_id, tags=tags).info.run_id
 
-    def tell(self, of: str, figures: Mapping[str, float], update: int) -> None:
+    def record(self, of: str, figures: Mapping[str, float], update: int) -> None:
         """Keep figures as curves over the updates.
 
         Args:
@@ -95,7 +102,7 @@ class CompileLog:
         self._settings |= new
         self._client.log_batch(self._run.info.run_id, params=_params(new))
 
-    def crown(self, state: Mapping[str, Any]) -> None:
+    def mark_winner(self, state: Mapping[str, Any]) -> None:
         """Tag the candidate that was compiled, where it is one of those that were scored."""
         number = next((number for number, known in self._states.items() if known == state), None)
         if number is not None:

@@ -3,15 +3,12 @@
 import io
 import json
 import os
-import shutil
+import re
 import tempfile
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import version
-from pathlib import Path, PurePosixPath
-from types import MappingProxyType
+from pathlib import Path
 from typing import Any
 
 import mlflow
@@ -23,20 +20,11 @@ from mlflow.store.artifact.artifact_repository_registry import get_artifact_repo
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.urls import without_password
-from hoptimizer.config import Config
-from hoptimizer.eval.datasets.dataset import DataSet
-from hoptimizer.eval.datasets.question import Question
-from hoptimizer.eval.runner import Evaluation
-from hoptimizer.programs import Program
+from hoptimizer.tracking.artifacts import CONFIG, IN_MODEL, PREDICTIONS, PREFIX, STATE, VARIANT, predictions_file
+from hoptimizer.upgrade import upgraded_config, upgraded_state
 
-VARIANT = "variant"
-CONFIG = f"{VARIANT}/config.yaml"
-STATE = f"{VARIANT}/program.json"
-TABLES = "predictions"
-
-_NONE: Mapping[str, Path] = MappingProxyType({})
-_PREFIX = "hop."
-_FAILURE = _PREFIX + "failure"
+_FAILURE = PREFIX + "failure"
+_OF_A_VARIANT = re.compile(rf"runs:/+(?P<run>[^/]+)/(?P<part>{VARIANT}(/.*)?)")
 # What a compile has spent, as tables have it.
 _SPENT = {"spent/calls": ("compile_calls", 1.0), "spent/seconds": ("compile_minutes", 1 / 60)}
 _NO_VARIANTS = ("compare", "study", "candidate")
@@ -99,14 +87,14 @@ class Tracker:
             reopen: continue a finished run, too.
         """
         unfinished = self._found(fingerprint, "" if reopen else _UNFINISHED) if fingerprint else None
-        tags = {_PREFIX + "kind": kind} | ({_PREFIX + "fingerprint": fingerprint} if fingerprint else {})
+        tags = {PREFIX + "kind": kind} | ({PREFIX + "fingerprint": fingerprint} if fingerprint else {})
         new_name = None if unfinished else name
         with mlflow.start_run(run_id=unfinished, run_name=new_name, nested=True, tags=tags) as run:
             if unfinished:
                 if _FAILURE in run.data.tags:
                     self.client.delete_tag(unfinished, _FAILURE)
                 # MLflow appends to a table that is there; the run that is continued writes its own anew.
-                get_artifact_repository(run.info.artifact_uri).delete_artifacts(TABLES)
+                get_artifact_repository(run.info.artifact_uri).delete_artifacts(PREDICTIONS)
             try:
                 yield run
             except KeyboardInterrupt:
@@ -147,118 +135,19 @@ class Tracker:
     def _found(self, fingerprint: str, status: str) -> str | None:
         found = self.client.search_runs(
             [self.experiment.experiment_id],
-            f"tags.`{_PREFIX}fingerprint` = '{fingerprint}'{status}",
+            f"tags.`{PREFIX}fingerprint` = '{fingerprint}'{status}",
             max_results=1,
         )
         return found[0].info.run_id if found else None
 
-    def log_config(self, config: Config, data: DataSet) -> None:
-        """Log the resolved config (no secret), the data set, and as parameters what decides on the result."""
-        public = config.public()
-        deciding = flatten(config.deciding)
-        mlflow.log_params({key: str(value)[:500] for key, value in deciding.items() if value is not None})
-        mlflow.log_text(_yaml(public), CONFIG)
-        mlflow.set_tags(
-            {
-                _PREFIX + "program": config.program.name,
-                _PREFIX + "data": data.name,
-                _PREFIX + "data_digest": data.digest,
-                _PREFIX + "lm": config.lm["default"].model,
-            }
-        )
-
-    def log_questions(self, data: DataSet, split: str, questions: Sequence[Question]) -> None:
-        """Log the data set of an evaluation or a compile as an MLflow input."""
-        frame = pd.DataFrame([{"question": q.question, "answer": q.answers[0]} for q in questions])
-        with warnings.catch_warnings():
-            # A folder is a source of two kinds to MLflow, which takes the right one.
-            warnings.filterwarnings("ignore", message=".*interpreted in multiple ways")
-            dataset = mlflow.data.from_pandas(
-                frame, source=str(data.folder / split), name=f"{data.name}-{split}", targets="answer"
-            )
-        mlflow.log_input(dataset, context=split)
-
-    def log_evaluation(self, evaluation: Evaluation, split: str, moment: str) -> None:
-        """Log scores as metrics and answers as a table.
-
-        Args:
-            evaluation: what to log.
-            split: the split that was answered.
-            moment: ``before`` or ``after`` compiling; metrics are called ``dev/f1`` and ``dev/before/f1``.
-        """
-        prefix = f"{split}/" if moment == "after" else f"{split}/{moment}/"
-        mlflow.log_metrics({prefix + name: value for name, value in evaluation.metrics.items()})
-        table = [
-            {
-                "id": row.question.id,
-                "question": row.question.question,
-                "type": row.question.type,
-                "answers": row.question.answers,
-                "answer": row.answer,
-                "failure": row.failure,
-                **({"judge_failure": row.judge_failure} if row.judge_failure else {}),
-                "supporting": row.question.passages,
-                "collected": row.passages,
-                **row.scores,
-            }
-            for row in evaluation.rows
-        ]
-        mlflow.log_table(pd.DataFrame(table), _table(split, moment))
-        steps = {row.question.id: row.steps for row in evaluation.rows}
-        mlflow.log_text(json.dumps(steps, ensure_ascii=False), f"steps/{split}-{moment}.json")
-
-    def log_program(self, program: Program, models: Mapping[str, Path] = _NONE) -> None:
-        """Log a program's state: demonstrations and instructions as JSON, models as their folders.
-
-        Args:
-            program: see above.
-            models: the folders of its models, by where they lie in the variant: ``steps/STEP`` a small one, ``lm/NAME``
-                a fine-tuned language model.
-        """
-        mlflow.log_text(json.dumps(program.dump_state(), ensure_ascii=False, indent=1), STATE)
-        for place, folder in models.items():
-            mlflow.log_artifacts(str(folder), f"{VARIANT}/{place}")
-
-    def log_model(self, config: Config, program: Program, models: Mapping[str, Path] = _NONE) -> None:
-        """Log a program as an MLflow model: from code, with its config, state and models beside it; nothing is pickled.
-
-        Args:
-            config: what it was made from.
-            program: see above.
-            models: as for :meth:`log_program`.
-        """
-        public = config.public()
-        public["program"]["steps"] = {}  # wherever they came from, they lie beside it
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            for place, source in models.items():
-                shutil.copytree(source, folder / place)
-            (folder / "config.yaml").write_text(_yaml(public), encoding="utf-8")
-            (folder / "program.json").write_text(json.dumps(program.dump_state()), encoding="utf-8")
-            mlflow.pyfunc.log_model(
-                name="program",
-                python_model=str(Path(__file__).parents[1] / "mlflow_model.py"),
-                artifacts={"variant": name},
-                pip_requirements=[f"hoptimizer=={version('hoptimizer')}"],
-            )
-
-    def log_files(self, source: Path, pattern: str, folder: str) -> None:
-        """Log the files of a folder that match a pattern, wherever they lie in it, into a folder of the active run."""
-        for file in source.rglob(pattern):
-            mlflow.log_artifact(str(file), str(PurePosixPath(folder) / file.parent.relative_to(source).as_posix()))
-
-    def log_metric(self, name: str, value: float) -> None:
-        """Log one figure of the active run."""
-        mlflow.log_metric(name, value)
-
     def tag(self, name: str, value: str) -> None:
         """Set a tag of the active run."""
-        mlflow.set_tag(_PREFIX + name, value)
+        mlflow.set_tag(PREFIX + name, value)
 
     @staticmethod
     def is_compiled(run: Run) -> bool:
         """Whether a run holds or scored a compiled program."""
-        return run.data.tags.get(_PREFIX + "kind") == "compile" or _PREFIX + "variant" in run.data.tags
+        return run.data.tags.get(PREFIX + "kind") == "compile" or PREFIX + "variant" in run.data.tags
 
     def config_values(self, run_id: str) -> dict[str, Any]:
         """The config of a run as plain data.
@@ -266,11 +155,11 @@ class Tracker:
         Raises:
             UserError: there is no such run, or hoptimizer did not make it.
         """
-        return yaml.safe_load(self._read(run_id, CONFIG))
+        return upgraded_config(yaml.safe_load(self._read(run_id, CONFIG)))
 
     def load_state(self, run_id: str) -> dict[str, Any]:
         """The state of a run's program."""
-        return json.loads(self._read(run_id, STATE))
+        return upgraded_state(json.loads(self._read(run_id, STATE)))
 
     def get(self, run_id: str) -> Run:
         """A run by its id.
@@ -319,8 +208,8 @@ class Tracker:
         run = self.get(run_id)
         if f"{split}/f1" not in run.data.metrics:
             return None
-        table = pd.read_json(io.StringIO(self._read(run_id, _table(split, "after"))), orient="split")
-        return Predictions(split, run.data.tags.get(_PREFIX + "data_digest", ""), table)
+        table = pd.read_json(io.StringIO(self._read(run_id, predictions_file(split, "after"))), orient="split")
+        return Predictions(split, run.data.tags.get(PREFIX + "data_digest", ""), table)
 
     def metrics(self, run_id: str, split: str) -> dict[str, float]:
         """A run's scores on a split, after compiling where it compiled, those of its small models' steps, and what the
@@ -336,7 +225,7 @@ class Tracker:
         return list(
             self.client.search_runs(
                 [self.experiment.experiment_id],
-                " and ".join(f"tags.`{_PREFIX}kind` != '{kind}'" for kind in _NO_VARIANTS) + _FINISHED,
+                " and ".join(f"tags.`{PREFIX}kind` != '{kind}'" for kind in _NO_VARIANTS) + _FINISHED,
                 order_by=["attributes.start_time ASC"],
             )
         )
@@ -346,7 +235,8 @@ def fetch(source: str, uri: str, folder: Path) -> Path:
     """Download what MLflow keeps.
 
     Args:
-        source: a URI such as ``runs:/ID/PATH`` or ``models:/NAME/VERSION``.
+        source: a URI such as ``runs:/ID/variant/steps/STEP`` or ``models:/NAME/VERSION``. What a run's own artifacts
+            lack of its variant is looked for in the MLflow model that the run logged, where the weights are.
         uri: the tracking URI.
         folder: where it goes.
 
@@ -357,27 +247,29 @@ def fetch(source: str, uri: str, folder: Path) -> Path:
         UserError: there is no such thing.
     """
     try:
-        return Path(mlflow.artifacts.download_artifacts(source, dst_path=str(folder), tracking_uri=uri))
+        return _download(source, uri, folder)
     except (MlflowException, OSError) as error:
+        try:
+            if kept := _in_model(source, uri):
+                return _download(kept, uri, folder)
+        except (MlflowException, OSError):
+            pass  # the first error names what was asked for
         reason = " ".join(str(error).split())
         store = without_password(uri)
         raise UserError(f"{source}: can't be fetched from {store}: {reason}; name what a run there holds") from error
 
 
-def _yaml(values: Mapping[str, Any]) -> str:
-    return yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True)
+def _download(source: str, uri: str, folder: Path) -> Path:
+    return Path(mlflow.artifacts.download_artifacts(source, dst_path=str(folder), tracking_uri=uri))
 
 
-def _table(split: str, moment: str) -> str:
-    return f"{TABLES}/{split}-{moment}.json"
-
-
-def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one, keys joined by dots."""
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat
+def _in_model(source: str, uri: str) -> str | None:
+    """Where the MLflow model of a run keeps a part of its variant; ``None`` where the source is none."""
+    found = _OF_A_VARIANT.fullmatch(source)
+    if found is None:
+        return None
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    models = client.get_run(found["run"]).outputs.model_outputs
+    if not models:
+        return None
+    return f"{client.get_logged_model(models[0].model_id).artifact_location}/{IN_MODEL}/{found['part']}"

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 from hoptimizer.models.small.card import Card
 
@@ -10,7 +10,9 @@ from hoptimizer.models.small.card import Card
 class StepModel(Protocol):
     """Fulfils one step's signature in place of a language model.
 
-    It is awaited as a predictor is, once a step; calls that are under way together may be answered in one batch.
+    It is awaited as a predictor is, once per step; calls that are under way together may be answered in one batch.
+    A model that needs more than the fields of its step's signature declares their names in an attribute
+    ``extra_inputs``, a frozenset; programs that know them hand them over.
     """
 
     async def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -35,7 +37,10 @@ class SmallModel(ABC):
 
     Attributes:
         folder, card: as given.
+        extra_inputs: what it needs beside the input fields of its step's signature.
     """
+
+    extra_inputs: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, folder: Path, card: Card) -> None:
         self.folder, self.card = folder, card

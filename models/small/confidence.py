@@ -1,6 +1,6 @@
 """A language model's trust in its own answer, in place of a judgement whether it knows."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from hoptimizer.models.small.base import SmallModel
 
@@ -14,6 +14,8 @@ class Confidence(SmallModel):
     It has no weights: the probability comes with the answer, which the model writes anyway where it knows it. What is
     learned is the threshold. Where a model does not tell the probability, nothing is known.
     """
+
+    extra_inputs: ClassVar[frozenset[str]] = frozenset({ANSWER_PROBABILITY})
 
     async def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
         probability = inputs[ANSWER_PROBABILITY] or 0.0

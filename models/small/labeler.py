@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -66,6 +66,8 @@ class Labeler(_TokenModel):
     Raises:
         UserError: the model can't be loaded.
     """
+
+    extra_inputs: ClassVar[frozenset[str]] = frozenset({"rank", "round"})
 
     def _output(self, inputs: dict[str, Any], aligned: AlignedPair, tagged: TaggerOutput) -> dict[str, Any]:
         card = self.card

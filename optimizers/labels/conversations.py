@@ -48,7 +48,9 @@ def conversations(
     pending = [PendingExample({"question": one.question}, partial(_label, context, one, take, lm)) for one in questions]
     stage = f"lm: examples from {split}"
     file = context.folder / f"lm-{split}.jsonl"
-    kept = collect(pending, file, context.workers, lambda done, total: context.report(stage, done, total, ""))
+    kept = collect(
+        pending, file, context.workers, lambda done, total: context.listener.progress(stage, done, total, "")
+    )
     return [row for example in kept if isinstance(example.output, list) for row in example.output]
 
 

@@ -65,7 +65,7 @@ def synthesize(
                 rows.write(result.model_dump_json() + "\n")
                 rows.flush()
                 done[question.id] = result
-                context.report(stage, len(done), len(questions), "")
+                context.listener.progress(stage, len(done), len(questions), "")
 
             async with asyncio.TaskGroup() as group:
                 for question in questions:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 import dspy
 from pydantic import Field
 
-from hoptimizer.optimizers.candidates import CandidateRecorder
+from hoptimizer.optimizers.candidates import SearchContext
 from hoptimizer.optimizers.labels.demonstrations import annotate
 from hoptimizer.optimizers.optimizer import CompileContext
 from hoptimizer.optimizers.prompt.bootstrap_loops import BootstrapLoop
@@ -57,7 +57,7 @@ class LabeledFewShot(Demonstrating):
     def work(self, context: CompileContext) -> WorkEstimate:
         return WorkEstimate(runs=0)
 
-    def search(self, context: CompileContext, recorder: CandidateRecorder) -> Program:
+    def search(self, context: SearchContext) -> Program:
         return finished(
             context, dspy.LabeledFewShot(k=self.k).compile(context.program, trainset=self.trainset(context))
         )
@@ -119,7 +119,7 @@ class BootstrapFewShot(Bootstrapping):
     def work(self, context: CompileContext) -> WorkEstimate:
         return WorkEstimate(runs=self.bootstrap_runs(context))
 
-    def search(self, context: CompileContext, recorder: CandidateRecorder) -> Program:
+    def search(self, context: SearchContext) -> Program:
         trainset = self.trainset(context)
         taught = prefetch(context, [self.loop(trainset)], self.least)
         optimizer = dspy.BootstrapFewShot(**self.options(context))

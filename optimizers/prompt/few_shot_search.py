@@ -6,7 +6,7 @@ from typing import Any
 import dspy
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.optimizers.candidates import CandidateRecorder
+from hoptimizer.optimizers.candidates import SearchContext
 from hoptimizer.optimizers.optimizer import CompileContext
 from hoptimizer.optimizers.prompt.bootstrap_loops import random_search_loops
 from hoptimizer.optimizers.prompt.few_shot import Bootstrapping, Count, Positive
@@ -32,7 +32,7 @@ class BootstrapRandomSearch(Bootstrapping):
         bootstraps = self.num_candidate_programs + 1
         return WorkEstimate(runs=bootstraps * self.bootstrap_runs(context) + (bootstraps + 2) * len(context.devset))
 
-    def search(self, context: CompileContext, recorder: CandidateRecorder) -> Program:
+    def search(self, context: SearchContext) -> Program:
         trainset = self.trainset(context)
         loops = random_search_loops(self.loop(trainset), self.num_candidate_programs)
         taught = prefetch(context, loops, self.least)
@@ -60,7 +60,7 @@ class BootstrapOptuna(Bootstrapping):
     def work(self, context: CompileContext) -> WorkEstimate:
         return WorkEstimate(runs=self.bootstrap_runs(context) + self.num_candidate_programs * len(context.devset))
 
-    def search(self, context: CompileContext, recorder: CandidateRecorder) -> Program:
+    def search(self, context: SearchContext) -> Program:
         trainset = self.trainset(context)
         taught = prefetch(context, [self.loop(trainset)], self.least)
         optimizer = _SeededOptuna(

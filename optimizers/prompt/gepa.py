@@ -6,7 +6,7 @@ from typing import Literal
 import dspy
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.optimizers.candidates import CandidateRecorder
+from hoptimizer.optimizers.candidates import SearchContext
 from hoptimizer.optimizers.optimizer import CompileContext
 from hoptimizer.optimizers.prompt.feedback import Feedback
 from hoptimizer.optimizers.prompt.few_shot import Count, Positive
@@ -52,7 +52,7 @@ class GEPA(Search):
         runs = self.max_full_evals * (len(context.trainset) + len(context.devset))
         return WorkEstimate(runs=runs, proposals=runs // (len(context.devset) + 2 * self.reflection_minibatch_size) + 1)
 
-    def search(self, context: CompileContext, recorder: CandidateRecorder) -> Program:
+    def search(self, context: SearchContext) -> Program:
         optimizer = dspy.GEPA(
             metric=Feedback(context.objective, context.corpus),
             max_full_evals=self.max_full_evals,

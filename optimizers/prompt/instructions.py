@@ -8,7 +8,7 @@ from dspy.teleprompt.infer_rules import RulesInductionProgram
 from dspy.utils.exceptions import DSPyError
 from pydantic import Field
 
-from hoptimizer.optimizers.candidates import CandidateRecorder
+from hoptimizer.optimizers.candidates import SearchContext
 from hoptimizer.optimizers.optimizer import CompileContext
 from hoptimizer.optimizers.prompt.few_shot import Bootstrapping, Positive
 from hoptimizer.optimizers.prompt.prefetch import prefetch
@@ -36,7 +36,7 @@ class COPRO(Search):
         tried = sum(self.breadth * (round + 1 if steps > 1 else 1) for round in range(self.depth))
         return WorkEstimate(runs=steps * tried * len(context.devset), proposals=steps * self.depth)
 
-    def search(self, context: CompileContext, recorder: CandidateRecorder) -> Program:
+    def search(self, context: SearchContext) -> Program:
         optimizer = dspy.COPRO(
             prompt_model=prompt_model(context),
             metric=context.objective,
@@ -70,7 +70,7 @@ class InferRules(Bootstrapping):
             runs=self.bootstrap_runs(context) + self.num_candidates * len(context.devset), proposals=proposals
         )
 
-    def search(self, context: CompileContext, recorder: CandidateRecorder) -> Program:
+    def search(self, context: SearchContext) -> Program:
         trainset = self.trainset(context)
         taught = prefetch(context, [self.loop(trainset)], self.least)
         optimizer = _RulesOfSome(
@@ -85,7 +85,7 @@ class InferRules(Bootstrapping):
         # these get their own, and what it returns has the last rules. The recorder has each candidate as it was scored.
         student = finished(context, context.program)
         optimizer.compile(student, teacher=taught, trainset=trainset, valset=context.examples("dev"))
-        return recorder.restored(context.program)
+        return context.recorder.restored(context.program)
 
 
 class _RulesOfSome(dspy.InferRules):

@@ -9,7 +9,7 @@ import dspy
 from dspy.utils.exceptions import DSPyError
 from pydantic import Field
 
-from hoptimizer.optimizers.candidates import CandidateRecorder
+from hoptimizer.optimizers.candidates import SearchContext
 from hoptimizer.optimizers.optimizer import CompileContext
 from hoptimizer.optimizers.prompt.few_shot import Count, Demonstrating, Positive, Share
 from hoptimizer.optimizers.prompt.prefetch import check_format, without
@@ -49,7 +49,7 @@ class KNNFewShot(Demonstrating):
     def work(self, context: CompileContext) -> WorkEstimate:
         return WorkEstimate(runs=len(context.trainset) + len(context.devset))
 
-    def search(self, context: CompileContext, recorder: CandidateRecorder) -> Program:
+    def search(self, context: SearchContext) -> Program:
         trainset = self.trainset(context)
         shown = asyncio.run(self._shown(context, trainset))
         program = context.program.deepcopy()

@@ -8,7 +8,7 @@ import dspy
 from pydantic import Field
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.optimizers.candidates import CandidateRecorder
+from hoptimizer.optimizers.candidates import SearchContext
 from hoptimizer.optimizers.optimizer import CompileContext
 from hoptimizer.optimizers.prompt.bootstrap_loops import mipro_loops
 from hoptimizer.optimizers.prompt.few_shot import Bootstrapping, Positive
@@ -57,7 +57,7 @@ class MIPROv2(Bootstrapping):
         recommended = max(2 * variables * math.log2(self.num_candidates), 1.5 * self.num_candidates)
         return self.num_trials or int(recommended)
 
-    def search(self, context: CompileContext, recorder: CandidateRecorder) -> Program:
+    def search(self, context: SearchContext) -> Program:
         trainset = self.trainset(context)
         loops = mipro_loops(self.loop(trainset), self.num_candidates, context.seed)
         taught = prefetch(context, loops, self.least)

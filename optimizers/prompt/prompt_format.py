@@ -7,16 +7,13 @@ import dspy
 
 from hoptimizer.models.lm import is_local
 from hoptimizer.models.settings import PromptFormat
-from hoptimizer.optimizers.candidates import CandidateRecorder
-from hoptimizer.optimizers.optimizer import CompileContext
+from hoptimizer.optimizers.candidates import SearchContext
 from hoptimizer.optimizers.prompt.scoring import score
 
 PROMPT_FORMATS: tuple[PromptFormat, ...] = ("json", "plain")
 
 
-def choose_prompt_format(
-    context: CompileContext, prompt_formats: Sequence[PromptFormat], recorder: CandidateRecorder
-) -> CompileContext:
+def choose_prompt_format(context: SearchContext, prompt_formats: Sequence[PromptFormat]) -> SearchContext:
     """The context with its program in the prompt format that scores best on dev, without demonstrations.
 
     DSPy's prompt formats are made for large models. How a small one is written to matters as much as what it is shown,
@@ -25,7 +22,6 @@ def choose_prompt_format(
     Args:
         context: the compile.
         prompt_formats: what to try; one alone is taken as it is. Language models outside this process keep theirs.
-        recorder: is told how each one scored.
     """
     if not prompt_formats or not is_local(dspy.settings.lm):
         return context
@@ -34,5 +30,5 @@ def choose_prompt_format(
         candidate.prompt_format = prompt_format
     if len(candidates) == 1:
         return replace(context, program=candidates[0])
-    scores = [score(context, candidate, recorder) for candidate in candidates]
+    scores = [score(context, candidate) for candidate in candidates]
     return replace(context, program=candidates[scores.index(max(scores))])

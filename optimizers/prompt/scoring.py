@@ -1,14 +1,13 @@
 """Scoring a candidate on dev."""
 
 from hoptimizer.eval.runner import evaluate
-from hoptimizer.optimizers.candidates import CandidateRecorder
-from hoptimizer.optimizers.optimizer import CompileContext
+from hoptimizer.optimizers.candidates import SearchContext
 from hoptimizer.programs import Program
 
 
-def score(context: CompileContext, candidate: Program, recorder: CandidateRecorder) -> float:
+def score(context: SearchContext, candidate: Program) -> float:
     """The objective of a program on dev, which the recorder is told; what it knows already is not run again."""
-    state = candidate.dump_state()
+    state, recorder = candidate.dump_state(), context.recorder
     if (known := recorder.find(state)) and known.is_whole:
         return known.score
     objective = context.objective

@@ -16,8 +16,8 @@ from hoptimizer.eval.failures import one_line
 from hoptimizer.eval.runner import evaluate
 from hoptimizer.models.lm import is_local
 from hoptimizer.models.settings import PromptFormat
-from hoptimizer.models.usage import BudgetExhausted, CallCache, Usage, UsageMeter
-from hoptimizer.optimizers.candidates import CandidateRecorder
+from hoptimizer.models.usage import BudgetExhausted, CallCache, LMUnusable, Usage, UsageMeter
+from hoptimizer.optimizers.candidates import CandidateRecorder, SearchContext
 from hoptimizer.optimizers.optimizer import CompileContext, Optimizer
 from hoptimizer.optimizers.prompt.budget import Budget
 from hoptimizer.optimizers.prompt.prompt_format import PROMPT_FORMATS, choose_prompt_format
@@ -62,12 +62,11 @@ class Search(Optimizer):
     """Whether it chooses among programs, and does not make just one."""
 
     @abstractmethod
-    def search(self, context: CompileContext, recorder: CandidateRecorder) -> Program:
+    def search(self, context: SearchContext) -> Program:
         """The compiled program.
 
         Args:
-            context: its program has its prompt format.
-            recorder: hears of every evaluation of DSPy's.
+            context: its program has its prompt format, and its recorder hears of every evaluation of DSPy's.
         """
 
     @abstractmethod
@@ -89,35 +88,34 @@ class Search(Optimizer):
             raise UserError("optimizer.budget.usd: a local model has no price; give lm_calls or minutes")
 
     def compile(self, context: CompileContext) -> Program:
-        if recorder := dspy.settings.get("ledger"):  # a part of another search, whose budget holds
-            return self._search(context, recorder)
+        if isinstance(context, SearchContext):  # a part of another search, whose budget and record of candidates hold
+            return self._search(context)
         limit = self.budget.ends if self.budget else lambda _: False
         seconds = dspy.cache.seconds if isinstance(dspy.cache, CallCache) else 0.0
         meter = UsageMeter(limit, seconds=seconds)
-        recorder = CandidateRecorder(
-            meter, [question.id for question in context.devset], context.objective.worst, context.record, context.settle
-        )
-        # A question on which a candidate fails scores the worst. That no question can succeed is the recorder's to
-        # tell.
-        with dspy.context(meter=meter, recorder=recorder, callbacks=[recorder], max_errors=sys.maxsize):
+        dev = [question.id for question in context.devset]
+        recorder = CandidateRecorder(meter, dev, context.objective.worst, context.listener)
+        searching = SearchContext(**vars(context), recorder=recorder)
+        # A question on which a candidate fails scores the worst. That no question can succeed, the recorder says.
+        with dspy.context(meter=meter, callbacks=[recorder], max_errors=sys.maxsize):
             try:
-                meter.told = self._reporter(context, recorder, self._probe(context, meter))
-                return self._search(context, recorder)
+                meter.told = self._reporter(searching, self._probe(searching, meter))
+                return self._search(searching)
+            except LMUnusable as unusable:
+                raise unusable.reason from None
             except BudgetExhausted:
-                if recorder.error:
-                    raise recorder.error from None
-                if self.budget and not recorder.best:
+                if not recorder.best:
                     raise self._too_small("more than that") from None
                 return recorder.restored(context.program)
             finally:
-                context.log("spent", asdict(meter.spent), meter.spent.calls)
+                context.listener.record("spent", asdict(meter.spent), meter.spent.calls)
 
-    def _search(self, context: CompileContext, recorder: CandidateRecorder) -> Program:
-        with_prompt_format = choose_prompt_format(context, self.prompt_formats, recorder)
-        if self.budget and not recorder.best:  # which may end before the first one is scored
-            score(with_prompt_format, with_prompt_format.program, recorder)
+    def _search(self, context: SearchContext) -> Program:
+        context = choose_prompt_format(context, self.prompt_formats)
+        if self.budget and not context.recorder.best:  # which may end before the first one is scored
+            score(context, context.program)
         try:
-            program = self.search(with_prompt_format, recorder)
+            program = self.search(context)
         except AdapterParseError as error:
             raise UserError(
                 f"optimizer: a proposal can't be parsed ({' '.join(str(error).split())[:200]}); name a model that "
@@ -128,7 +126,7 @@ class Search(Optimizer):
                 f"optimizer: the language model that proposes failed: {one_line(error)}; check the lm section, and "
                 "give the same command again"
             ) from error
-        score(with_prompt_format, program, recorder)  # which an optimizer may not have, or on other questions alone
+        score(context, program)  # which an optimizer may not have, or on other questions alone
         return program
 
     def _too_small(self, takes: str) -> UserError:
@@ -137,7 +135,7 @@ class Search(Optimizer):
             "fewer questions with data.dev"
         )
 
-    def _probe(self, context: CompileContext, meter: UsageMeter) -> Usage:
+    def _probe(self, context: SearchContext, meter: UsageMeter) -> Usage:
         """What the whole will take, by what some questions take."""
         some = context.devset[:_PROBE]
         before = meter.spent
@@ -149,7 +147,7 @@ class Search(Optimizer):
             else 0
         )
         whole = _scaled(before, meter.spent, (work.runs + prompt_formats) / len(some), work.proposals)
-        context.log("estimate", asdict(whole), 0)
+        context.listener.record("estimate", asdict(whole), 0)
         candidate = replace(
             _scaled(before, meter.spent, len(context.devset) / len(some)),
             # As many questions as there are workers take the time of one, on a server that is fast enough.
@@ -164,9 +162,9 @@ class Search(Optimizer):
             )
         return whole
 
-    def _reporter(self, context: CompileContext, recorder: CandidateRecorder, whole: Usage) -> Callable[[Usage], None]:
+    def _reporter(self, context: SearchContext, whole: Usage) -> Callable[[Usage], None]:
         """Tells of the calls that were made, of those that are to be, and of the best score."""
-        total = whole.calls
+        recorder, total = context.recorder, whole.calls
         stage = f"searching: about {_told(whole)}"
         if self.budget:
             total = min(total, self.budget.lm_calls or total)
@@ -180,7 +178,7 @@ class Search(Optimizer):
             last = now
             best = recorder.best
             score = f"best {best.score:.3f} of {len(recorder.candidates)}" if best else ""
-            context.report(
+            context.listener.progress(
                 stage, min(spent.calls, total), total, " ".join([score, f"${spent.usd:.2f}"] if spent.usd else [score])
             )
 

@@ -9,7 +9,7 @@ from dspy.utils.callback import BaseCallback
 from pydantic import Field
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.optimizers.candidates import CandidateRecorder
+from hoptimizer.optimizers.candidates import SearchContext
 from hoptimizer.optimizers.optimizer import CompileContext
 from hoptimizer.optimizers.prompt.few_shot import Count, Positive
 from hoptimizer.optimizers.prompt.scoring import score
@@ -51,8 +51,8 @@ class SIMBA(Search):
             runs=self.max_steps * each + whole, proposals=self.max_steps * (self.num_candidates + 1) // 2
         )
 
-    def search(self, context: CompileContext, recorder: CandidateRecorder) -> Program:
-        runs = _Runs(context, recorder, (self.bsize, len(context.trainset)))
+    def search(self, context: SearchContext) -> Program:
+        runs = _Runs(context, (self.bsize, len(context.trainset)))
         optimizer = dspy.SIMBA(
             metric=runs.metric,
             bsize=self.bsize,
@@ -79,12 +79,11 @@ class _Runs(BaseCallback):
 
     Args:
         context: the compile.
-        recorder: is told of candidates that were run on a whole minibatch, or on all train questions.
-        sizes: of these.
+        sizes: of a minibatch and of the train set: candidates that were run on a whole one are told of.
     """
 
-    def __init__(self, context: CompileContext, recorder: CandidateRecorder, sizes: tuple[int, int]) -> None:
-        self._job, self._ledger, self._sizes = context, recorder, sizes
+    def __init__(self, context: SearchContext, sizes: tuple[int, int]) -> None:
+        self._context, self._recorder, self._sizes = context, context.recorder, sizes
         self._ids = {question.question: question.id for question in context.trainset}
         self._running: dict[str, tuple[dict[str, Any], str]] = {}
         self._made: dict[int, tuple[dspy.Prediction, dict[str, Any]]] = {}
@@ -107,13 +106,13 @@ class _Runs(BaseCallback):
             return
         state, question = self._running.pop(call_id)
         if outputs is None:
-            self._keep(state, question, self._job.objective.worst, failures=1)
+            self._keep(state, question, self._context.objective.worst, failures=1)
         else:
             self._made[id(outputs)] = outputs, state
 
     def metric(self, example: dspy.Example, prediction: dspy.Prediction | None, trace: Any = None) -> float:  # noqa: ANN401 - DSPy's
         """The objective, as SIMBA asks for it."""
-        score = self._job.objective(example, prediction, trace)
+        score = self._context.objective(example, prediction, trace)
         _, state = self._made.pop(id(prediction), (None, None))
         if state:
             self._keep(state, example.question, score)
@@ -129,14 +128,14 @@ class _Runs(BaseCallback):
         """Tell of those that are new; what else begins waits for it."""
         with self._lock:
             tried = [tried for _, tried in sorted(self._tried.items()) if len(tried.scores) in self._sizes]
-            new = [one for one in tried if self._ledger.find(one.state) is None]
+            new = [one for one in tried if self._recorder.find(one.state) is None]
             for one in tried:
-                self._ledger.add(one.state, one.scores, one.failures)
-            if scored := [candidate for one in new if (candidate := self._ledger.find(one.state))]:
+                self._recorder.add(one.state, one.scores, one.failures)
+            if scored := [candidate for one in new if (candidate := self._recorder.find(one.state))]:
                 best = max(scored, key=lambda candidate: candidate.score)
-                program = self._ledger.restored(self._job.program, best)
+                program = self._recorder.restored(self._context.program, best)
                 with dspy.context(callbacks=[other for other in dspy.settings.callbacks if other is not self]):
-                    score(self._job, program, self._ledger)
+                    score(self._context, program)
 
 
 @dataclass(eq=False)

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from hoptimizer.common.errors import UserError
+from hoptimizer.optimizers.optimizer import CompileListener
 
 Batch = TypeVar("Batch")
 StateDict = dict[str, Tensor]
@@ -43,6 +44,23 @@ class TrainingProgress:
 
 
 TrainingReport = Callable[[TrainingProgress], None]
+
+
+def reporting(listener: CompileListener, step: str) -> TrainingReport:
+    """What tells a compile's listener of the training of a step: its loss, and its scores on dev.
+
+    Args:
+        listener: the compile's.
+        step: the step's name, or ``lm``.
+    """
+
+    def report(progress: TrainingProgress) -> None:
+        listener.progress(f"{step}: training", progress.step, progress.steps, f"loss {progress.loss:.3f}")
+        # The loss on dev is another one than that of the last batch.
+        scores = {"dev_loss" if name == "loss" else name: score for name, score in (progress.scores or {}).items()}
+        listener.record(f"training/{step}", {"loss": progress.loss} | scores, progress.step)
+
+    return report
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from hoptimizer.eval.runner import Evaluation, evaluate
 from hoptimizer.models.small.card import RankCalibration, log_odds
 from hoptimizer.models.small.encoder import AlignedPair, PairTokenizer, TextPair
 from hoptimizer.models.small.fields import pair
-from hoptimizer.models.small.labeler import TagDecision
+from hoptimizer.models.small.labeler import Labeler, TagDecision
 from hoptimizer.models.small.tagger import TaggerOutput, TokenTagger, tag_texts
 from hoptimizer.optimizers.labels.examples import Task
 from hoptimizer.optimizers.training.tagger import TaggerTrainingConfig
@@ -126,6 +126,7 @@ def _regression(seen: Sequence[tuple[float, int, bool]]) -> RankCalibration | No
 class _Labeler:
     """A labeler that is still in training; each pair goes through the model once."""
 
+    extra_inputs = Labeler.extra_inputs
     reading: TagDecision
 
     def __init__(self, model: TokenTagger, tokenizer: PairTokenizer, task: Task) -> None:

@@ -118,10 +118,12 @@ class Distill(Optimizer):
         pending = list(self._wanted(context, task, split, questions))
         stage = f"{task.step}: examples from {split}"
         file = context.folder / f"{task.step}-{split}.jsonl"
-        examples = collect(pending, file, context.workers, lambda done, total: context.report(stage, done, total, ""))
+        examples = collect(
+            pending, file, context.workers, lambda done, total: context.listener.progress(stage, done, total, "")
+        )
         classes = Counter(str(example.output) for example in examples) if task.labels else {}
         balance = "".join(f", {label} {count}" for label, count in sorted(classes.items()))
-        context.report(f"{stage}, {len(examples)} in all{balance}", len(examples), len(examples), "")
+        context.listener.progress(f"{stage}, {len(examples)} in all{balance}", len(examples), len(examples), "")
         return examples
 
     def _task(self, context: CompileContext, step: Step) -> Task:
@@ -165,15 +167,11 @@ class Distill(Optimizer):
         from hoptimizer.optimizers.training.calibration import Aim
         from hoptimizer.optimizers.training.classifier import ClassifierTrainingConfig, train_classifier
         from hoptimizer.optimizers.training.generator import GeneratorTrainingConfig, train_generator
-        from hoptimizer.optimizers.training.loop import TrainingProgress
-
-        def report(progress: TrainingProgress) -> None:
-            context.report(f"{step}: training", progress.step, progress.steps, f"loss {progress.loss:.3f}")
-            context.log(f"training/{step}", {"loss": progress.loss} | (progress.scores or {}), progress.step)
+        from hoptimizer.optimizers.training.loop import reporting
 
         task = self._task(context, step)
         chosen: dict[str, Any] = {"seed": context.seed, **self.training}
-        folder = context.folder / step
+        folder, report = context.folder / step, reporting(context.listener, step)
         if task.labels:
             # What a small model knows is rare: the best F1 would have it say that it knows everything.
             aim: Aim = "balanced_accuracy" if step == "self_knowledge" else "f1"

@@ -142,7 +142,7 @@ class BootstrapFinetune(Optimizer):
         if not rows:
             raise UserError(self._nothing(context, split, len(questions)))
         counts = "".join(f", {step} {n}" for step, n in sorted(Counter(row["step"] for row in rows).items()))
-        context.report(f"lm: examples from {split}, {len(rows)} in all{counts}", len(rows), len(rows), "")
+        context.listener.progress(f"lm: examples from {split}, {len(rows)} in all{counts}", len(rows), len(rows), "")
         return rows
 
     def _nothing(self, context: CompileContext, split: str, n: int) -> str:
@@ -172,29 +172,26 @@ class BootstrapFinetune(Optimizer):
         self, context: CompileContext, lm: dspy.LM, train: Sequence[StepConversation], dev: Sequence[StepConversation]
     ) -> str:
         """The name of the tuned model."""
-        # MLflow knows the active run in this thread alone: what the training's thread tells is passed on from here.
+        from hoptimizer.optimizers.training.loop import reporting  # brings torch
+
+        report = reporting(context.listener, "lm")
+        # What the training's thread tells is passed on from this one, where progress is shown.
         told: SimpleQueue[TrainingProgress | None] = SimpleQueue()
         options: dict[str, Any] | None = None
         if is_local(lm):
             options = {"folder": context.folder / "lm", "dev": _messages(dev), "report": told.put, "seed": context.seed}
             options |= {"templated": self.prompt_format != "plain", **self.training}
         lm.kill()  # frees its memory, as DSPy's own optimizer does
-        context.report("lm: training", 0, 0, "")
+        context.listener.progress("lm: training", 0, 0, "")
         training = lm.finetune(_messages(train), TrainDataFormat.CHAT, options)
         training.add_done_callback(lambda _: told.put(None))
         try:
             while progress := told.get():
-                _tell(context, progress)
+                report(progress)
         finally:
             if not training.done():
                 training.cancel()
         return _model(lm, training.result())
-
-
-def _tell(context: CompileContext, progress: "TrainingProgress") -> None:
-    context.report("lm: training", progress.step, progress.steps, f"loss {progress.loss:.3f}")
-    dev = {f"dev_{name}": score for name, score in (progress.scores or {}).items()}
-    context.log("training/lm", {"loss": progress.loss} | dev, progress.step)
 
 
 def _model(lm: dspy.LM, result: dspy.LM | Exception) -> str:

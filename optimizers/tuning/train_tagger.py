@@ -2,9 +2,9 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -14,9 +14,6 @@ from hoptimizer.models.small.base import SmallModel
 from hoptimizer.optimizers.labels.hop_labels import LabelledQuestion, annotated, write_labels
 from hoptimizer.optimizers.optimizer import CompileContext, Optimizer
 from hoptimizer.programs import EfficientRAG, Program
-
-if TYPE_CHECKING:
-    from hoptimizer.optimizers.training.loop import TrainingProgress
 
 Positive = Annotated[int, Field(ge=1)]
 
@@ -122,19 +119,22 @@ class TrainTagger(Optimizer):
         labels = [one for one in found if one.hops]
         failures = Counter(one.failure for one in found if one.failure)
         for reason, count in failures.most_common():
-            context.report(f"{stage}: {count} of {len(found)} questions skipped: {reason}", count, len(found), "")
+            context.listener.progress(
+                f"{stage}: {count} of {len(found)} questions skipped: {reason}", count, len(found), ""
+            )
         if not labels:
             raise UserError(
                 f"optimizer.labels={self.labels}: none of the {len(found)} {split} questions could be labelled "
                 f"({failures.most_common(1)[0][0]}); take more questions or another source of labels"
             )
-        context.report(f"{stage}: {len(labels)} questions", len(labels), len(labels), "")
+        context.listener.progress(f"{stage}: {len(labels)} questions", len(labels), len(labels), "")
         return labels
 
     def _train_filter(
         self, context: CompileContext, train: Sequence[LabelledQuestion], dev: Sequence[LabelledQuestion]
     ) -> SmallModel:
         from hoptimizer.optimizers.labels.tagger_examples import FILTER_TASK, filter_examples
+        from hoptimizer.optimizers.training.loop import reporting
         from hoptimizer.optimizers.training.tagger import TaggerTrainingConfig, train_tagger
 
         examples, judged = filter_examples(train), filter_examples(dev)
@@ -142,7 +142,7 @@ class TrainTagger(Optimizer):
         config = TaggerTrainingConfig(**_origin(start, self.base), seed=context.seed, **self.training)
         folder = context.folder / "filter"
         # Without dev examples there is nothing to choose an epoch by: the train examples do as well then.
-        report = _reporting(context, "filter")
+        report = reporting(context.listener, "filter")
         train_tagger(
             FILTER_TASK, examples, judged or examples, config, folder, report, start=start.folder if start else None
         )
@@ -156,13 +156,14 @@ class TrainTagger(Optimizer):
         dev: Sequence[LabelledQuestion],
     ) -> SmallModel:
         from hoptimizer.optimizers.labels.tagger_examples import labeler_examples, labeler_task, refilled
+        from hoptimizer.optimizers.training.loop import reporting
         from hoptimizer.optimizers.training.retrieval_dev_score import RetrievalEvaluator
         from hoptimizer.optimizers.training.tagger import TaggerTrainingConfig, train_tagger
 
         retriever = context.program.retriever
         if retriever is None:
             raise TypeError("efficient_rag retrieves: give it a retriever")
-        context.report("mining hard negatives", 0, 0, "")
+        context.listener.progress("mining hard negatives", 0, 0, "")
         more = refilled(train, context.corpus, self.copies, context.seed)
         examples = labeler_examples([*train, *more], retriever, self.negatives, self.finish)
         judged = labeler_examples(dev, retriever, self.negatives, self.finish)
@@ -172,7 +173,7 @@ class TrainTagger(Optimizer):
         questions = [question for question in context.devset if question.passages]
         trial = RetrievalEvaluator(program, questions, task, config, self.recall_weight, self.ranked, context.workers)
         folder = context.folder / "labeler"
-        report = _reporting(context, "labeler")
+        report = reporting(context.listener, "labeler")
         train_tagger(task, examples, judged, config, folder, report, trial, start.folder if start else None)
         return _load(folder, "labeler")
 
@@ -193,11 +194,3 @@ def _load(folder: Path, step: str) -> SmallModel:
     from hoptimizer.models.small.loading import load_step_model
 
     return load_step_model(str(folder), step)
-
-
-def _reporting(context: CompileContext, step: str) -> "Callable[[TrainingProgress], None]":
-    def report(progress: "TrainingProgress") -> None:
-        context.report(f"{step}: training", progress.step, progress.steps, f"loss {progress.loss:.3f}")
-        context.log(f"training/{step}", {"loss": progress.loss} | (progress.scores or {}), progress.step)
-
-    return report

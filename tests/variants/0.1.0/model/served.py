@@ -27,7 +27,7 @@ class ServedProgram(mlflow.pyfunc.PythonModel):
             self.program = restore(self.bench, state, str(folder))
 
     # MLflow makes a schema of the type of what comes out, warns where it is open, and steps differ by program.
-    def predict(  # type: ignore[no-untyped-def] # noqa: ANN201
+    def predict(  # type: ignore[no-untyped-def]
         self,
         context: PythonModelContext,
         model_input: list[str],

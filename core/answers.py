@@ -1,0 +1,34 @@
+"""Answers to many questions at once, as plain data."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import dspy
+
+from hoptimizer.common.concurrency import run_async
+
+
+def answer_all(program: dspy.Module, questions: Sequence[str]) -> list[dict[str, Any]]:
+    """Answer questions concurrently.
+
+    Args:
+        program: what :func:`hoptimizer.load_variant` gave, or a program within DSPy's settings.
+        questions: what to ask it.
+
+    Returns:
+        for each question its ``answer``, the ``passages`` it came from and the ``steps`` that led to it, as plain
+        data.
+    """
+
+    async def run() -> list[dspy.Prediction]:
+        return await asyncio.gather(*(program.acall(question=question) for question in questions))
+
+    return [
+        {
+            "answer": p.answer,
+            "passages": [{"id": x.id, "title": x.title, "text": x.text} for x in p.passages],
+            "steps": [record.as_dict() for record in p.steps],
+        }
+        for p in run_async(run())
+    ]

@@ -1,0 +1,173 @@
+"""What the active MLflow run keeps of a variant: its config, questions, scores, answers and program."""
+
+import json
+import shutil
+import tempfile
+import warnings
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import dspy
+import mlflow
+import pandas as pd
+import yaml
+
+from hoptimizer.config import Config
+from hoptimizer.eval.datasets.dataset import DataSet
+from hoptimizer.eval.datasets.question import Question
+from hoptimizer.eval.runner import Evaluation
+from hoptimizer.models.lm import is_local, is_tuned
+from hoptimizer.models.settings import LOCAL
+from hoptimizer.models.small.base import SmallModel
+from hoptimizer.programs import Ensemble, Program
+
+PREFIX = "hop."
+VARIANT = "variant"
+CONFIG = f"{VARIANT}/config.yaml"
+STATE = f"{VARIANT}/program.json"
+PREDICTIONS = "predictions"
+# Where an MLflow model keeps its variant, below the model's own folder.
+IN_MODEL = "artifacts"
+
+_CODE = Path(__file__).parents[1] / "mlflow_model.py"
+_STEP_SCORES = ("f1", "precision", "recall", "balanced_accuracy", "token_f1", "tag_f1", "passages", "n")
+
+
+def predictions_file(split: str, moment: str) -> str:
+    """The table of answers on a split, ``before`` or ``after`` compiling."""
+    return f"{PREDICTIONS}/{split}-{moment}.json"
+
+
+def log_config(config: Config, data: DataSet) -> None:
+    """Log the resolved config (no secret), the data set, and as parameters what decides on the result."""
+    deciding = flatten(config.deciding)
+    mlflow.log_params({key: str(value)[:500] for key, value in deciding.items() if value is not None})
+    mlflow.log_text(_yaml(config.public()), CONFIG)
+    tags = {"program": config.program.name, "data": data.name, "data_digest": data.digest}
+    tags["lm"] = config.lm["default"].model
+    mlflow.set_tags({PREFIX + name: value for name, value in tags.items()})
+
+
+def log_questions(data: DataSet, split: str, questions: Sequence[Question]) -> None:
+    """Log the questions of an evaluation or a compile as an MLflow input."""
+    frame = pd.DataFrame([{"question": q.question, "answer": q.answers[0]} for q in questions])
+    with warnings.catch_warnings():
+        # A folder is a source of two kinds to MLflow, which takes the right one.
+        warnings.filterwarnings("ignore", message=".*interpreted in multiple ways")
+        dataset = mlflow.data.from_pandas(
+            frame, source=str(data.folder / split), name=f"{data.name}-{split}", targets="answer"
+        )
+    mlflow.log_input(dataset, context=split)
+
+
+def log_evaluation(evaluation: Evaluation, split: str, moment: str) -> None:
+    """Log scores as metrics and answers as a table.
+
+    Args:
+        evaluation: what to log.
+        split: the split that was answered.
+        moment: ``before`` or ``after`` compiling; metrics are called ``dev/f1`` and ``dev/before/f1``.
+    """
+    prefix = f"{split}/" if moment == "after" else f"{split}/{moment}/"
+    mlflow.log_metrics({prefix + name: value for name, value in evaluation.metrics.items()})
+    table = [
+        {
+            "id": row.question.id,
+            "question": row.question.question,
+            "type": row.question.type,
+            "answers": row.question.answers,
+            "answer": row.answer,
+            "failure": row.failure,
+            **({"judge_failure": row.judge_failure} if row.judge_failure else {}),
+            "supporting": row.question.passages,
+            "collected": row.passages,
+            **row.scores,
+        }
+        for row in evaluation.rows
+    ]
+    mlflow.log_table(pd.DataFrame(table), predictions_file(split, moment))
+    steps = {row.question.id: row.steps for row in evaluation.rows}
+    mlflow.log_text(json.dumps(steps, ensure_ascii=False), f"steps/{split}-{moment}.json")
+
+
+def log_variant(config: Config, program: Program, work: Path) -> dict[str, dict[str, float]]:
+    """Log a compiled program: its state, what it learned from, and, as an MLflow model, all that it needs to answer.
+
+    The run itself has config and state; weights are in the model alone.
+
+    Args:
+        config: what it was made from.
+        program: the compiled program.
+        work: the folder of the compile, whose examples are kept.
+
+    Returns:
+        how well its small models do on dev, by the step.
+    """
+    small = small_models(program)
+    steps = {
+        step: {name: model.card.scores[name] for name in _STEP_SCORES if name in model.card.scores}
+        for step, model in small.items()
+    }
+    mlflow.log_metrics(
+        {f"steps/{step}/{name}": score for step, scores in steps.items() for name, score in scores.items()}
+    )
+    for file in work.rglob("*.jsonl"):
+        mlflow.log_artifact(str(file), str(PurePosixPath("examples") / file.parent.relative_to(work).as_posix()))
+    mlflow.log_text(json.dumps(program.dump_state(), ensure_ascii=False, indent=1), STATE)
+    folders = {f"steps/{step}": model.folder for step, model in small.items()}
+    folders |= {f"lm/{Path(lm.model).name}": Path(lm.model.removeprefix(LOCAL)) for lm in tuned_lms(program)}
+    _log_model(config, program, folders)
+    return steps
+
+
+def _log_model(config: Config, program: Program, models: Mapping[str, Path]) -> None:
+    """Log a program as an MLflow model: from code, with its config, state and models beside it; nothing is pickled."""
+    public = config.public()
+    public["program"]["steps"] = {}  # wherever they came from, they lie beside it
+    with tempfile.TemporaryDirectory() as staging:
+        folder = Path(staging) / VARIANT
+        folder.mkdir()
+        for place, source in models.items():
+            shutil.copytree(source, folder / place)
+        (folder / "config.yaml").write_text(_yaml(public), encoding="utf-8")
+        (folder / "program.json").write_text(json.dumps(program.dump_state()), encoding="utf-8")
+        mlflow.pyfunc.log_model(
+            name="program",
+            python_model=str(_CODE),
+            artifacts={VARIANT: str(folder)},
+            pip_requirements=[f"hoptimizer=={version('hoptimizer')}"],
+        )
+
+
+def small_models(program: Program) -> dict[str, SmallModel]:
+    """The small models of a program that lie in folders, by the step."""
+    models = {step: model for part in _parts(program) for step, model in part.models.items()}
+    return {step: model for step, model in models.items() if isinstance(model, SmallModel)}
+
+
+def tuned_lms(program: Program) -> list[dspy.LM]:
+    """The fine-tuned language models of a program that lie in folders, each once."""
+    lms = {lm.model: lm for part in _parts(program) for lm in part.lms.values() if is_tuned(lm)}
+    return [lm for lm in lms.values() if is_local(lm)]
+
+
+def _parts(program: Program) -> list[Program]:
+    """The programs that have language models and small models."""
+    return program.members if isinstance(program, Ensemble) else [program]
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one, keys joined by dots."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _yaml(values: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True)
