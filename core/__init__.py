@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from hoptimizer.comparison import compare_variants
     from hoptimizer.compiled import CompiledProgram, load_variant
     from hoptimizer.config import Config, load_config, make_config
-    from hoptimizer.study.file import load_study
+    from hoptimizer.study.cells import load_study
     from hoptimizer.study.run import run_study
     from hoptimizer.tracking.tracker import Tracker
     from hoptimizer.variants import compile_variant, evaluate_variant
@@ -28,7 +28,7 @@ _HOMES = {
     "compile_variant": "hoptimizer.variants",
     "evaluate_variant": "hoptimizer.variants",
     "load_config": "hoptimizer.config",
-    "load_study": "hoptimizer.study.file",
+    "load_study": "hoptimizer.study.cells",
     "make_config": "hoptimizer.config",
     "run_study": "hoptimizer.study.run",
 }

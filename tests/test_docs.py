@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from hoptimizer.config import json_schema, load_config, make_config
-from hoptimizer.study.file import load_study
+from hoptimizer.study.cells import load_study
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -64,7 +64,7 @@ def study_command(
     from hoptimizer.cli import tables
     from hoptimizer.cli.console import show, working
     from hoptimizer.common.errors import UserError
-    from hoptimizer.study.file import load_study
+    from hoptimizer.study.cells import load_study
     from hoptimizer.study.run import run_study
     from hoptimizer.study.table import sheets
 

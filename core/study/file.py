@@ -1,23 +1,14 @@
-"""A study file: one base config and what is varied over it, as the cells to run."""
+"""A study file: one base config, what is varied over it, and how the results are shown."""
 
-import hashlib
-import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
 from typing import Annotated, Any
 
-from omegaconf import OmegaConf
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from hoptimizer.common.errors import UserError, nearest
-from hoptimizer.common.validation import explain
 from hoptimizer.comparison import COLUMNS
-from hoptimizer.config import Config, load_config, read_mapping
-from hoptimizer.eval.datasets.dataset import load
 from hoptimizer.eval.metrics import METRICS
 from hoptimizer.programs.settings import count_names
 
@@ -28,7 +19,6 @@ SPENT = ("compile_calls", "compile_minutes")
 _FIGURES = tuple(dict.fromkeys([*METRICS, *COLUMNS, *count_names(), "judge_failures", "seconds_per_question", *SPENT]))
 # What a study has one of, and where the file says it.
 _ONE = {"tracking": "under base", "metric": "under base", "seed": "as seeds, a list beside base"}
-_HIDDEN = "***"
 _STEP_SCORE = re.compile(r"steps/\w+/\w+")
 
 
@@ -158,165 +148,6 @@ class StudyFile(BaseModel):
                 raise UserError(f"{where}: there is no metric or count {name!r}, nor is it steps/STEP/SCORE; {near}")
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One run of a study.
-
-    Attributes:
-        name: tells it from the others but for the seed.
-        place: its value on each axis, as text (numbers of the grid as they are).
-        overrides: what it changes in the base config, without secrets.
-        config: the whole of what it runs, seed included.
-        compiled: whether the program is compiled.
-        data: digest of its data set.
-        n: questions it is scored on.
-    """
-
-    name: str
-    place: dict[str, Any]
-    overrides: dict[str, Any]
-    config: Config
-    compiled: bool
-    data: str
-    n: int
-
-    @property
-    def digest(self) -> str:
-        """Hash of what it runs, whatever it is called."""
-        return _hash(self.config.digest, self.data, str(self.compiled))
-
-
-@dataclass(frozen=True)
-class Study:
-    """A validated study.
-
-    Attributes:
-        name: the file's name without its ending.
-        file: how its results are shown.
-        cells: what it runs, in order.
-        run_id: the compiled variant that every cell starts from, or ``None``.
-    """
-
-    name: str
-    file: StudyFile
-    cells: list[Cell]
-    run_id: str | None = None
-
-    @property
-    def config(self) -> Config:
-        """Of the first cell; the metric and the tracking are those of all."""
-        return self.cells[0].config
-
-    @property
-    def seeds(self) -> list[int]:
-        """With which each cell is run."""
-        return list(dict.fromkeys(cell.config.seed for cell in self.cells))
-
-    @cached_property
-    def digest(self) -> str:
-        """Hash of what is run; how it is shown may change in the file, and nothing is run again."""
-        return _hash(self.file.split, *(cell.digest for cell in self.cells), *([self.run_id] if self.run_id else []))
-
-
-def load_study(
-    path: Path, overrides: Sequence[str] = (), *, run_id: str | None = None, variant: Mapping[str, Any] | None = None
-) -> Study:
-    """Read a study file, and validate the config and the data of every cell in it.
-
-    Args:
-        path: the YAML file.
-        overrides: ``key=value`` arguments that change ``base``.
-        run_id: a compiled variant that every cell starts from.
-        variant: its config as plain data, which ``base`` changes.
-
-    Raises:
-        UserError: the file or the config of a cell is malformed, or its data can't be had; the message names the file,
-            the cell and the key.
-    """
-    values = OmegaConf.to_container(read_mapping(path), resolve=False)
-    try:
-        file = StudyFile.model_validate(values)
-    except ValidationError as error:
-        raise UserError(f"{path}: {explain(error, StudyFile)}") from None
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
-    if variant:
-        kept = {key: section for key, section in variant.items() if not _renames(file.base.get(key), section)}
-        if "metric" in file.base:
-            kept.pop("metric", None)  # weights are not mixed with those of another objective
-        base = OmegaConf.to_container(OmegaConf.merge(kept, file.base))
-        file = file.model_copy(update={"base": base})
-    sizes: dict[str, tuple[str, int]] = {}
-    seeds: Sequence[int | None] = file.seeds or [None]
-    cells = []
-    for place, changed, compiled in _places(file):
-        name = ", ".join(value if axis == NAME else f"{axis}={label(value)}" for axis, value in place.items())
-        for seed in seeds:
-            try:
-                config = _config(path.stem, file, [*overrides], changed, seed)
-                digest, n = _data(config, file.split, compiled, sizes)
-            except UserError as error:
-                raise UserError(f"{path}: cell {name!r}: {error}") from None
-            cells.append(
-                Cell(
-                    name=name,
-                    place={axis: _plain(value) for axis, value in place.items()},
-                    overrides=_public(changed),
-                    config=config,
-                    compiled=compiled,
-                    data=digest,
-                    n=n,
-                )
-            )
-    return Study(path.stem, file, cells, run_id)
-
-
-def _renames(section: object, other: object) -> bool:
-    """Whether a section names another thing than the same section of a variant, whose options do not go with it."""
-    if not isinstance(section, Mapping) or not isinstance(other, Mapping):
-        return False
-    return section.get(NAME, other.get(NAME)) != other.get(NAME)
-
-
-def _places(file: StudyFile) -> list[tuple[dict[str, Any], dict[str, Any], bool]]:
-    """Of every combination: its value on each axis, its overrides, and whether it is compiled."""
-    named: list[tuple[dict[str, Any], dict[str, Any], bool | None]] = [
-        ({NAME: cell.name}, cell.overrides, cell.compile) for cell in file.cells or ()
-    ] or [({}, {}, None)]
-    crossed = [dict(zip(file.grid, values, strict=True)) for values in itertools.product(*file.grid.values())]
-    return [
-        (_public(place | point), overrides | point, file.compile if compiled is None else compiled)
-        for place, overrides, compiled in named
-        for point in crossed
-    ]
-
-
-def _config(name: str, file: StudyFile, words: list[str], changed: dict[str, Any], seed: int | None) -> Config:
-    # Sections before the keys in them. JSON is YAML that keeps the values' types.
-    for key, value in sorted(changed.items(), key=lambda item: item[0].count(".")):
-        # A section takes the place of the base's, whose options may be another program's.
-        words += [f"{key}=null"] if isinstance(value, Mapping) else []
-        words.append(f"{key}={json.dumps(value, ensure_ascii=False)}")
-    words += [f"seed={seed}"] if seed is not None else []
-    config = load_config(None, words, file.base)
-    if config.tracking.experiment is None:
-        # Data sets may differ from cell to cell; MLflow nests runs within one experiment alone.
-        tracking = config.tracking.model_copy(update={"experiment": name})
-        config = config.model_copy(update={"tracking": tracking})
-    return config
-
-
-def _data(config: Config, split: str, compiled: bool, known: dict[str, tuple[str, int]]) -> tuple[str, int]:
-    """Digest of a cell's data set, and how many questions the cell is scored on."""
-    key = f"{config.data.model_dump_json()} {compiled}"
-    if key not in known:
-        data = load(config.data)
-        for needed in ("train", "dev") if compiled else ():
-            data.split(needed)
-        known[key] = (data.digest, len(data.split(split)))
-    return known[key]
-
-
 def label(value: Any) -> str:  # noqa: ANN401 - any value of a config
     """A value as a table shows it: a section that is chosen by name starts with that name."""
     if not isinstance(value, Mapping):
@@ -326,25 +157,7 @@ def label(value: Any) -> str:  # noqa: ANN401 - any value of a config
     return " ".join(([str(value[first])] if first else []) + rest)
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 - any value of a config
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return value if is_number else label(value)
-
-
-def _public(value: Any) -> Any:  # noqa: ANN401 - any value of a config
-    """The value with every key to a server hidden."""
-    if isinstance(value, Mapping):
-        return {
-            key: _HIDDEN if str(key).rpartition(".")[2] == "api_key" else _public(inner) for key, inner in value.items()
-        }
-    return [_public(inner) for inner in value] if isinstance(value, list) else value
-
-
 def _once(where: str, values: Sequence[Any]) -> None:
     twice = next((value for number, value in enumerate(values) if value in values[:number]), None)
     if twice is not None:
         raise UserError(f"{where}: {twice!r} is there twice; once is enough")
-
-
-def _hash(*parts: str) -> str:
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.progress import Report, silent
-from hoptimizer.study.file import Cell, Study
+from hoptimizer.study.cells import Cell, Study
 from hoptimizer.study.table import Line, aggregate, log_tables
 from hoptimizer.tracking.tracker import Tracker
 from hoptimizer.variants import compile_variant, evaluate_variant
@@ -88,7 +88,7 @@ def run_study(study: Study, report: Report = silent) -> StudyResult:
     its cells. A cell that fails is kept as failed, and the next one is run; the next call tries it again.
 
     Args:
-        study: of :func:`hoptimizer.study.file.load_study`.
+        study: of :func:`hoptimizer.study.cells.load_study`.
         report: told about progress, over the cells and in each.
 
     Raises:

@@ -10,7 +10,8 @@ import pandas as pd
 from hoptimizer.comparison import COLUMNS
 from hoptimizer.eval import statistics
 from hoptimizer.format import figure, heading
-from hoptimizer.study.file import NAME, Cell, Study, label
+from hoptimizer.study.cells import Cell, Study
+from hoptimizer.study.file import NAME, label
 
 _SPREAD = "mean ± standard deviation over {} seeds"
 
