@@ -103,7 +103,7 @@ def compile_variant(
     start = f" from {run_id}" if run_id else ""
     fingerprint = fingerprint or f"{config.digest} {bench.data.digest} {split}{start}"
     tracker = Tracker(config.tracking.uri, config.experiment)
-    work = home() / "work" / _hash(f"{config.tracking.uri} {config.experiment} {fingerprint}")
+    work = work_folder(config, fingerprint)
     log = CompileLog(tracker.client, report)
     context = CompileContext(
         program=program_of(bench, tracker, run_id),
@@ -147,8 +147,15 @@ def compile_variant(
     return Variant(run.info.run_id, config, True, split, after, before, steps, log.costs)
 
 
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+def work_folder(config: Config, fingerprint: str) -> Path:
+    """Where a compile keeps what a later process resumes: its language model calls, examples and checkpoints.
+
+    Args:
+        config: says where its run is kept.
+        fingerprint: identifies the work; the run has it as its tag ``hop.fingerprint``.
+    """
+    work = f"{config.tracking.uri} {config.experiment} {fingerprint}"
+    return home() / "work" / hashlib.sha256(work.encode()).hexdigest()[:16]
 
 
 @contextlib.contextmanager

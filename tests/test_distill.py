@@ -13,7 +13,6 @@ from serving import answer_in_fresh_process, kept
 
 from hoptimizer import Tracker, compile_variant, evaluate_variant, load_config
 from hoptimizer.common.errors import UserError
-from hoptimizer.common.paths import home
 from hoptimizer.eval.datasets.question import Hop, Question
 from hoptimizer.eval.objective import Objective
 from hoptimizer.optimizers import CompileContext
@@ -22,6 +21,7 @@ from hoptimizer.optimizers.labels.labelling import PendingExample, collect
 from hoptimizer.optimizers.tuning.distill import Distill
 from hoptimizer.programs import RAG, RAISF
 from hoptimizer.retrieval import Corpus
+from hoptimizer.variants import work_folder
 
 WORDS = [
     *["data=atlas", "data.train=24", "data.dev=16", "retriever=bm25", "retriever.k=2", "program=ra_isf"],
@@ -242,7 +242,7 @@ def variant(store):
     with pytest.raises(KeyboardInterrupt):
         compile_variant(settings, report=stop)
     [killed] = mlflow.search_runs(experiment_names=["atlas"], output_format="list")
-    work = home() / "work" / killed.info.run_id
+    work = work_folder(settings, killed.data.tags["hop.fingerprint"])
     labelled = {file.name: sorted(file.read_bytes().splitlines()) for file in work.glob("*.jsonl")}
     variant = compile_variant(settings)
     assert variant.run_id == killed.info.run_id

@@ -21,22 +21,23 @@ from small_models import CITIES, conversations, start_toy_lm, tiny_lm, tiny_t5, 
 
 from hoptimizer import Tracker, compile_variant, evaluate_variant, load_config
 from hoptimizer.common.errors import UserError
-from hoptimizer.common.paths import home
 from hoptimizer.compiled import restore
 from hoptimizer.eval.datasets.question import Hop, Question
 from hoptimizer.eval.objective import Objective
 from hoptimizer.models import LMSettings, build_adapter, build_lm, check_lm
 from hoptimizer.models.lm import is_tuned, with_prompt_format
 from hoptimizer.optimizers import CompileContext
+from hoptimizer.optimizers.labels.annotations import Unannotated, annotations, reasoning
 from hoptimizer.optimizers.labels.conversations import bootstrapped, replayed
 from hoptimizer.optimizers.labels.conversations import conversations as collected
-from hoptimizer.optimizers.labels.oracle import Unannotated, annotations, reasoning, replay
+from hoptimizer.optimizers.labels.oracle import replay
 from hoptimizer.optimizers.training.dspy_provider import LocalProvider, LocalTrainingJob
 from hoptimizer.optimizers.tuning.finetune_lm import BootstrapFinetune
 from hoptimizer.programs import RAG, RAISF, Direct, IRCoT
 from hoptimizer.programs.neighbours import Neighbours
 from hoptimizer.retrieval import Corpus
 from hoptimizer.signatures import Read
+from hoptimizer.variants import work_folder
 from hoptimizer.workbench import Workbench
 
 WEIGHTS = "model.safetensors"
@@ -489,7 +490,8 @@ def variant(config):
     assert not [thread for thread in threading.enumerate() if "thread_function_wrapper" in thread.name]
     variant = compile_variant(settings)
     assert variant.run_id == killed.info.run_id
-    assert not (home() / "work" / variant.run_id).exists()
+    fingerprint = mlflow.get_run(variant.run_id).data.tags["hop.fingerprint"]
+    assert not work_folder(variant.config, fingerprint).exists()
     return variant
 
 

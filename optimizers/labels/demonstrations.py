@@ -4,9 +4,9 @@ import random
 from collections.abc import Sequence
 
 import dspy
-import sentencex
 
-from hoptimizer.eval.datasets.dataset import Question
+from hoptimizer.eval.datasets.question import Question
+from hoptimizer.optimizers.labels.annotations import findings, is_reasoned, reasoning, subquestions, supporting
 from hoptimizer.retrieval import Corpus, Passage, Retriever
 
 # How many results of a search are looked through for distractors.
@@ -20,7 +20,8 @@ def annotate(
 
     DSPy's optimizers take a demonstration's fields from its example by name. An annotated question knows them all:
     its supporting passages, mixed with ``distractors`` (IRCoT, section 4.2: M of 1 to 3 among a demonstration's
-    paragraphs), its rationale as ``chain``, and one sentence of it as ``thought`` after the ``thoughts`` before it;
+    paragraphs), its annotated reasoning as ``chain``, and one sentence of it as ``thought`` after the ``thoughts``
+    before it;
     one ``passage`` that is ``relevant`` or not, its hops as ``subquestions``, and these with their answers as
     ``findings`` (RA-ISF). What a model knows is no annotation:
     :class:`~hoptimizer.optimizers.tuning.distill.Distill` asks it.
@@ -31,7 +32,7 @@ def annotate(
         retriever: finds the distractors, so that they look like what a program meets; ``None`` for programs that
             do not retrieve, whose demonstrations have no context.
         distractors: passages that do not support the answer, a question.
-        seed: decides on order, on which sentence of a rationale is the ``thought``, and on which passage is judged.
+        seed: decides on order, on which sentence of the reasoning is the ``thought``, and on which passage is judged.
     """
     found: list[list[Passage]] = [[] for _ in questions]
     if retriever is not None:
@@ -49,15 +50,15 @@ def _example(
     question: Question, corpus: Corpus, found: list[Passage], distractors: int, rng: random.Random
 ) -> dspy.Example:
     example = question.to_dspy()
-    gold = [corpus[id] for id in question.passages]
+    gold = [corpus[id] for id in supporting(question)]
     shown = gold + _others(question, found)[:distractors]
     rng.shuffle(shown)
     if gold and found:
         example = example.copy(context=[str(passage) for passage in shown])
-    if question.rationale:
-        sentences = [sentence.strip() for sentence in sentencex.segment("en", question.rationale)]
+    if is_reasoned(question):
+        sentences = reasoning(question)
         step = rng.randrange(len(sentences))
-        example = example.copy(chain=question.rationale, thoughts=" ".join(sentences[:step]), thought=sentences[step])
+        example = example.copy(chain=" ".join(sentences), thoughts=" ".join(sentences[:step]), thought=sentences[step])
     return example.with_inputs("question")
 
 
@@ -66,21 +67,20 @@ def _judged(
 ) -> dspy.Example:
     """The example with a passage to judge: as often one that supports the answer as the first found that does not."""
     others = _others(question, found)
-    if not question.passages or not others:
+    if not supporting(question) or not others:
         return example
     relevant = rng.random() < 0.5
-    passage = corpus[rng.choice(question.passages)] if relevant else others[0]
+    passage = corpus[rng.choice(supporting(question))] if relevant else others[0]
     return example.copy(passage=str(passage), relevant="yes" if relevant else "no")
 
 
 def _decomposed(example: dspy.Example, question: Question) -> dspy.Example:
     """The example with its sub-questions, where there are several."""
-    if len(question.hops) < 2:
+    if not (split := subquestions(question)):
         return example
-    findings = [f"{hop.question} {hop.answer}" for hop in question.hops]
-    return example.copy(subquestions=[hop.question for hop in question.hops], findings=findings)
+    return example.copy(subquestions=split, findings=findings(question))
 
 
 def _others(question: Question, found: list[Passage]) -> list[Passage]:
     """The passages found that do not support the answer."""
-    return [passage for passage in found if passage.id not in question.passages]
+    return [passage for passage in found if passage.id not in supporting(question)]

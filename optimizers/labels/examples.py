@@ -13,6 +13,7 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.common.text import Span
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.models.small.card import DataSummary, Label
+from hoptimizer.optimizers.labels.annotations import supporting
 from hoptimizer.retrieval import Corpus, Passage
 
 Output = Label | list[Any]
@@ -133,9 +134,9 @@ def relevance_examples(
     """
     examples: list[TrainingExample] = []
     for question, ranking, context in zip(questions, found, contexts, strict=True):
-        ids = list(dict.fromkeys([*question.passages, *context, *(passage.id for passage in ranking)]))
-        asked = [(question.question, set(question.passages))]
-        asked += [(hop.question, {hop.passage}) for hop in question.hops if hops and hop.passage in ids]
+        ids = list(dict.fromkeys([*supporting(question), *context, *(passage.id for passage in ranking)]))
+        asked = [(question.question, supporting(question))]
+        asked += [(hop.question, supporting(question, hop)) for hop in question.hops if hops and hop.passage in ids]
         for text, gold in asked:
             for id in ids:
                 examples.append(

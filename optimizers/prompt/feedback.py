@@ -6,6 +6,7 @@ from typing import Any
 import dspy
 
 from hoptimizer.eval.metrics import normalize
+from hoptimizer.optimizers.labels.annotations import subquestions, supporting
 from hoptimizer.programs.record import StepRecord
 from hoptimizer.retrieval import Corpus
 
@@ -50,7 +51,7 @@ class Feedback:
     def _retrieved(self, gold: dspy.Example, steps: Sequence[StepRecord]) -> Iterator[str]:
         """Which supporting passages were found by which search, and which by none."""
         searches = [record for record in steps if record.kind == "retrieval"]
-        missing = set(gold.passages)
+        missing = set(supporting(gold))
         for number, search in enumerate(searches, 1):
             found = missing.intersection(search.outputs["passages"])
             missing -= found
@@ -66,11 +67,11 @@ class Feedback:
     def _read(self, gold: dspy.Example, taken: Sequence[StepRecord]) -> Iterator[str]:
         """What the reader saw of what it needed."""
         for record in taken:
-            if "context" in record.inputs and gold.passages:
-                seen = set(gold.passages).intersection(record.inputs["context"])
+            if "context" in record.inputs and supporting(gold):
+                seen = set(supporting(gold)).intersection(record.inputs["context"])
                 yield (
                     f"The reader saw {len(record.inputs['context'])} passages, among them {len(seen)} of the "
-                    f"{len(gold.passages)} that support the answer: {self._titles(seen) or 'none'}."
+                    f"{len(supporting(gold))} that support the answer: {self._titles(seen) or 'none'}."
                 )
             if "chain" in record.outputs:
                 yield from _left(gold, [record.outputs["chain"] or ""])
@@ -84,7 +85,7 @@ class Feedback:
     def _judged(self, gold: dspy.Example, taken: Sequence[StepRecord]) -> Iterator[str]:
         """Which passages were judged wrong."""
         for record in taken:
-            supports, said = record.inputs["passage"] in gold.passages, record.outputs["relevant"] == "yes"
+            supports, said = record.inputs["passage"] in supporting(gold), record.outputs["relevant"] == "yes"
             if supports != said:
                 title, judged = self._titles([record.inputs["passage"]]), "relevant" if said else "not relevant"
                 yield f"{title} was judged {judged}, and {'supports' if supports else 'does not support'} the answer."
@@ -93,8 +94,8 @@ class Feedback:
         """How the question should have been split up."""
         for record in taken[:1]:
             yield f"It was split up into {record.outputs['subquestions']}."
-        if len(gold.hops) > 1:
-            yield f"Right would be: {[hop.question for hop in gold.hops]}."
+        if split := subquestions(gold):
+            yield f"Right would be: {split}."
 
     def _titles(self, ids: Any) -> str:  # noqa: ANN401 - any iterable of ids
         return ", ".join(f"{self._corpus[id].title!r}" for id in sorted(ids))

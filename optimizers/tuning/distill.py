@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -15,6 +15,7 @@ from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.metrics import exact_match
 from hoptimizer.models.small.base import StepModel
 from hoptimizer.models.small.confidence import ANSWER_PROBABILITY, Confidence
+from hoptimizer.optimizers.labels.annotations import annotations, check_annotations, subquestions, supporting
 from hoptimizer.optimizers.labels.examples import Task, TrainingExample, relevance_examples
 from hoptimizer.optimizers.labels.labelling import PendingExample, collect
 from hoptimizer.optimizers.optimizer import CompileContext, Optimizer
@@ -27,11 +28,8 @@ LabelSource = Literal["annotations", "teacher"]
 SelfKnowledgeModel = Literal["probability", "encoder"]
 Positive = Annotated[int, Field(ge=1)]
 
-# What a step's labels are annotated as, and which questions have it.
-_ANNOTATED: dict[Step, tuple[str, Callable[[Question], bool]]] = {
-    "relevance": ("passages", lambda question: bool(question.passages)),
-    "decompose": ("hops", lambda question: len(question.hops) > 1),
-}
+# What the data set's annotations, or a teacher, say; self-knowledge is the model's own.
+_TAUGHT: tuple[Step, ...] = ("relevance", "decompose")
 
 
 class Distill(Optimizer):
@@ -80,9 +78,11 @@ class Distill(Optimizer):
             )
         for step in self.steps:
             _check_step(context.program, step)
-            if step in _ANNOTATED and self.labels == "annotations":
-                _check_annotations(context, step)
-            if step in _ANNOTATED and self.labels == "teacher" and context.teacher_lm is None:
+            if step in _TAUGHT and self.labels == "annotations":
+                known, splits = annotations(context.program)[step], {"train": context.trainset, "dev": context.devset}
+                remedy = "leave the step out, or take optimizer.labels=teacher"
+                check_annotations("optimizer.steps", step, known, splits, remedy)
+            if step in _TAUGHT and self.labels == "teacher" and context.teacher_lm is None:
                 raise UserError("optimizer.labels=teacher: there is no teacher; name one, as in lm.teacher=MODEL")
 
     def compile(self, context: CompileContext) -> Program:
@@ -210,7 +210,7 @@ def _supported(
         every: also judge supporting passages that were not found, and judge for the hops; else what is found alone,
             as the program meets it.
     """
-    annotated = [question for question in questions if question.passages]
+    annotated = [question for question in questions if supporting(question)]
     found = _found(context.program, annotated)
     no, yes = task.labels
     if every:
@@ -219,16 +219,15 @@ def _supported(
         return
     for question, passages in zip(annotated, found, strict=True):
         for passage in passages:
-            label = task.labels[passage.id in question.passages]
+            label = task.labels[passage.id in supporting(question)]
             yield _labelled(TrainingExample({"question": question.question, "passage": str(passage)}, label))
 
 
 def _split_up(questions: Sequence[Question]) -> Iterator[PendingExample]:
     """The hops of questions that have several."""
     for question in questions:
-        if len(question.hops) > 1:
-            hops = [hop.question for hop in question.hops]
-            yield _labelled(TrainingExample({"question": question.question}, hops))
+        if split := subquestions(question):
+            yield _labelled(TrainingExample({"question": question.question}, split))
 
 
 def _labelled(example: TrainingExample) -> PendingExample:
@@ -284,13 +283,3 @@ def _check_step(program: Program, step: Step) -> None:
         raise UserError(f"optimizer.steps: {step!r} is switched off in the program; switch it on, or leave it out")
     if step in program.models:
         raise UserError(f"optimizer.steps: program.steps.{step} names a small model for it; leave one of them out")
-
-
-def _check_annotations(context: CompileContext, step: Step) -> None:
-    key, annotated = _ANNOTATED[step]
-    for split, questions in (("train", context.trainset), ("dev", context.devset)):
-        if not any(annotated(question) for question in questions):
-            raise UserError(
-                f"optimizer.steps: {step!r} learns from the questions' {key}, which no {split} question has; add them "
-                "to the data, leave the step out, or take optimizer.labels=teacher"
-            )

@@ -20,8 +20,8 @@ from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.failures import one_line
 from hoptimizer.models.lm import is_local, is_tuned, tuned, with_prompt_format
 from hoptimizer.models.settings import PromptFormat
+from hoptimizer.optimizers.labels.annotations import annotations, check_annotations
 from hoptimizer.optimizers.labels.conversations import StepConversation, bootstrapped, conversations, replayed
-from hoptimizer.optimizers.labels.oracle import annotations
 from hoptimizer.optimizers.optimizer import CompileContext, Optimizer
 from hoptimizer.optimizers.teacher import check_threshold
 from hoptimizer.programs import Program
@@ -89,7 +89,11 @@ class BootstrapFinetune(Optimizer):
             raise UserError(f"optimizer.{key}: the provider of {lm.model} decides on it; leave it out")
         steps = self._steps(context.program)
         if self.labels == "annotations":
-            _check_annotations(context, steps)
+            known, splits = annotations(context.program), {"train": context.trainset, "dev": context.devset}
+            for step in steps:
+                check_annotations(
+                    "optimizer.labels=annotations", step, known[step], splits, "or take optimizer.labels=bootstrap"
+                )
         else:
             check_threshold(context, self.metric_threshold)
 
@@ -224,14 +228,3 @@ def _check_tunable(lm: dspy.LM) -> None:
             )
         if "OPENAI_API_KEY" not in os.environ:
             raise UserError(f"lm.default: fine-tuning {lm.model} takes OPENAI_API_KEY from the environment; set it")
-
-
-def _check_annotations(context: CompileContext, steps: Sequence[str]) -> None:
-    known = annotations(context.program)
-    for step in steps:
-        for split, questions in (("train", context.trainset), ("dev", context.devset)):
-            if not any(known[step].given(question) for question in questions):
-                raise UserError(
-                    f"optimizer.labels=annotations: {step!r} learns from the questions' {known[step].key}, which no "
-                    f"{split} question has; add them to the data, or take optimizer.labels=bootstrap"
-                )

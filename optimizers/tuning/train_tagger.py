@@ -11,6 +11,7 @@ from pydantic import Field
 from hoptimizer.common.errors import UserError
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.models.small.base import SmallModel
+from hoptimizer.optimizers.labels.annotations import ANNOTATIONS, check_annotations, supporting
 from hoptimizer.optimizers.labels.hop_labels import LabelledQuestion, annotated, write_labels
 from hoptimizer.optimizers.optimizer import CompileContext, Optimizer
 from hoptimizer.programs import EfficientRAG, Program
@@ -73,12 +74,8 @@ class TrainTagger(Optimizer):
             raise UserError("optimizer.name=train_tagger: it is for program.name=efficient_rag; take that program")
         if self.labels == "teacher" and context.teacher_lm is None:
             raise UserError("optimizer.labels=teacher: there is no teacher; name one, as in lm.teacher=MODEL")
-        for split, questions in (("train", context.trainset), ("dev", context.devset)):
-            if not any(question.passages for question in questions):
-                raise UserError(
-                    f"optimizer.name=train_tagger: it learns from the questions' passages, which no {split} question "
-                    "has; add them to the data"
-                )
+        splits = {"train": context.trainset, "dev": context.devset}
+        check_annotations("optimizer=train_tagger", "labeler", ANNOTATIONS["tag"], splits, "or take another program")
 
     def compile(self, context: CompileContext) -> Program:
         compiled = context.program.deepcopy()
@@ -108,7 +105,7 @@ class TrainTagger(Optimizer):
         """
         file = context.folder / f"labels-{split}.jsonl"
         stage = f"labels of {split}"
-        supported = [question for question in questions if question.passages]
+        supported = [question for question in questions if supporting(question)]
         if self.labels == "teacher":
             from hoptimizer.optimizers.labels.synthesis import synthesize
 
@@ -170,7 +167,7 @@ class TrainTagger(Optimizer):
         task = labeler_task(self.finish)
         start = self._start(context, "labeler")
         config = TaggerTrainingConfig(**_origin(start, self.base), seed=context.seed, **self.training)
-        questions = [question for question in context.devset if question.passages]
+        questions = [question for question in context.devset if supporting(question)]
         trial = RetrievalEvaluator(program, questions, task, config, self.recall_weight, self.ranked, context.workers)
         folder = context.folder / "labeler"
         report = reporting(context.listener, "labeler")
