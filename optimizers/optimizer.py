@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -86,7 +86,7 @@ class CompileContext:
     seed: int
     workers: int
     folder: Path
-    listener: CompileListener
+    listener: CompileListener = field(default_factory=Silent)
     reflection_lm: dspy.LM | None = None
 
     def examples(self, split: Literal["train", "dev"]) -> list[dspy.Example]:
