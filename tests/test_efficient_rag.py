@@ -22,6 +22,8 @@ TAGS = {"film": ("continue", ["Moreau", "Karl"]), "moreau": ("finish", ["Lyon"])
 class Labels:
     """A scripted labeler; remembers what it was asked, and how many were asked together."""
 
+    extra_inputs = frozenset({"rank", "round"})
+
     def __init__(self, tags=TAGS):
         self.tags, self.asked, self.running, self.most = tags, [], 0, 0
 
@@ -78,11 +80,15 @@ def test_records_carry_the_round_as_their_depth():
     ]
 
 
-def test_the_labeler_is_told_place_and_round():
+def test_a_labeler_that_asks_for_place_and_round_is_told_them():
     labeler = Labels()
     answer(made(labeler))
     told = [(asked["passage"].partition(":")[0], asked["rank"], asked["round"]) for asked in labeler.asked]
     assert told == [("Lyon", 1, 0), ("The Bridge", 2, 0), ("Ines Moreau", 2, 1), ("Karl Adler", 1, 1), ("Lyon", 2, 1)]
+    other = Labels()
+    other.extra_inputs = frozenset()
+    answer(made(other))
+    assert set(other.asked[0]) == {"query", "passage"}
 
 
 def test_passages_are_labelled_together():

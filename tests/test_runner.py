@@ -94,8 +94,8 @@ def test_training_examples_carry_every_step_field_of_an_annotated_question():
     [example] = annotate([question], corpus, retriever, distractors=1, seed=0)
     assert example.inputs().toDict() == {"question": question.question}
     assert sorted(example.context) == sorted(str(p) for p in corpus)
-    assert example.chain == question.rationale
-    assert f"{example.thoughts} {example.thought}".strip() in question.rationale
+    assert example.chain == "Who directed Kane: Welles. Where was Welles born: Kenosha. So the answer is: Kenosha."
+    assert f"{example.thoughts} {example.thought}".strip() in example.chain
     assert example.answer == "Kenosha"
     assert (example.passage in [str(passage("kane")), str(passage("welles"))]) == (example.relevant == "yes")
     assert example.subquestions == ["Who directed Kane?", "Where was Welles born?"]

@@ -18,6 +18,7 @@ from hoptimizer.eval.objective import Objective
 from hoptimizer.models.usage import CallCache, UsageMeter
 from hoptimizer.optimizers import CompileContext, Optimizer, better_together, build_optimizer, settings_model
 from hoptimizer.optimizers.candidates import CandidateRecorder
+from hoptimizer.optimizers.optimizer import Silent
 from hoptimizer.optimizers.prompt.feedback import Feedback
 from hoptimizer.programs import RAG, IRCoT, StepRecord
 from hoptimizer.retrieval import Corpus
@@ -76,10 +77,20 @@ def model(delay=0.0):
 def run(tmp_path):
     """Compile with an optimizer; the calls are kept in a folder."""
 
-    def compiled(name, options=None, *, engine=None, workers=8, calls="calls", folder=tmp_path, **context):
+    def compiled(
+        name,
+        options=None,
+        *,
+        engine=None,
+        workers=8,
+        calls="calls",
+        folder=tmp_path,
+        progress=lambda *_: None,
+        **context,
+    ):
         engine = engine or model()
         lm = engine.lm(temperature=0.0, max_tokens=100)
-        listener = Listener()
+        listener = Listener(progress)
         retriever = ScriptedRetriever({q.question: [GOLD, OTHER] for q in QUESTIONS})
         work = CompileContext(
             program=RAG(retriever, k=2),
@@ -298,7 +309,7 @@ def test_candidates_on_other_models_are_not_taken_for_ones_own():
     program = RAG(ScriptedRetriever({}), k=2)
     other = program.deepcopy()
     other.models["reader"] = lambda inputs: inputs
-    recorder = CandidateRecorder(UsageMeter(lambda _: False), ["q"], 0.0, lambda _: None, lambda _: None)
+    recorder = CandidateRecorder(UsageMeter(lambda _: False), ["q"], 0.0, Silent())
     recorder.add(program.dump_state(), {"q": 0.0})
     recorder.add(other.dump_state(), {"q": 1.0})
     assert recorder.best.state == other.dump_state()
@@ -317,7 +328,7 @@ def test_what_a_training_made_is_not_kept_without_a_word_where_the_budget_ends(r
     monkeypatch.setattr(better_together, "built", lambda options: _Training())
     said = []
     options = {"strategy": ["bootstrap_finetune"], "budget": {"lm_calls": 20}}
-    program, _, calls = run("better_together", options, report=lambda stage, *_: said.append(stage))
+    program, _, calls = run("better_together", options, progress=lambda stage, *_: said.append(stage))
     assert calls == 20
     assert program.reader.signature.instructions != "Trained."
     assert "the budget ended before what bootstrap_finetune made was scored: it is not kept" in said
