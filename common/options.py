@@ -1,6 +1,7 @@
 """A pydantic model from a constructor, so that options and their defaults are written once."""
 
 import inspect
+import re
 from collections.abc import Collection
 from typing import Any
 
@@ -19,7 +20,9 @@ class Options(BaseModel):
     name: str
 
 
-def options_model(name: str, constructor: type, given: Collection[str] = ()) -> type[Options]:
+def options_model(
+    name: str, constructor: type, given: Collection[str] = (), base: type[Options] = Options
+) -> type[Options]:
     """The options of ``constructor`` as a model that forbids unknown keys.
 
     Args:
@@ -27,13 +30,18 @@ def options_model(name: str, constructor: type, given: Collection[str] = ()) -> 
         constructor: a class whose parameters are annotated (``Annotated[int, Field(ge=1)]`` and the like are
             honoured); those without a default are required.
         given: parameters that the caller fills in itself and a config may not set.
+        base: of the model.
     """
     # A metaclass (DSPy's modules have one) may hide the constructor's parameters: look at __init__ itself.
-    parameters = inspect.signature(constructor.__init__).parameters  # type: ignore[misc]
+    # What is annotated by strings, as in modules that postpone annotations, is read as well.
+    parameters = inspect.signature(constructor.__init__, eval_str=True).parameters  # type: ignore[misc]
     fields: dict[str, Any] = {
-        key: (parameter.annotation, ... if parameter.default is parameter.empty else parameter.default)
+        key: (
+            Any if parameter.annotation is parameter.empty else parameter.annotation,
+            ... if parameter.default is parameter.empty else parameter.default,
+        )
         for key, parameter in parameters.items()
-        if key not in ("self", *given)
+        if key not in ("self", *given) and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     }
-    title = "".join(word.capitalize() for word in name.split("_"))
-    return create_model(title, __base__=Options, name=(str, name), **fields)
+    title = "".join(word.capitalize() for word in re.split(r"[\W_]+", name))
+    return create_model(title, __base__=base, name=(str, name), **fields)

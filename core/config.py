@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +22,7 @@ from pydantic import (
 
 from hoptimizer.common.errors import UserError, nearest
 from hoptimizer.common.options import Options
+from hoptimizer.common.plugins import DOTTED
 from hoptimizer.common.urls import without_password
 from hoptimizer.common.validation import explain
 from hoptimizer.eval.datasets.settings import DataSettings
@@ -29,7 +30,8 @@ from hoptimizer.eval.objective import NO_JUDGE, Objective
 from hoptimizer.models.settings import LMSettings
 from hoptimizer.optimizers import settings as optimizers
 from hoptimizer.programs import settings as programs
-from hoptimizer.retrieval.settings import RetrieverSettings
+from hoptimizer.retrieval import settings as retrievers
+from hoptimizer.retrieval.settings import RetrieverOptions
 from hoptimizer.upgrade import upgraded_config
 
 DEFAULT_LM = "local/smollm2-135m-instruct"
@@ -90,7 +92,7 @@ class Config(BaseModel):
 
     data: Annotated[DataSettings, Named]
     program: SerializeAsAny[Options]
-    retriever: Annotated[RetrieverSettings, Named] = RetrieverSettings()
+    retriever: SerializeAsAny[RetrieverOptions]
     lm: dict[str, LMSettings]
     optimizer: SerializeAsAny[Options]
     metric: Metric = "f1"
@@ -101,12 +103,13 @@ class Config(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _by_name(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Validate ``program`` and ``optimizer`` against the options of the one that is named."""
+        """Validate ``program``, ``optimizer`` and ``retriever`` against the options of the one that is named."""
         values = dict(values)
         values["program"] = _choose(values.get("program"), "program", "rag", programs.settings_model)
         values["optimizer"] = _choose(
             values.get("optimizer"), "optimizer", "bootstrap_random_search", optimizers.settings_model
         )
+        values["retriever"] = _choose(values.get("retriever"), "retriever", "colbert", retrievers.settings_model)
         lm = values.get("lm") or {}
         if not isinstance(lm, str | dict):
             raise UserError(f"lm: expected a model, or models by role as in {{default: {DEFAULT_LM}}}; got {lm!r}")
@@ -258,12 +261,15 @@ def json_schema() -> dict[str, Any]:
     schema = Config.model_json_schema()
     schema["properties"]["program"] = _choices(programs.PROGRAMS, programs.settings_model)
     schema["properties"]["optimizer"] = _choices(optimizers.OPTIMIZERS, optimizers.settings_model)
+    schema["properties"]["retriever"] = _choices(retrievers.OWN, retrievers.settings_model)
     schema["required"] = ["data"]
     return schema
 
 
-def _choices(names: dict[str, Any], model: Callable[[str], type[Options]]) -> dict[str, Any]:
-    options = []
+def _choices(names: Iterable[str], model: Callable[[str], type[Options]]) -> dict[str, Any]:
+    """Ours with their options, and a user's own by its dotted path, whose options are not known here."""
+    own = {"type": "string", "pattern": DOTTED}
+    options: list[dict[str, Any]] = [own, {"type": "object", "properties": {"name": own}, "required": ["name"]}]
     for name in names:
         option = model(name).model_json_schema()
         option["properties"]["name"] = {"const": name}

@@ -28,7 +28,8 @@ from hoptimizer.optimizers import Optimizer, build_optimizer
 from hoptimizer.optimizers.training.dspy_provider import LocalProvider
 from hoptimizer.programs import Program, build_program
 from hoptimizer.programs.settings import retrieves
-from hoptimizer.retrieval import Corpus, Retriever, RetrieverSettings, build_retriever
+from hoptimizer.retrieval import Corpus, Retriever, build_retriever
+from hoptimizer.retrieval.settings import RetrieverOptions
 
 
 class Workbench:
@@ -188,7 +189,7 @@ class _Index:
     """What a retriever is made from; equal where the key is."""
 
     key: str
-    settings: RetrieverSettings = field(compare=False)
+    settings: RetrieverOptions = field(compare=False)
     corpus: Corpus = field(compare=False)
     report: Report = field(compare=False)
 

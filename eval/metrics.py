@@ -4,14 +4,17 @@ Exact match and F1 are SQuAD's (Rajpurkar et al., 2016, section 6.1; the treatme
 SQuAD 2.0): the best over all accepted answers, after both sides are normalised.
 """
 
+import inspect
+import math
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from hoptimizer.common.errors import unknown
+from hoptimizer.common.plugins import Registry
+from hoptimizer.eval.datasets.question import Question
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -99,18 +102,71 @@ METRICS: dict[str, Metric] = {
 }
 
 
-def metric(name: str) -> Metric:
-    """The metric of that name.
+def _fulfils(found: Any) -> Metric | None:  # noqa: ANN401 - whatever a user's module holds
+    """A user's metric: a :class:`Metric`, or a function that DSPy's optimizers would take."""
+    if isinstance(found, Metric):
+        return found
+    if not callable(found) or isinstance(found, type):
+        return None
+    about = (inspect.getdoc(found) or "a metric of the user's").splitlines()[0]
+    return Metric(found.__name__, about, lambda question, prediction: found(_as_dspy(question), prediction))
+
+
+def _as_dspy(question: Any) -> Any:  # noqa: ANN401 - a Question or its dspy.Example
+    return question.to_dspy() if isinstance(question, Question) else question
+
+
+_REGISTRY: Registry[Metric] = Registry(
+    "metric or count",
+    "hoptimizer.metrics",
+    METRICS,
+    _fulfils,
+    "a hoptimizer.eval.Metric, or a function of an example and a prediction that gives a score",
+)
+
+
+def metric(name: str, also: Iterable[str] = ()) -> Metric:
+    """The metric of that name: ours, an entry point of ``hoptimizer.metrics``, or a dotted path's.
+
+    Args:
+        name: as a config gives it.
+        also: what else a config can give there, for messages.
 
     Raises:
         UserError: there is none; the nearest name is given.
     """
-    if name not in METRICS:
-        raise unknown("metric", name, METRICS)
-    return METRICS[name]
+    return _REGISTRY.get(name, "metric", also)
 
 
-def score_prediction(question: Gold, prediction: Any) -> dict[str, float]:  # noqa: ANN401 - a dspy.Prediction or alike
-    """Every metric of one prediction, without those that the question lacks the annotation for."""
+class MetricError(Exception):
+    """A metric of the user's failed on a prediction."""
+
+
+def score_prediction(
+    question: Gold,
+    prediction: Any,  # noqa: ANN401 - a dspy.Prediction or alike
+    own: Sequence[Metric] = (),
+) -> dict[str, float]:
+    """Every metric of one prediction, without those that the question lacks the annotation for.
+
+    Args:
+        question: what was asked, with its annotations.
+        prediction: what was answered.
+        own: metrics of the user's, besides ours.
+
+    Raises:
+        MetricError: one of the user's fails, or gives no finite number.
+    """
     scores = {name: metric.measure(question, prediction) for name, metric in METRICS.items()}
+    scores |= {metric.name: _guarded(metric, question, prediction) for metric in own}
     return {name: score for name, score in scores.items() if score is not None}
+
+
+def _guarded(metric: Metric, question: Gold, prediction: Any) -> float | None:  # noqa: ANN401 - a dspy.Prediction
+    try:
+        score = metric.measure(question, prediction)
+        if score is None or math.isfinite(score):
+            return None if score is None else float(score)
+    except Exception as error:
+        raise MetricError(f"{metric.name}: {type(error).__name__}: {error}") from error
+    raise MetricError(f"{metric.name}: {score!r} is no finite number")

@@ -1,16 +1,15 @@
 """What is maximized: a metric, or a weighted sum of metrics and counts."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import dspy
 
-from hoptimizer.common.errors import UserError, nearest
-from hoptimizer.eval.failures import one_line
-from hoptimizer.eval.judge import ACCURACY, judge
-from hoptimizer.eval.metrics import METRICS, Gold, score_prediction
+from hoptimizer.common.errors import UserError
+from hoptimizer.eval.judge import ACCURACY, Verdict, ajudge, judge
+from hoptimizer.eval.metrics import METRICS, Gold, Metric, MetricError, metric, score_prediction
 from hoptimizer.programs.record import counts, solved
 from hoptimizer.programs.settings import count_names
 
@@ -19,16 +18,29 @@ OBJECTIVE = "objective"
 
 NO_JUDGE = "metric: accuracy needs a judge; name its language model, as in lm.judge=openai/gpt-4o"
 
-# More of these is better.
-_QUALITIES = (*(name for name, metric in METRICS.items() if metric.percent), ACCURACY)
-_KNOWN = (*METRICS, ACCURACY, *count_names())
+_NOT_METRICS = (ACCURACY, *count_names())
 _EXAMPLE = "{f1: 1.0, lm_calls: -0.01}"
 
 
-def measured(question: Gold, prediction: Any) -> dict[str, float]:  # noqa: ANN401 - a dspy.Prediction or alike
-    """Every metric and count of one prediction: all that can be weighed, but for the judge's verdict."""
-    scores, counted = score_prediction(question, prediction), counts(getattr(prediction, "steps", ()))
-    return scores | counted | solved(counted, scores["em"])
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What one prediction scored.
+
+    Attributes:
+        values: every metric and count; ``accuracy`` where a judge gave its verdict, ``objective`` where a weighted sum
+            is maximized. Empty where a metric failed.
+        failure: why a metric failed, in one line, or ``None``.
+        judge_failure: why the judge gave no verdict, in one line, or ``None``.
+    """
+
+    values: dict[str, float]
+    failure: str | None = None
+    judge_failure: str | None = None
+
+
+def _qualities(metrics: Iterable[Metric]) -> tuple[str, ...]:
+    """Of what more is better: scores between 0 and 1."""
+    return (*(metric.name for metric in metrics if metric.percent), ACCURACY)
 
 
 @dataclass(frozen=True)
@@ -39,6 +51,7 @@ class Objective:
 
     Attributes:
         weights: names of metrics and counts with their weights, none of them 0.
+        own: metrics of the user's among them.
         judge: the language model that gives the verdicts of ``accuracy``.
         judge_failures: why a call's score lacks a verdict, in one line each. DSPy calls from several threads, and
             appending to a list is safe among them.
@@ -46,6 +59,7 @@ class Objective:
     """
 
     weights: tuple[tuple[str, float], ...]
+    own: tuple[Metric, ...] = ()
     judge: dspy.LM | None = None
     judge_failures: list[str] = field(default_factory=list, compare=False)
     metric_failures: list[str] = field(default_factory=list, compare=False)
@@ -60,12 +74,15 @@ class Objective:
         weights = {value: 1.0} if isinstance(value, str) else value
         if not isinstance(weights, Mapping):
             raise UserError(f"metric: expected a name, or names with weights as in {_EXAMPLE}; got {value!r}")
-        for name, weight in weights.items():
-            _check(name, weight)
-        if not any(weights.get(name, 0) > 0 for name in _QUALITIES):
-            wanted = f"at least one of {', '.join(_QUALITIES)} with a weight above 0, as in {_EXAMPLE}"
+        metrics = {name: _weighed(name, weight) for name, weight in weights.items()}
+        names = {name: found.name if found else str(name) for name, found in metrics.items()}
+        own = tuple(found for found in metrics.values() if found and found.name not in METRICS)
+        objective = cls(tuple((names[name], float(weight)) for name, weight in weights.items() if weight), own)
+        if not objective.best > 0:
+            known = ", ".join(_qualities(METRICS.values()))
+            wanted = f"at least one of {known} with a weight above 0, as in {_EXAMPLE}"
             raise UserError(f"metric: expected {wanted}; got {value!r}")
-        return cls(tuple((name, float(weight)) for name, weight in weights.items() if weight))
+        return objective
 
     @property
     def name(self) -> str:
@@ -100,7 +117,8 @@ class Objective:
     @property
     def best(self) -> float:
         """What a right answer counts, before anything is taken off."""
-        return sum(weight for name, weight in self.weights if name in _QUALITIES and weight > 0)
+        known = _qualities([*METRICS.values(), *self.own])
+        return sum(weight for name, weight in self.weights if name in known and weight > 0)
 
     def of(self, scores: Mapping[str, float], *, failed: bool = False) -> float:
         """The objective of the scores of one question, or the worst where the program or a metric failed on it.
@@ -112,6 +130,45 @@ class Objective:
             return self.worst
         return max(self.worst, float(sum(weight * scores.get(name, 0.0) for name, weight in self.weights)))
 
+    def score(self, question: Gold, prediction: Any, judge_lm: dspy.LM | None = None) -> Scored:  # noqa: ANN401 - a dspy.Prediction
+        """Every score of one prediction.
+
+        Args:
+            question: what was asked, with its annotations.
+            prediction: what was answered.
+            judge_lm: judges the answer; ``None`` where it is not judged.
+
+        Raises:
+            UserError: the judge can't be used at all.
+        """
+        verdict = judge(judge_lm, question, _answer(prediction)) if judge_lm else None
+        return self._scored(question, prediction, verdict, failed=False)
+
+    async def ascore(
+        self,
+        question: Gold,
+        prediction: Any,  # noqa: ANN401 - a dspy.Prediction
+        judge_lm: dspy.LM | None = None,
+        *,
+        failed: bool = False,
+    ) -> Scored:
+        """As :meth:`score`, from async code; ``failed`` says that the program did."""
+        verdict = await ajudge(judge_lm, question, _answer(prediction)) if judge_lm else None
+        return self._scored(question, prediction, verdict, failed)
+
+    def _scored(self, question: Gold, prediction: Any, verdict: Verdict | None, failed: bool) -> Scored:  # noqa: ANN401 - a dspy.Prediction
+        failure = None
+        try:
+            values = measured(question, prediction, self.own)
+        except MetricError as error:
+            values, failure = {}, " ".join(str(error).split())
+        if verdict and verdict.accuracy is not None:
+            values[ACCURACY] = verdict.accuracy
+        # Without a verdict that counts in it, a sum would say that the answer is wrong.
+        if not (self.is_metric or (self.is_judged and ACCURACY not in values)):
+            values[OBJECTIVE] = self.of(values, failed=failed or failure is not None)
+        return Scored(values, failure, verdict.failure if verdict else None)
+
     def __call__(self, example: Gold, prediction: Any, trace: Any = None) -> float:  # noqa: ANN401 - DSPy's signature
         """The objective of one prediction. A judge that fails counts as a wrong answer, and in ``judge_failures``; a
         metric that fails, in ``metric_failures``, as a program that does.
@@ -119,26 +176,39 @@ class Objective:
         Raises:
             UserError: the judge can't be used at all.
         """
-        try:
-            scores = measured(example, prediction)
-        except Exception as error:  # noqa: BLE001 - metrics may be anybody's, and one run is not to lose the others
-            self.metric_failures.append(one_line(error))
-            return self.worst
-        if self.is_judged:
-            scores[ACCURACY] = self._accuracy(example, getattr(prediction, "answer", None))
-        return self.of(scores)
-
-    def _accuracy(self, question: Gold, answer: str | None) -> float:
-        if self.judge is None:
+        if self.is_judged and self.judge is None:
             raise UserError(NO_JUDGE)
-        verdict = judge(self.judge, question, answer)
-        if verdict.failure:
-            self.judge_failures.append(verdict.failure)
-        return verdict.accuracy or 0.0
+        scored = self.score(example, prediction, self.judge if self.is_judged else None)
+        self.judge_failures.extend([scored.judge_failure] if scored.judge_failure else [])
+        self.metric_failures.extend([scored.failure] if scored.failure else [])
+        return self.of(scored.values, failed=scored.failure is not None)
 
 
-def _check(name: object, weight: object) -> None:
-    if name not in _KNOWN:
-        raise UserError(f"metric: there is no metric or count {name!r}; {nearest(str(name), _KNOWN)}")
+def measured(question: Gold, prediction: Any, own: Sequence[Metric] = ()) -> dict[str, float]:  # noqa: ANN401 - a dspy.Prediction or alike
+    """Every metric and count of one prediction: all that can be weighed, but for the judge's verdict.
+
+    Args:
+        question: what was asked, with its annotations.
+        prediction: what was answered.
+        own: metrics of the user's, besides ours.
+
+    Raises:
+        MetricError: one of the user's fails.
+    """
+    scores, counted = score_prediction(question, prediction, own), counts(getattr(prediction, "steps", ()))
+    return scores | counted | solved(counted, scores["em"])
+
+
+def _answer(prediction: Any) -> str | None:  # noqa: ANN401 - a dspy.Prediction or alike
+    return getattr(prediction, "answer", None)
+
+
+def _weighed(name: object, weight: object) -> Metric | None:
+    """The metric that is weighed; ``None`` for a count and for accuracy.
+
+    Raises:
+        UserError: there is none of that name, or the weight is no finite number.
+    """
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
         raise UserError(f"metric.{name}: expected a finite number as its weight, got {weight!r}")
+    return None if name in _NOT_METRICS else metric(str(name), also=_NOT_METRICS)

@@ -3,17 +3,21 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import dspy
 from dspy.utils.exceptions import DSPyError
 
+from hoptimizer.common.concurrency import run_async
 from hoptimizer.eval.datasets.dataset import Question
-from hoptimizer.eval.failures import failure_of, one_line
-from hoptimizer.eval.judge import ACCURACY, ajudge
-from hoptimizer.eval.objective import OBJECTIVE, Objective, measured
+from hoptimizer.eval.failures import failure_of
+from hoptimizer.eval.judge import ACCURACY
+from hoptimizer.eval.objective import Objective
 from hoptimizer.programs.program import Program
+
+# What is scored where nothing is maximized: every metric and count, and no weighted sum.
+_NO_OBJECTIVE = Objective((("f1", 1.0),))
 
 EvaluationProgress = Callable[[int, int, dict[str, float]], None]
 """Called after each question with how many are done, of how many, and the mean scores so far."""
@@ -104,11 +108,9 @@ def evaluate(
     """
 
     async def score(question: Question) -> QuestionResult:
-        row = await _ask(program, question)
-        row = await _judged(row, judge) if judge else row
-        return _weighed(row, objective) if objective else row
+        return await _ask(program, question, objective or _NO_OBJECTIVE, judge)
 
-    return asyncio.run(_evaluate(score, questions, workers, progress))
+    return run_async(_evaluate(score, questions, workers, progress))
 
 
 async def _evaluate(
@@ -141,7 +143,7 @@ async def _evaluate(
     return Evaluation(list(rows), time.perf_counter() - start)
 
 
-async def _ask(program: Program, question: Question) -> QuestionResult:
+async def _ask(program: Program, question: Question, objective: Objective, judge: dspy.LM | None) -> QuestionResult:
     start = time.perf_counter()
     failure = None
     try:
@@ -150,24 +152,15 @@ async def _ask(program: Program, question: Question) -> QuestionResult:
         failure = failure_of(error, "the language model", "the lm section")
         prediction = dspy.Prediction(answer="", passages=[], steps=[])
     seconds = time.perf_counter() - start
-    try:
-        scores = measured(question, prediction)
-    except Exception as error:  # noqa: BLE001 - metrics may be anybody's, and one question is not to lose the others
-        scores, failure = {}, failure or f"a metric failed: {one_line(error)}"
-    passages = [passage.id for passage in prediction.passages]
-    steps = [record.as_dict() for record in prediction.steps]
-    return QuestionResult(question, prediction.answer, passages, scores | {"seconds": seconds}, steps, failure)
-
-
-async def _judged(row: QuestionResult, judge: dspy.LM) -> QuestionResult:
-    verdict = await ajudge(judge, row.question, row.answer)
-    if verdict.accuracy is None:
-        return replace(row, judge_failure=verdict.failure)
-    return replace(row, scores=row.scores | {ACCURACY: verdict.accuracy})
-
-
-def _weighed(row: QuestionResult, objective: Objective) -> QuestionResult:
-    # Without a verdict that counts in it, a sum would say that the answer is wrong.
-    if objective.is_metric or (objective.is_judged and ACCURACY not in row.scores):
-        return row
-    return replace(row, scores=row.scores | {OBJECTIVE: objective.of(row.scores, failed=row.failure is not None)})
+    scored = await objective.ascore(question, prediction, judge, failed=failure is not None)
+    if scored.failure and not failure:
+        failure = f"a metric failed: {scored.failure}"
+    return QuestionResult(
+        question=question,
+        answer=prediction.answer,
+        passages=[passage.id for passage in prediction.passages],
+        scores=scored.values | {"seconds": seconds},
+        steps=[record.as_dict() for record in prediction.steps],
+        failure=failure,
+        judge_failure=scored.judge_failure,
+    )

@@ -2,8 +2,8 @@
 
 from functools import cache
 
-from hoptimizer.common.errors import UserError, nearest
 from hoptimizer.common.options import Options, options_model
+from hoptimizer.common.plugins import Registry, subclass_of
 from hoptimizer.optimizers.better_together import BetterTogether
 from hoptimizer.optimizers.ensemble import EnsembleSearch
 from hoptimizer.optimizers.optimizer import Optimizer
@@ -37,19 +37,26 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
 }
 
 
+_REGISTRY: Registry[type[Optimizer]] = Registry(
+    "optimizer",
+    "hoptimizer.optimizers",
+    OPTIMIZERS,
+    subclass_of(Optimizer),
+    "a subclass of hoptimizer.optimizers.Optimizer",
+)
+
+
 @cache
 def settings_model(name: str) -> type[Options]:
     """The options of an optimizer as a pydantic model.
 
     Raises:
-        UserError: there is no optimizer of that name.
+        UserError: there is no optimizer of that name, nor an entry point of ``hoptimizer.optimizers``.
     """
-    if name not in OPTIMIZERS:
-        raise UserError(f"optimizer.name: there is no optimizer {name!r}; {nearest(name, OPTIMIZERS)}")
-    return options_model(name, OPTIMIZERS[name])
+    return options_model(name, _REGISTRY.get(name, "optimizer.name"))
 
 
 def build_optimizer(settings: Options) -> Optimizer:
     """The optimizer that a validated ``optimizer`` section describes."""
     options = {name: getattr(settings, name) for name in type(settings).model_fields}
-    return OPTIMIZERS[options.pop("name")](**options)
+    return _REGISTRY.get(options.pop("name"), "optimizer.name")(**options)

@@ -3,12 +3,13 @@
 import inspect
 from collections.abc import Callable
 from functools import cache
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, create_model
 
 from hoptimizer.common.errors import UserError, nearest
 from hoptimizer.common.options import Options, options_model
+from hoptimizer.common.plugins import Registry, subclass_of
 from hoptimizer.models.small.base import StepModel
 from hoptimizer.programs.direct import CoT, Direct
 from hoptimizer.programs.efficient_rag import EfficientRAG
@@ -32,15 +33,22 @@ PROGRAMS: dict[str, type[Program]] = {
 _FROM_RETRIEVER = ("retriever", "k")
 
 
+_REGISTRY: Registry[type[Program]] = Registry(
+    "program",
+    "hoptimizer.programs",
+    PROGRAMS,
+    subclass_of(Program),
+    "a subclass of hoptimizer.programs.Program",
+)
+
+
 def program_class(name: str) -> type[Program]:
-    """The program of that name.
+    """The program of that name: ours, an entry point of ``hoptimizer.programs``, or a dotted path's.
 
     Raises:
         UserError: there is none.
     """
-    if name not in PROGRAMS:
-        raise UserError(f"program.name: there is no program {name!r}; {nearest(name, PROGRAMS)}")
-    return PROGRAMS[name]
+    return _REGISTRY.get(name, "program.name")
 
 
 def retrieves(name: str) -> bool:
@@ -82,7 +90,7 @@ def build_program(
     Raises:
         UserError: a small model can't be had.
     """
-    options = settings.model_dump()
+    options: dict[str, Any] = settings.model_dump()
     name, sources = options.pop("name"), options.pop("steps")
     if retrieves(name):
         options |= {"retriever": retriever, "k": k}

@@ -3,11 +3,11 @@
 from hoptimizer.common.errors import UserError
 from hoptimizer.retrieval.passage import Corpus
 from hoptimizer.retrieval.retriever import Progress, Retriever
-from hoptimizer.retrieval.settings import RetrieverSettings
+from hoptimizer.retrieval.settings import RetrieverOptions, RetrieverSettings, retriever_class
 
 
 def build_retriever(
-    settings: RetrieverSettings, corpus: Corpus, *, progress: Progress = lambda done, total: None
+    settings: RetrieverOptions, corpus: Corpus, *, progress: Progress = lambda done, total: None
 ) -> Retriever:
     """The retriever that ``settings`` describe, ready to search ``corpus``.
 
@@ -21,8 +21,11 @@ def build_retriever(
     Raises:
         UserError: the corpus is empty, or the checkpoint, the index' folder or the server is out of reach.
     """
-    if not len(corpus) and not settings.url:
+    if not len(corpus) and not getattr(settings, "url", None):
         raise UserError(f"{corpus.name} holds no passages: a retriever needs at least one")
+    if not isinstance(settings, RetrieverSettings):
+        options = {name: getattr(settings, name) for name in type(settings).model_fields if name not in ("name", "k")}
+        return retriever_class(settings.name)(corpus, **options)
     # Imported here, because each brings its own heavy packages.
     if settings.name == "bm25":
         from hoptimizer.retrieval.bm25 import BM25Retriever

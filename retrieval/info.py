@@ -1,10 +1,10 @@
 """What there is of a retriever's index on this machine."""
 
 from hoptimizer.retrieval.passage import Corpus
-from hoptimizer.retrieval.settings import RetrieverSettings
+from hoptimizer.retrieval.settings import RetrieverOptions, RetrieverSettings
 
 
-def index_info(settings: RetrieverSettings, corpus: Corpus) -> dict[str, str | int]:
+def index_info(settings: RetrieverOptions, corpus: Corpus) -> dict[str, str | int]:
     """Look at the index that ``build_retriever`` would open, and check all of it; nothing is built.
 
     Args:
@@ -12,7 +12,8 @@ def index_info(settings: RetrieverSettings, corpus: Corpus) -> dict[str, str | i
         corpus: the passages to search.
 
     Returns:
-        ``retriever``; ``index``: ``exact`` or ``plaid``, ``memory`` for BM25, ``server`` for a ColBERT server;
+        ``retriever``; ``index``: ``exact`` or ``plaid``, ``memory`` for BM25, ``server`` for a ColBERT server, ``own``
+        for a retriever of the user's;
         ``corpus``, its ``passages`` and ``corpus_digest``. For an index on disk also ``checkpoint`` and
         ``checkpoint_digest``, ``folder``, ``bytes`` and ``state``: ``ready``, ``absent`` (it will be built) or
         ``broken``, the reason following.
@@ -20,8 +21,11 @@ def index_info(settings: RetrieverSettings, corpus: Corpus) -> dict[str, str | i
     Raises:
         UserError: the checkpoint can't be had.
     """
-    info: dict[str, str | int] = {"retriever": settings.name, "index": "server" if settings.url else "memory"}
+    info: dict[str, str | int] = {"retriever": settings.name, "index": "own"}
     info |= {"corpus": corpus.name, "passages": len(corpus), "corpus_digest": corpus.digest}
+    if not isinstance(settings, RetrieverSettings):
+        return info
+    info["index"] = "server" if settings.url else "memory"
     if settings.name == "bm25" or settings.url:
         return info
     # Imported here, because they bring torch.

@@ -128,5 +128,5 @@ def test_scores_hold_every_metric_but_those_without_annotation():
 
 
 def test_an_unknown_metric_is_answered_with_the_nearest():
-    with pytest.raises(UserError, match=r"no metric is called 'recal'; did you mean 'recall'\? known: em, f1"):
+    with pytest.raises(UserError, match=r"no metric or count 'recal'; did you mean 'recall'\? known: em, f1"):
         metric("recal")

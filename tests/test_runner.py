@@ -7,7 +7,8 @@ from dspy.utils.exceptions import LMServerError, LMTransportError
 from scripted import ScriptedRetriever, passage
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.eval import Hop, Question, runner
+from hoptimizer.eval import Hop, Metric, Question
+from hoptimizer.eval.objective import Objective
 from hoptimizer.eval.runner import evaluate
 from hoptimizer.optimizers.labels.demonstrations import annotate
 from hoptimizer.programs import RAG, Direct
@@ -55,19 +56,18 @@ def test_a_question_on_which_the_model_fails_is_counted_and_scores_nothing():
     assert "overloaded" in evaluation.rows[0].failure
 
 
-def test_a_metric_that_raises_is_counted_and_loses_its_question_alone(monkeypatch):
-    plain = runner.measured
-
+def test_a_metric_of_the_users_that_raises_is_counted_and_loses_its_question_alone():
     def broken(question, prediction):
-        if question.id == QUESTIONS[0].id:
+        if question.question == QUESTIONS[0].question:
             raise ZeroDivisionError("no words")
-        return plain(question, prediction)
+        return 0.25
 
-    monkeypatch.setattr(runner, "measured", broken)
+    objective = Objective((("broken", 1.0),), (Metric("broken", "raises", broken),))
     with answering({question.question: {"answer": "Welles"} for question in QUESTIONS}):
-        evaluation = evaluate(Direct(), QUESTIONS)
-    assert evaluation.rows[0].failure == "a metric failed: ZeroDivisionError: no words"
+        evaluation = evaluate(Direct(), QUESTIONS, objective=objective)
+    assert evaluation.rows[0].failure == "a metric failed: broken: ZeroDivisionError: no words"
     assert evaluation.metrics["failures"] == 1
+    assert evaluation.metrics["broken"] == 0.25
     assert len(evaluation.scores("f1")) == len(QUESTIONS) - 1
 
 

@@ -12,7 +12,7 @@ from dspy.utils.exceptions import ContextWindowExceededError, LMAuthError, LMInv
 from scripted import Listener, ScriptedEngine, ScriptedRetriever, passage
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.eval import objective
+from hoptimizer.eval import Metric, exact_match
 from hoptimizer.eval.datasets.question import Hop, Question
 from hoptimizer.eval.objective import Objective
 from hoptimizer.models.usage import CallCache, UsageMeter
@@ -341,19 +341,16 @@ def test_what_a_question_lacks_counts_0_wherever_candidates_are_scored(run):
     assert {candidate.score for candidate in told["candidates"]} == {0.5}
 
 
-def test_a_metric_that_raises_is_counted(run, monkeypatch):
-    plain = objective.score_prediction
-
-    def broken(question, prediction):
-        if question.id in ("q3", "q30"):
+def test_a_metric_of_the_users_that_raises_is_counted(run):
+    def broken(example, prediction):
+        if example.id in ("q3", "q30"):
             raise ZeroDivisionError("no words")
-        return plain(question, prediction)
+        return exact_match(prediction.answer, example.answers)
 
-    monkeypatch.setattr(objective, "score_prediction", broken)
-    metric = Objective.parse("em")
+    metric = Objective((("broken", 1.0),), (Metric("broken", "raises", broken),))
     _, told, _ = run("bootstrap_random_search", objective=metric)
     assert told["candidates"]
-    assert set(metric.metric_failures) == {"ZeroDivisionError: no words"}
+    assert set(metric.metric_failures) == {"broken: ZeroDivisionError: no words"}
 
 
 def test_demonstrations_that_there_are_none_of_are_one_line(run):

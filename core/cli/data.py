@@ -21,15 +21,15 @@ def list_command(as_json: Json = False) -> None:
     from rich.table import Table
 
     from hoptimizer.cli.console import show
-    from hoptimizer.eval.datasets.published_formats import FORMATS
+    from hoptimizer.eval.datasets.importers import IMPORTERS
     from hoptimizer.eval.datasets.settings import bundled
 
     listing = Table("name", "how to use it", box=None, header_style="bold", pad_edge=False)
     for name in bundled():
         listing.add_row(name, f"bundled: data={name}")
-    for name in FORMATS:
+    for name in IMPORTERS.names:
         listing.add_row(name, f"published: hop data import {name} FILE --out DIR, then data=DIR")
-    show({"bundled": list(bundled()), "published": list(FORMATS)}, as_json, listing)
+    show({"bundled": list(bundled()), "published": IMPORTERS.names}, as_json, listing)
 
 
 @app.command("check")

@@ -10,11 +10,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hoptimizer.common.errors import UserError, unknown
+from hoptimizer.common.plugins import Registry, subclass_of
 from hoptimizer.eval.datasets.folder import SPLITS, free_folder, write_folder
 from hoptimizer.eval.datasets.published_formats import FORMATS, Decomposition, Published
 from hoptimizer.eval.datasets.question import Question, Record, Text
 from hoptimizer.eval.datasets.rows import DataRow, read_rows, require
 from hoptimizer.retrieval.passage import Passage
+
+IMPORTERS: Registry[type[Published]] = Registry(
+    "published format",
+    "hoptimizer.importers",
+    FORMATS,
+    subclass_of(Published),
+    "a subclass of hoptimizer.eval.datasets.published_formats.Published",
+)
+"""The formats that can be imported: ours, entry points of ``hoptimizer.importers``, and dotted paths."""
 
 DEFAULT_SIZES: Mapping[str, float] = {"train": 0.8, "dev": 0.1, "test": 0.1}
 
@@ -113,7 +123,7 @@ def import_published(
     Formats without contexts make a folder without a corpus, for programs that don't search.
 
     Args:
-        name: of the format, a key of :data:`hoptimizer.eval.datasets.published_formats.FORMATS`.
+        name: of the format, one of :data:`IMPORTERS`.
         paths: one file, to be divided at random, or one file a split (keys ``train``, ``dev``, ``test``).
         out: the folder to make.
         corpus: more passages to search among: JSON or JSON lines, CSV or parquet with ``title``, ``text`` and
@@ -127,8 +137,7 @@ def import_published(
         UserError: an unknown format, a missing or malformed file (the item and field are named), sizes that don't
             fit, or an ``out`` that isn't free.
     """
-    if name not in FORMATS:
-        raise unknown("published format", name, FORMATS)
+    item = IMPORTERS.get(name, "hop data import")
     if decompositions and name != "2wikimultihopqa":
         raise UserError(f"decompositions are published beside 2wikimultihopqa, not {name}; leave them out")
     if sizes and not isinstance(paths, Path):
@@ -138,7 +147,7 @@ def import_published(
     if corpus:
         _pool_extra(corpus, pool)
     chains = _read_decompositions(decompositions)
-    reader = _Reader(FORMATS[name], pool, chains)
+    reader = _Reader(item, pool, chains)
     if isinstance(paths, Path):
         questions = reader.read(paths)
         splits = divide(questions, sizes or DEFAULT_SIZES, seed)

@@ -12,7 +12,7 @@ def score(context: SearchContext, candidate: Program) -> float:
         return known.score
     objective = context.objective
     judge = objective.judge if objective.is_judged else None
-    rows = evaluate(candidate, context.devset, workers=context.workers, judge=judge).rows
+    rows = evaluate(candidate, context.devset, workers=context.workers, judge=judge, objective=objective).rows
     objective.judge_failures.extend(row.judge_failure for row in rows if row.judge_failure)
     # What a question's scores lack counts 0, as it does where DSPy evaluates.
     scores = {row.question.id: objective.of(row.scores, failed=row.failure is not None) for row in rows}
