@@ -7,7 +7,7 @@ from itertools import groupby
 import torch
 from transformers import PreTrainedModel
 
-from hoptimizer.models.engine.loading import quiet_loading
+from hoptimizer.models.engine.loading import device_and_dtype, quiet_loading
 from hoptimizer.retrieval.checkpoint import Checkpoint
 from hoptimizer.retrieval.colbert_shim import adapt_colbert_ai
 
@@ -63,7 +63,7 @@ class ColBERTEncoder:
             self._colbert = ColBERTCheckpoint(folder, colbert_config=self.config, verbose=0)
         self.device: torch.device = self._colbert.device
         self.dim: int = self.config.dim
-        self._colbert.model.to(best_dtype(self.device))
+        self._colbert.model.to(device_and_dtype()[1])
         self.projection.float()
         skipped = {i for i in self._colbert.skiplist if isinstance(i, int)} if self.config.mask_punctuation else set()
         self._skipped = torch.tensor([self._colbert.pad_token, *sorted(skipped)])
@@ -141,10 +141,3 @@ class ColBERTEncoder:
     def _projected(self, hidden: torch.Tensor) -> torch.Tensor:
         """Token vectors of length 1 from hidden states [..., tokens, hidden]."""
         return torch.nn.functional.normalize(self.projection(hidden.float()), dim=-1)
-
-
-def best_dtype(device: torch.device) -> torch.dtype:
-    """bf16 where the hardware multiplies in it, else fp32 (fp16 on older GPUs)."""
-    if device.type == "cuda":
-        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
-    return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32

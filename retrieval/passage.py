@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -26,6 +27,11 @@ class Passage:
     def scored(self, score: float) -> "Passage":
         """This passage as a result of a search."""
         return replace(self, score=score)
+
+    @property
+    def bare_title(self) -> str:
+        """The title without the brackets at its end that tell namesakes apart: ``Mercury`` for ``Mercury (planet)``."""
+        return re.sub(r" \([^()]*\)$", "", self.title)
 
     def __str__(self) -> str:
         return f"{self.title}: {self.text}" if self.title else self.text

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, TopKLogitsWarper, TopPLogitsWarper
 
 from hoptimizer.models.engine import attention
 from hoptimizer.models.engine.constrained_decoding import Constraint, GrammarCompiler
-from hoptimizer.models.engine.loading import best_dtype, end_tokens, load, memory_share
+from hoptimizer.models.engine.loading import device_and_dtype, end_tokens, load, memory_share
 from hoptimizer.models.engine.prefix_cache import PAGE, PrefixCache
 from hoptimizer.models.engine.request import Completion, GenerationCounts, GenerationRequest
 
@@ -60,8 +60,7 @@ class Generator:
 
     Args:
         model: folder or hub id.
-        device: where to run; by default a GPU if there is one.
-        dtype: by default bf16 where the hardware multiplies it, else fp32.
+        dtype: the precision of weights and states; by default bf16 where the hardware multiplies it, else fp32.
         slots: sequences in one batch; by default as many as a share of the memory holds, up to 32.
         prefix_bytes: memory for the states of earlier prompts; 0 reuses nothing.
 
@@ -73,13 +72,12 @@ class Generator:
     def __init__(
         self,
         model: str,
-        device: str | None = None,
         dtype: torch.dtype | None = None,
         slots: int | None = None,
         prefix_bytes: int | None = None,
     ) -> None:
-        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        self._model = load(model, self.device, dtype or best_dtype(self.device))
+        self.device, best = device_and_dtype()
+        self._model = load(model, self.device, dtype or best)
         self.tokenizer = AutoTokenizer.from_pretrained(model)
         config = self._model.config.get_text_config()
         self.context_length: int = config.max_position_embeddings

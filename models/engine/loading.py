@@ -29,11 +29,11 @@ def quiet_loading() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
-def best_dtype(device: torch.device) -> torch.dtype:
-    """bf16 where the hardware multiplies it, else fp32."""
-    if device.type != "cpu":
-        return torch.bfloat16
-    return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
+def device_and_dtype() -> tuple[torch.device, torch.dtype]:
+    """Where models run, a GPU if there is one, and in which precision: bf16, or fp32 on a CPU that lacks it."""
+    if torch.cuda.is_available():
+        return torch.device("cuda"), torch.bfloat16
+    return torch.device("cpu"), torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
 
 
 def memory_share(device: torch.device) -> int:

@@ -29,11 +29,14 @@ class StepModel(Protocol):
 
 
 class SmallModel(ABC):
-    """A model in a folder that fulfils a step (:class:`StepModel`).
+    """A model in a folder that fulfils a step (:class:`StepModel`). It runs on a GPU if there is one.
 
     Args:
-        folder: its files.
-        card: the folder's.
+        folder: its card and, for every kind but ``confidence``, weights as safetensors, config and tokenizer.
+        card: the folder's card.
+
+    Raises:
+        UserError: the model can't be loaded.
 
     Attributes:
         folder, card: as given.

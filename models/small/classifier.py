@@ -6,10 +6,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from hoptimizer.common.batching import CORES, Batcher
-from hoptimizer.models.engine.loading import best_dtype
+from hoptimizer.models.engine.loading import device_and_dtype
 from hoptimizer.models.small.base import SmallModel
 from hoptimizer.models.small.card import Card
 from hoptimizer.models.small.encoder import ROWS, PairTokenizer, TextPair, by_length, load_encoder, probabilities
@@ -21,23 +19,14 @@ class Classifier(SmallModel):
 
     Calls that are under way at the same time share forward passes, in the order of their length.
 
-    Args:
-        folder: weights as safetensors, config and tokenizer.
-        card: the folder's.
-        device: where to run; by default a GPU if there is one.
-
-    Raises:
-        UserError: the model can't be loaded.
-
     Attributes:
         passes: forward passes so far.
     """
 
-    def __init__(self, folder: Path, card: Card, device: str | None = None) -> None:
+    def __init__(self, folder: Path, card: Card) -> None:
         super().__init__(folder, card)
-        on = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         model, tokenizer = load_encoder(str(folder), len(card.labels), trained=True)
-        self._model = model.to(on, best_dtype(on))
+        self._model = model.to(*device_and_dtype())
         self._tokenizer = PairTokenizer(tokenizer, card.max_tokens, card.shared_tokens)
         self.passes = 0
 

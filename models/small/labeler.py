@@ -8,11 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
-
 from hoptimizer.common.batching import CORES, Batcher
 from hoptimizer.common.text import Span, joined, words
-from hoptimizer.models.engine.loading import best_dtype
+from hoptimizer.models.engine.loading import device_and_dtype
 from hoptimizer.models.small.base import SmallModel
 from hoptimizer.models.small.card import Card, Label, RankCalibration
 from hoptimizer.models.small.encoder import AlignedPair, PairTokenizer, TextPair
@@ -28,11 +26,10 @@ TERMINATE = "terminate"
 class _TokenModel(SmallModel):
     """What both share: pairs of texts, tagged in batches of those that are under way at the same time."""
 
-    def __init__(self, folder: Path, card: Card, device: str | None = None) -> None:
+    def __init__(self, folder: Path, card: Card) -> None:
         super().__init__(folder, card)
-        on = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         model, tokenizer = load_tagger(str(folder), len(card.labels), trained=True, attention="sdpa")
-        self._model: TokenTagger = model.to(on, best_dtype(on))
+        self._model: TokenTagger = model.to(*device_and_dtype())
         self._tokenizer = PairTokenizer(tokenizer, card.max_tokens, card.shared_tokens)
 
     async def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -56,16 +53,7 @@ class _TokenModel(SmallModel):
 
 
 class Labeler(_TokenModel):
-    """The labeler & tagger: tags a passage for a query, and copies the words of a passage that is kept.
-
-    Args:
-        folder: weights as safetensors, config and tokenizer.
-        card: the folder's.
-        device: where to run; by default a GPU if there is one.
-
-    Raises:
-        UserError: the model can't be loaded.
-    """
+    """The labeler & tagger: tags a passage for a query, and copies the words of a passage that is kept."""
 
     extra_inputs: ClassVar[frozenset[str]] = frozenset({"rank", "round"})
 
@@ -119,16 +107,7 @@ class TagDecision:
 
 
 class QueryFilter(_TokenModel):
-    """The filter: the words of a query and of what is known that are the next query, in their order.
-
-    Args:
-        folder: weights as safetensors, config and tokenizer.
-        card: the folder's.
-        device: where to run; by default a GPU if there is one.
-
-    Raises:
-        UserError: the model can't be loaded.
-    """
+    """The filter: the words of a query and of what is known that are the next query, in their order."""
 
     def _output(self, inputs: dict[str, Any], aligned: AlignedPair, tagged: TaggerOutput) -> dict[str, Any]:
         both = pair(inputs, self.card.inputs)

@@ -14,7 +14,7 @@ from hoptimizer.models.small.labeler import Labeler, QueryFilter
 # What is read of a repository: nothing that could hold code.
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
 
-_KINDS: dict[str, Callable[[Path, Card, str | None], SmallModel]] = {
+_KINDS: dict[str, Callable[[Path, Card], SmallModel]] = {
     "classifier": Classifier,
     "generator": StepGenerator,
     "labeler": Labeler,
@@ -24,14 +24,13 @@ _KINDS: dict[str, Callable[[Path, Card, str | None], SmallModel]] = {
 Fetch = Callable[[str], Path]
 
 
-def load_step_model(source: str, step: str, fetch: Fetch | None = None, device: str | None = None) -> SmallModel:
+def load_step_model(source: str, step: str, fetch: Fetch | None = None) -> SmallModel:
     """The small model that a config names for a step.
 
     Args:
         source: a folder, a hub id, or with ``fetch`` a URI such as ``runs:/ID/PATH``.
         step: the step that it is to fulfil.
         fetch: gives the folder of a source that has a scheme (``runs:``, ``models:``), by downloading it.
-        device: where to run; by default a GPU if there is one.
 
     Raises:
         UserError: there is no such model, it is of another step, or its files are broken.
@@ -44,7 +43,7 @@ def load_step_model(source: str, step: str, fetch: Fetch | None = None, device: 
         return Confidence(folder, card)
     if not any(folder.glob("*.safetensors")):
         raise UserError(f"{folder}: no safetensors in it; copy the whole folder that the training wrote")
-    return _KINDS[card.kind](folder, card, device)
+    return _KINDS[card.kind](folder, card)
 
 
 def _folder(source: str, fetch: Fetch | None) -> Path:
