@@ -11,9 +11,7 @@ grouped heads) for single tokens; and the plain products give a token the same b
 as long as its own keys are cut in the same places. Hence the blocks at fixed positions.
 """
 
-import math
-import mmap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
@@ -23,75 +21,13 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
 from hoptimizer.common.errors import UserError
+from hoptimizer.models.engine.key_values import BLOCK, KeyValues, spans
 
-# Positions a block: large enough that few products are needed, small enough that little is computed past the end.
-BLOCK = 256
 # Queries of a prompt are cut every so many positions (a divisor of BLOCK), so that half of the triangle is skipped.
 CUT = 128
 NAME = "hoptimizer"
 # Products with fewer rows take other fp32 kernels, which sum in another order.
 MIN_ROWS = 8
-
-
-class KeyValues:
-    """Keys and values of every sequence in the batch.
-
-    A list of blocks, one for every ``BLOCK`` positions, each a tensor of shape
-    ``(layers, 2, slots, heads, BLOCK, dim)``. It grows by a block when a sequence does, without a copy, and the blocks
-    of neighbouring slots are contiguous, which the matrix products need. On CPU a block takes memory for the slots
-    whose sequences reach it: among 32, one of 8,000 tokens costs what it needs alone.
-    """
-
-    def __init__(self, layers: int, heads: int, dim: int, slots: int, dtype: torch.dtype, device: torch.device) -> None:
-        self._shape = (layers, 2, slots, heads, BLOCK, dim)
-        self._dtype, self._device = dtype, device
-        self.blocks: list[Tensor] = []
-        # By block, layer and 0 for keys or 1 for values: taking a tensor apart costs microseconds, thousands of times.
-        self.parts: list[list[tuple[Tensor, ...]]] = []
-
-    def reserve(self, length: int) -> None:
-        """Make room for sequences of ``length`` tokens."""
-        while len(self.blocks) * BLOCK < length:
-            self.blocks.append(_zeros(self._shape, self._dtype, self._device))
-            self.parts.append([layer.unbind(0) for layer in self.blocks[-1].unbind(0)])
-
-    def release(self) -> None:
-        """Give the memory back; no slot is in use."""
-        self.blocks.clear()
-        self.parts.clear()
-
-    def load(self, slot: int, start: int, states: Tensor) -> None:
-        """Write states of shape ``(layers, 2, heads, n, dim)`` at positions ``start`` and following of a slot."""
-        offset = 0
-        for block, low, high in _spans(start, start + states.shape[3]):
-            self.blocks[block][:, :, slot, :, low:high] = states[:, :, :, offset : offset + high - low]
-            offset += high - low
-
-    def read(self, slot: int, start: int, stop: int) -> Tensor:
-        """A copy of the states of some positions of a slot, in the shape that :meth:`load` takes."""
-        parts = [self.blocks[b][:, :, slot, :, low:high] for b, low, high in _spans(start, stop)]
-        return torch.cat(parts, dim=3)
-
-    def move(self, source: int, target: int, length: int) -> None:
-        """Copy the first ``length`` positions of one slot to another."""
-        for block, low, high in _spans(0, length):
-            states = self.blocks[block]
-            states[:, :, target, :, low:high] = states[:, :, source, :, low:high]
-
-
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Zeros and not whatever memory holds: a masked position weighs 0, and 0 times NaN is NaN."""
-    if device.type != "cpu":
-        return torch.zeros(shape, dtype=dtype, device=device)
-    # The system's own zeros: a page of them takes memory when something is written to it.
-    pages = mmap.mmap(-1, math.prod(shape) * dtype.itemsize, access=mmap.ACCESS_COPY)
-    return torch.frombuffer(pages, dtype=dtype).view(shape)
-
-
-def _spans(start: int, stop: int, size: int = BLOCK) -> Iterable[tuple[int, int, int]]:
-    """The blocks of ``size`` that hold positions ``start`` to ``stop``, each with its first and last offset."""
-    for block in range(start // size, -(-stop // size)):
-        yield block, max(start - block * size, 0), min(stop - block * size, size)
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
@@ -223,14 +159,14 @@ class AttentionMetadata:
         key_heads = key.shape[0]
         stop = chunk.start + chunk.count
         offset = 0
-        for block, low, high in _spans(chunk.start, stop):
+        for block, low, high in spans(chunk.start, stop):
             for new, states in zip((key, value), self.states.parts[block][layer], strict=True):
                 states[chunk.slot, :, low:high] = new[:, offset : offset + high - low]
             offset += high - low
         filled = self.states.parts[: -(-stop // BLOCK)]
         keys = torch.cat([parts[layer][0][chunk.slot] for parts in filled], dim=1)
         values = torch.cat([parts[layer][1][chunk.slot] for parts in filled], dim=1)
-        for cut, low, high in _spans(chunk.start, stop, CUT):
+        for cut, low, high in spans(chunk.start, stop, CUT):
             seen = (cut + 1) * CUT
             first = cut * CUT + low - chunk.start
             queries = query[:, first : first + high - low].reshape(key_heads, -1, dim)

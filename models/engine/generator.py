@@ -4,17 +4,18 @@ import atexit
 import threading
 from collections import deque
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer, TopKLogitsWarper, TopPLogitsWarper
+from transformers import AutoTokenizer
 
 from hoptimizer.models.engine import attention
 from hoptimizer.models.engine.constrained_decoding import Constraint, GrammarCompiler
+from hoptimizer.models.engine.key_values import KeyValues
 from hoptimizer.models.engine.loading import device_and_dtype, end_tokens, load, memory_share
 from hoptimizer.models.engine.prefix_cache import PAGE, PrefixCache
 from hoptimizer.models.engine.request import Completion, GenerationCounts, GenerationRequest
+from hoptimizer.models.engine.sequence import SequenceState
 
 # Sequences in one batch.
 SLOTS = 32
@@ -25,27 +26,6 @@ TYPICAL_TOKENS = 2048
 PREFIX_BYTES = 2 << 30
 
 Chunk = attention.PrefillChunk | attention.DecodeToken
-
-
-@dataclass(eq=False)
-class _Sequence:
-    """A sequence that waits for a slot or has one."""
-
-    request: GenerationRequest
-    future: "Future[Completion]"
-    constraint: Constraint | None
-    slot: int = -1
-    tokens: list[int] = field(default_factory=list)  # the prompt and what is written
-    computed: int = 0  # how many of them have their keys and values in the slot
-    reused: int = 0
-    logprobs: list[float] = field(default_factory=list)  # of what is written
-    random: torch.Generator | None = None
-    decoding: bool = False  # past its prompt
-    finished: bool = False
-
-    @property
-    def written(self) -> list[int]:
-        return self.tokens[len(self.request.tokens) :]
 
 
 def _released() -> RuntimeError:
@@ -89,14 +69,14 @@ class Generator:
         if slots is None:
             each = config.num_hidden_layers * 2 * heads * dim * dtype.itemsize * TYPICAL_TOKENS
             slots = max(1, min(SLOTS, memory_share(self.device) // each))
-        self._states = attention.KeyValues(config.num_hidden_layers, heads, dim, slots, dtype, self.device)
+        self._states = KeyValues(config.num_hidden_layers, heads, dim, slots, dtype, self.device)
         most = min(PREFIX_BYTES, memory_share(self.device)) if prefix_bytes is None else prefix_bytes
         self._prefixes = PrefixCache(most)
         self.counts = GenerationCounts()
         self._free = list(range(slots))
-        self._rows: list[_Sequence] = []
-        self._shared: tuple[list[_Sequence], int] = ([], 0)
-        self._waiting: deque[_Sequence] = deque()
+        self._rows: list[SequenceState] = []
+        self._shared: tuple[list[SequenceState], int] = ([], 0)
+        self._waiting: deque[SequenceState] = deque()
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -114,7 +94,7 @@ class Generator:
             if self._closed:
                 future.set_exception(_released())
                 return future
-            self._waiting.append(_Sequence(request, future, constraint))
+            self._waiting.append(SequenceState(request, future, constraint))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="generator", daemon=True)
                 self._thread.start()
@@ -165,7 +145,7 @@ class Generator:
         # numpy finds the largest of 50,000 in a tenth of torch's time.
         likeliest = logits.float().cpu().numpy().argmax(-1)
         for row, scores, best in zip(ready, logits, likeliest, strict=True):
-            self._write(row, scores, int(best))
+            row.write(scores, int(best), self._ends, self.tokenizer)
         self._retire()
 
     def _retire(self) -> None:
@@ -177,7 +157,7 @@ class Generator:
 
     def _admit(self) -> None:
         """Give the free slots to those who wait, in their order."""
-        held: list[_Sequence] = []
+        held: list[SequenceState] = []
         try:
             while self._free:
                 with self._wake:
@@ -190,7 +170,7 @@ class Generator:
             with self._wake:
                 self._waiting.extendleft(reversed(held))
 
-    def _enter(self, row: _Sequence) -> bool:
+    def _enter(self, row: SequenceState) -> bool:
         """Take a sequence into the batch; ``False`` if it had better wait for a prefix that is being computed."""
         prompt = row.request.tokens
         # The last token is computed in any case: its output is where the decoding starts.
@@ -206,14 +186,10 @@ class Generator:
         for place, page in enumerate(known):
             self._states.load(row.slot, place * PAGE, page)
         self.counts.cached_tokens += row.reused
-        row.tokens = list(prompt)
-        if row.request.temperature > 0:
-            row.random = torch.Generator(self.device).manual_seed(row.request.seed)
-        if row.constraint is not None:
-            self._append(row, row.constraint.opening)
+        row.start(self.device)
         return True
 
-    def _leave(self, row: _Sequence) -> None:
+    def _leave(self, row: SequenceState) -> None:
         self._rows.remove(row)
         self._free.append(row.slot)
         self._free.sort()
@@ -228,7 +204,7 @@ class Generator:
             self._free.sort()
             last.slot = target
 
-    def _schedule(self) -> tuple[list[Chunk], list[_Sequence]]:
+    def _schedule(self) -> tuple[list[Chunk], list[SequenceState]]:
         """What the next pass computes: the last token of all that are being written, and prompts up to the limit."""
         chunks, rows = [], []
         budget = STEP_TOKENS
@@ -247,12 +223,12 @@ class Generator:
                 rows.append(row)
         return chunks, rows
 
-    def _forward(self, rows: list[_Sequence], chunks: list[Chunk]) -> tuple[Tensor, list[_Sequence]]:
+    def _forward(self, rows: list[SequenceState], chunks: list[Chunk]) -> tuple[Tensor, list[SequenceState]]:
         """Compute the chunks; the logits after each sequence that is complete so far, and these sequences."""
         tokens: list[int] = []
         positions: list[int] = []
         last: list[int] = []
-        ready: list[_Sequence] = []
+        ready: list[SequenceState] = []
         for row, chunk in zip(rows, chunks, strict=True):
             stop = chunk.start + chunk.count
             tokens += row.tokens[chunk.start : stop]
@@ -279,12 +255,12 @@ class Generator:
                 row.decoding = row.computed == len(row.tokens)
         return out.logits[0, : len(last)], ready
 
-    def _remember(self, row: _Sequence) -> None:
+    def _remember(self, row: SequenceState) -> None:
         if self._prefixes.capacity:
             stop = min(row.computed, len(row.request.tokens))
             self._prefixes.insert(row.request.tokens, stop, lambda a, b: self._states.read(row.slot, a, b))
 
-    def _common(self, rows: list[_Sequence]) -> int:
+    def _common(self, rows: list[SequenceState]) -> int:
         """How many first tokens all of ``rows`` share."""
         if rows != self._shared[0]:
             # What the first and the last of them in order share, all between share too.
@@ -293,65 +269,8 @@ class Generator:
             self._shared = (rows, next((i for i, (a, b) in enumerate(pairs) if a != b), min(map(len, ends))))
         return self._shared[1]
 
-    def _write(self, row: _Sequence, logits: Tensor, likeliest: int) -> None:
-        """Choose the next token of a sequence, and append it with what follows it without a choice."""
-        token = self._choose(row, logits, likeliest)
-        if row.constraint is not None:
-            self._append(row, row.constraint.take(token), logits)
-            return
-        if token in self._ends and not row.request.ignore_end:
-            row.finished = True
-            return
-        self._append(row, [token], logits)
-        text_ends = row.request.stop and any(s in self._decode(row.written[-32:]) for s in row.request.stop)
-        if text_ends or len(row.written) >= row.request.max_tokens:
-            row.finished = True
-
-    def _choose(self, row: _Sequence, logits: Tensor, likeliest: int) -> int:
-        if row.random is None and (row.constraint is None or row.constraint.allows(likeliest)):
-            return likeliest
-        logits = logits.float()
-        if row.constraint is not None:
-            allowed = torch.from_numpy(row.constraint.mask()).to(self.device)
-            logits = logits.masked_fill(~allowed, float("-inf"))
-        if row.random is None:
-            return int(logits.argmax())
-        scores = (logits / row.request.temperature)[None]
-        if row.request.top_k is not None:
-            scores = TopKLogitsWarper(row.request.top_k)(None, scores)
-        if row.request.top_p is not None and row.request.top_p < 1:
-            scores = TopPLogitsWarper(row.request.top_p)(None, scores)
-        return int(torch.multinomial(torch.softmax(scores[0], -1), 1, generator=row.random))
-
-    def _append(self, row: _Sequence, tokens: list[int], logits: Tensor | None = None) -> None:
-        """Append tokens, of which the first was chosen by ``logits`` if there are any, and the others were not."""
-        row.tokens += tokens
-        if row.request.logprobs:
-            chosen = [] if logits is None else [float(logits.float().log_softmax(-1)[tokens[0]])]
-            row.logprobs += chosen + [0.0] * (len(tokens) - len(chosen))
-        row.finished = row.constraint is not None and row.constraint.done
-
-    def _decode(self, tokens: list[int]) -> str:
-        return self.tokenizer.decode(tokens, skip_special_tokens=True)
-
-    def _deliver(self, row: _Sequence) -> None:
-        text = self._decode(row.written)
-        ended = row.constraint is not None or len(row.written) < row.request.max_tokens
-        for stop in row.request.stop:
-            if row.constraint is None and stop in text:
-                text, ended = text[: text.index(stop)], True
+    def _deliver(self, row: SequenceState) -> None:
         self.counts.completion_tokens += len(row.written)
-        completion = Completion(
-            text=text,
-            finished=ended,
-            cut=row.constraint is not None and row.constraint.cut,
-            prompt_tokens=len(row.request.tokens),
-            cached_tokens=row.reused,
-            tokens=len(row.written),
-            logprobs=self._told(row) if row.request.logprobs else None,
-        )
+        completion = row.completion(self.tokenizer)
         if row.future.set_running_or_notify_cancel():
             row.future.set_result(completion)
-
-    def _told(self, row: _Sequence) -> tuple[tuple[str, float], ...]:
-        return tuple(zip(self.tokenizer.batch_decode([[t] for t in row.written]), row.logprobs, strict=True))
