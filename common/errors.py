@@ -10,6 +10,14 @@ class UserError(ValueError):
 
     Its message is one line that names the file, line or key, what was expected and what to do. The command
     line prints that line alone and exits with code 2; library callers catch it as a ``ValueError``.
+
+    Example:
+        >>> from hoptimizer import UserError, load_config
+        >>> try:
+        ...     load_config(None, ["data=atlas", "metric=f2"])
+        ... except UserError as error:
+        ...     print(error)
+        metric: there is no metric or count 'f2'; ...
     """
 
 

@@ -29,6 +29,12 @@ def build_lm(settings: LMSettings) -> dspy.LM:
     """The LM that settings describe; nothing is loaded or called yet.
 
     A local model comes as an engine in this process, any other as DSPy's own client for its model string.
+
+    Example:
+        >>> from hoptimizer.models import LMSettings, build_lm
+        >>> lm = build_lm(LMSettings(model="local/smollm2-135m-instruct", max_tokens=64))
+        >>> lm.model, lm.kwargs["max_tokens"]
+        ('local/smollm2-135m-instruct', 64)
     """
     if settings.is_local:
         lm = dspy.LM(
@@ -99,7 +105,17 @@ def is_local(lm: dspy.BaseLM) -> bool:
 
 
 def build_adapter() -> dspy.Adapter:
-    """The adapter to configure beside any LM of :func:`build_lm`; it lays out each call as that call's LM wants it."""
+    """The adapter to configure beside any LM of :func:`build_lm`; it lays out each call as that call's LM wants it.
+
+    Example:
+        >>> import dspy
+        >>> from hoptimizer.models import LMSettings, build_adapter, build_lm
+        >>> lm = build_lm(LMSettings(model="local/smollm2-135m-instruct", max_tokens=24))
+        >>> with dspy.context(lm=lm, adapter=build_adapter()):
+        ...     prediction = dspy.Predict("city -> larger_than_oslo: bool")(city="Tokyo")
+        >>> type(prediction.larger_than_oslo)
+        <class 'bool'>
+    """
     return LMAdapter()
 
 
@@ -110,7 +126,14 @@ def check_lm(settings: LMSettings) -> None:
     one word.
 
     Raises:
-        UserError: it can't, and why, in one line.
+        UserError: the LM can't answer; the message says why, in one line.
+
+    Example:
+        >>> from hoptimizer.models import LMSettings, check_lm
+        >>> check_lm(LMSettings(model="local/smollm2-135m-instruct"))
+        >>> check_lm(LMSettings(model="local/smollm2-135m-instruc"))
+        Traceback (most recent call last):
+        hoptimizer.common.errors.UserError: unknown model 'smollm2-135m-instruc': did you mean ...
     """
     if settings.is_local:
         _check_local(settings)

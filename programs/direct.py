@@ -10,6 +10,16 @@ class Direct(Program):
 
     Args:
         reader: ``direct`` answers at once, ``cot`` with a chain of thought, ``none`` not at all.
+
+    Example:
+        >>> import dspy
+        >>> from hoptimizer.models import LMSettings, build_adapter, build_lm
+        >>> from hoptimizer.programs import Direct
+        >>> lm = build_lm(LMSettings(model="local/smollm2-135m-instruct", max_tokens=32))
+        >>> with dspy.context(lm=lm, adapter=build_adapter()):
+        ...     prediction = Direct()(question="What is the capital of France?")
+        >>> isinstance(prediction.answer, str), prediction.passages, prediction.steps[0].calls
+        (True, [], 1)
     """
 
     def __init__(self, reader: ReaderKind = "direct") -> None:
@@ -25,6 +35,11 @@ class CoT(Direct):
 
     Args:
         reader: as for :class:`Direct`.
+
+    Example:
+        >>> from hoptimizer.programs import CoT
+        >>> CoT().reader.signature.signature
+        'question -> chain'
     """
 
     def __init__(self, reader: ReaderKind = "cot") -> None:

@@ -55,6 +55,20 @@ class EfficientRAG(Program):
         whole_names: grow labelled words to the whole names that they are a part of.
         filter: let the filter write the next query; off: the labelled words are it.
         reader: reads the passages that were kept: ``direct``, ``cot``, or ``none`` to score the retrieval alone.
+
+    Example:
+        >>> from hoptimizer.programs import EfficientRAG
+        >>> from hoptimizer.retrieval import BM25Retriever, Corpus, Passage
+        >>> curie = Passage("curie", "Marie Curie", "She was born in Warsaw.")
+        >>> corpus = Corpus([curie, Passage("warsaw", "Warsaw", "It lies on the Vistula.")])
+        >>> async def labeler(inputs):  # in the place of a small model
+        ...     helps = "Marie Curie" in inputs["passage"]
+        ...     return {"tag": "continue", "useful": ["Warsaw"]} if helps else {"tag": "finish", "useful": []}
+        >>> program = EfficientRAG(BM25Retriever(corpus), k=1, reader="none")
+        >>> program.models["labeler"] = labeler
+        >>> prediction = program(question="On which river does the city lie where Marie Curie was born?")
+        >>> [passage.id for passage in prediction.passages]
+        ['curie', 'warsaw']
     """
 
     step_names: ClassVar[tuple[str, ...]] = ("labeler", "filter", "reader")

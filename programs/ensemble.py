@@ -12,10 +12,20 @@ from hoptimizer.retrieval import Passage
 
 
 class Ensemble(Program):
-    """Gives the answer that most of its programs give, of several the first (``dspy.majority``).
+    """Gives the answer that most of its programs give, and of several such answers the first (``dspy.majority``).
 
     Args:
-        members: programs of one kind.
+        members: programs of one kind; at least one.
+
+    Example:
+        >>> from hoptimizer.programs import RAG, Ensemble
+        >>> from hoptimizer.retrieval import BM25Retriever, Corpus, Passage
+        >>> curie = Passage("curie", "Marie Curie", "She was born in Warsaw.")
+        >>> corpus = Corpus([curie, Passage("warsaw", "Warsaw", "It lies on the Vistula.")])
+        >>> retriever = BM25Retriever(corpus)
+        >>> program = Ensemble([RAG(retriever, k=1, reader="none"), RAG(retriever, k=2, reader="none")])
+        >>> [passage.id for passage in program(question="Where was Marie Curie born?").passages]
+        ['curie', 'warsaw']
     """
 
     def __init__(self, members: Sequence[Program]) -> None:

@@ -24,16 +24,30 @@ class IRCoT(Program):
 
     Args:
         retriever: where passages come from.
-        k: passages a retrieval.
-        max_steps: thoughts at most.
-        max_passages: passages collected at most.
+        k: passages per retrieval.
+        max_steps: the most thoughts.
+        max_passages: the most passages that are collected.
         reader: ``cot`` or ``direct`` reads the collection; ``none`` takes the answer from the chain (table 6).
-        skip_inference: search with the last thought that is not mere inference ("Thus …", arithmetic), else with
-            the question; off: with the last thought whatever it is.
-        drop_interrogatives: remove who, what, which … from the query.
-        skip_words: paragraphs of more words are left out.
-        cut_words: paragraphs are cut to so many words.
-        duplicate_ratio: paragraphs so similar (0 to 100) to a collected one are left out.
+        skip_inference: search with the last thought that is not mere inference ("Thus …", arithmetic), or with the
+            question where there is none; off: search with the last thought, whatever it is.
+        drop_interrogatives: remove who, what, which and the like from the query.
+        skip_words: passages of more words are left out.
+        cut_words: passages are cut to so many words.
+        duplicate_ratio: passages so similar (0 to 100) to a collected one are left out.
+
+    Example:
+        >>> import dspy
+        >>> from hoptimizer.models import LMSettings, build_adapter, build_lm
+        >>> from hoptimizer.programs import IRCoT
+        >>> from hoptimizer.retrieval import BM25Retriever, Corpus, Passage
+        >>> curie = Passage("curie", "Marie Curie", "She was born in Warsaw.")
+        >>> corpus = Corpus([curie, Passage("warsaw", "Warsaw", "It lies on the Vistula.")])
+        >>> program = IRCoT(BM25Retriever(corpus), k=1, max_steps=1)
+        >>> lm = build_lm(LMSettings(model="local/smollm2-135m-instruct", max_tokens=32))
+        >>> with dspy.context(lm=lm, adapter=build_adapter()):
+        ...     prediction = program(question="On which river does the city lie where Marie Curie was born?")
+        >>> [record.step for record in prediction.steps]
+        ['retrieve', 'reason', 'reader']
     """
 
     step_names: ClassVar[tuple[str, ...]] = ("reason", "reader")

@@ -29,7 +29,20 @@ class Program(dspy.Module):
 
     Args:
         retriever: where passages come from; ``None`` for programs that do not retrieve.
-        k: passages a retrieval.
+        k: passages per retrieval.
+
+    Example:
+        >>> from hoptimizer.programs import Program
+        >>> from hoptimizer.retrieval import BM25Retriever, Corpus, Passage
+        >>> curie = Passage("curie", "Marie Curie", "She was born in Warsaw.")
+        >>> corpus = Corpus([curie, Passage("warsaw", "Warsaw", "It lies on the Vistula.")])
+        >>> class Titles(Program):
+        ...     async def solve(self, question):
+        ...         passages = await self.retrieve(question)
+        ...         return ", ".join(passage.title for passage in passages), passages
+        >>> prediction = Titles(BM25Retriever(corpus), k=1)(question="Which city lies on the Vistula?")
+        >>> prediction.answer, prediction.steps[0].outputs
+        ('Warsaw', {'passages': ['warsaw']})
     """
 
     step_names: ClassVar[tuple[str, ...]] = ("reader",)

@@ -83,6 +83,20 @@ class RAISF(Program):
         relevance: search and judge passages; off: split up at once what the model does not know (No PRM).
         decomposition: split questions up; off: what no passage helps with is unknown (No QDM).
         reader: reads the relevant passages: ``direct`` answers at once, ``cot`` with a chain of thought.
+
+    Example:
+        >>> import dspy
+        >>> from hoptimizer.models import LMSettings, build_adapter, build_lm
+        >>> from hoptimizer.programs import RAISF
+        >>> from hoptimizer.retrieval import BM25Retriever, Corpus, Passage
+        >>> curie = Passage("curie", "Marie Curie", "She was born in Warsaw.")
+        >>> corpus = Corpus([curie, Passage("warsaw", "Warsaw", "It lies on the Vistula.")])
+        >>> program = RAISF(BM25Retriever(corpus), k=2, self_knowledge=False, decomposition=False)
+        >>> lm = build_lm(LMSettings(model="local/smollm2-135m-instruct", max_tokens=32))
+        >>> with dspy.context(lm=lm, adapter=build_adapter()):
+        ...     prediction = program(question="Where was Marie Curie born?")
+        >>> [record.step for record in prediction.steps][:3]
+        ['retrieve', 'relevance', 'relevance']
     """
 
     step_names: ClassVar[tuple[str, ...]] = (

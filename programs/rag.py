@@ -10,8 +10,17 @@ class RAG(Program):
 
     Args:
         retriever: where passages come from.
-        k: passages retrieved.
+        k: passages that are retrieved.
         reader: ``direct``, ``cot``, or ``none`` to score the retrieval alone.
+
+    Example:
+        >>> from hoptimizer.programs import RAG
+        >>> from hoptimizer.retrieval import BM25Retriever, Corpus, Passage
+        >>> curie = Passage("curie", "Marie Curie", "She was born in Warsaw.")
+        >>> corpus = Corpus([curie, Passage("warsaw", "Warsaw", "It lies on the Vistula.")])
+        >>> prediction = RAG(BM25Retriever(corpus), k=1, reader="none")(question="Where was Marie Curie born?")
+        >>> prediction.passages[0].text
+        'She was born in Warsaw.'
     """
 
     def __init__(self, retriever: Retriever, k: int = 4, reader: ReaderKind = "direct") -> None:

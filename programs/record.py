@@ -24,6 +24,12 @@ class StepRecord:
         calls: language model calls it took (more than one where a prompt had to be cut to the model's context).
         failure: why nothing usable came out, or ``None``.
         choices: of an outcome, everything that it could have been settled ``by``.
+
+    Example:
+        >>> from hoptimizer.programs import StepRecord
+        >>> record = StepRecord("reader", "lm", {"question": "Who?"}, {"answer": "Marie Curie"}, calls=1)
+        >>> record.as_dict()["outputs"]
+        {'answer': 'Marie Curie'}
     """
 
     step: str

@@ -86,14 +86,29 @@ async def _record(trace: StepTrace, work: Callable[[], Coroutine[Any, Any, T]]) 
 
 
 async def gather_steps(works: Iterable[Callable[[], Coroutine[Any, Any, T]]], deeper: int = 0) -> list[T]:
-    """Run what does not depend on one another at once.
+    """Run pieces of work that do not depend on one another at the same time.
 
     Args:
         works: functions whose coroutines take steps. Where one fails, the others are stopped and its exception rises.
-        deeper: levels of sub-questions that they lie below the caller.
+        deeper: how many levels of sub-questions they lie below the caller.
 
     Returns:
-        their results in the order given.
+        Their results in the order given. Their records are in that order too, whichever ends first.
+
+    Example:
+        >>> from functools import partial
+        >>> from hoptimizer.programs import Program, gather_steps
+        >>> from hoptimizer.retrieval import BM25Retriever, Corpus, Passage
+        >>> curie = Passage("curie", "Marie Curie", "She was born in Warsaw.")
+        >>> corpus = Corpus([curie, Passage("warsaw", "Warsaw", "It lies on the Vistula.")])
+        >>> class Both(Program):
+        ...     async def solve(self, question):
+        ...         parts = question.split(" and ")
+        ...         first, second = await gather_steps(partial(self.retrieve, part) for part in parts)
+        ...         return "", first + second
+        >>> prediction = Both(BM25Retriever(corpus), k=1)(question="Vistula and Curie")
+        >>> [passage.id for passage in prediction.passages]
+        ['warsaw', 'curie']
     """
     tasks = []
     for work in works:

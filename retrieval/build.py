@@ -20,6 +20,13 @@ def build_retriever(
 
     Raises:
         UserError: the corpus is empty, or the checkpoint, the index' folder or the server is out of reach.
+
+    Example:
+        >>> from hoptimizer.retrieval import Corpus, Passage, RetrieverSettings, build_retriever
+        >>> corpus = Corpus([Passage("rhine", "Rhine", "A river."), Passage("oslo", "Oslo", "A city in Norway.")])
+        >>> retriever = build_retriever(RetrieverSettings(name="bm25"), corpus)
+        >>> [passage.id for passage in retriever.search(["Which city?"], k=1)[0]]
+        ['oslo']
     """
     if not len(corpus) and not settings.url:
         raise UserError(f"{corpus.name} holds no passages: a retriever needs at least one")

@@ -44,11 +44,25 @@ class ColBERTRetriever(Retriever):
 
     Raises:
         UserError: the checkpoint can't be had, or the index can't be written.
+
+    Attributes:
+        corpus: as given.
+        kind: ``exact`` or ``plaid``.
+
+    Example:
+        >>> from hoptimizer.retrieval import ColBERTRetriever, Corpus, Passage, RetrieverSettings
+        >>> curie = Passage("curie", "Marie Curie", "She was born in Warsaw.")
+        >>> corpus = Corpus([curie, Passage("oslo", "Oslo", "Oslo is the capital of Norway.")])
+        >>> retriever = ColBERTRetriever(RetrieverSettings(), corpus)
+        >>> retriever.kind, retriever.search(["the birthplace of a physicist"], k=1)[0][0].id
+        ('exact', 'curie')
     """
 
     name = "colbert"
 
-    def __init__(self, settings: RetrieverSettings, corpus: Corpus, progress: Progress) -> None:
+    def __init__(
+        self, settings: RetrieverSettings, corpus: Corpus, progress: Progress = lambda done, total: None
+    ) -> None:
         self.corpus = corpus
         checkpoint = find_checkpoint(settings.checkpoint)
         self._encoder = ColBERTEncoder(checkpoint)

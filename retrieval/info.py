@@ -19,6 +19,13 @@ def index_info(settings: RetrieverSettings, corpus: Corpus) -> dict[str, str | i
 
     Raises:
         UserError: the checkpoint can't be had.
+
+    Example:
+        >>> from hoptimizer.retrieval import Corpus, Passage, RetrieverSettings, index_info
+        >>> corpus = Corpus([Passage("rhine", "Rhine", "The Rhine flows through Basel.")], name="rivers")
+        >>> info = index_info(RetrieverSettings(name="bm25"), corpus)
+        >>> info["index"], info["corpus"], info["passages"]
+        ('memory', 'rivers', 1)
     """
     info: dict[str, str | int] = {"retriever": settings.name, "index": "server" if settings.url else "memory"}
     info |= {"corpus": corpus.name, "passages": len(corpus), "corpus_digest": corpus.digest}

@@ -17,6 +17,12 @@ class Passage:
         title: name of the page or entity it is about; may be empty.
         text: its words, without the title.
         score: the retriever's score for the query that found it; higher is better, ``None`` outside a ranking.
+
+    Example:
+        >>> from hoptimizer.retrieval import Passage
+        >>> passage = Passage(id="mercury-planet", title="Mercury (planet)", text="It is closest to the Sun.")
+        >>> str(passage), passage.bare_title
+        ('Mercury (planet): It is closest to the Sun.', 'Mercury')
     """
 
     id: str
@@ -43,6 +49,15 @@ class Corpus:
     Args:
         passages: the passages; their order is the index's order.
         name: what messages call the corpus (a data set's name or a file).
+
+    Attributes:
+        passages, name: as given.
+
+    Example:
+        >>> from hoptimizer.retrieval import Corpus, Passage
+        >>> corpus = Corpus([Passage("rhine", "Rhine", "The Rhine flows through Basel.")], name="rivers")
+        >>> len(corpus), "rhine" in corpus, corpus["rhine"].title
+        (1, True, 'Rhine')
     """
 
     def __init__(self, passages: list[Passage], name: str = "corpus") -> None:

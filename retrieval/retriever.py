@@ -16,7 +16,23 @@ Progress = Callable[[int, int], None]
 
 
 class Retriever(ABC):
-    """Finds passages of one corpus for queries in natural language."""
+    """Finds passages of one corpus for queries in natural language.
+
+    A subclass writes :meth:`search` and has a ``name``; programs call :meth:`asearch`, which batches.
+
+    Example:
+        >>> from hoptimizer.programs import RAG
+        >>> from hoptimizer.retrieval import Corpus, Passage, Retriever
+        >>> class TitleRetriever(Retriever):
+        ...     name = "title"
+        ...     def __init__(self, corpus):
+        ...         self.corpus = corpus
+        ...     def search(self, queries, k):
+        ...         return [sorted(self.corpus, key=lambda p: p.title not in query)[:k] for query in queries]
+        >>> corpus = Corpus([Passage("1", "Oslo", "A city."), Passage("2", "Lima", "Another city.")])
+        >>> [passage.title for passage in RAG(TitleRetriever(corpus), k=1, reader="none")("Where is Lima?").passages]
+        ['Lima']
+    """
 
     name: str
     computes: ClassVar[bool] = True
@@ -28,7 +44,7 @@ class Retriever(ABC):
 
         Args:
             queries: the questions or sentences to search with.
-            k: passages a query; fewer come back only where the corpus holds fewer.
+            k: passages per query; fewer come back only where the corpus holds fewer.
         """
 
     async def asearch(self, query: str, k: int) -> list[Passage]:

@@ -13,8 +13,13 @@ class RetrieverSettings(BaseModel):
         checkpoint: ``minilm``, the embedded one, or a ColBERT checkpoint's hub id or folder.
         index: ``exact`` scores every passage, ``plaid`` prunes first (Santhanam et al., 2022), ``auto`` chooses by the
             corpus' size.
-        k: passages a search returns.
-        url: a ColBERT server that searches instead; no index is built here then.
+        k: passages that a search returns.
+        url: URL of a ColBERT server that searches instead, so that no index is built here.
+
+    Example:
+        >>> from hoptimizer.retrieval import RetrieverSettings
+        >>> RetrieverSettings(name="bm25", k=6)
+        RetrieverSettings(name='bm25', checkpoint='minilm', index='auto', k=6, url=None)
     """
 
     model_config = ConfigDict(extra="forbid")
