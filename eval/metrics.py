@@ -38,13 +38,25 @@ def normalize(text: str | None) -> str:
 
 
 def exact_match(prediction: str | None, answers: Sequence[str]) -> float:
-    """1 where the prediction is one of the answers after normalisation, else 0."""
+    """1 where the prediction is one of the answers after normalisation, else 0.
+
+    Example:
+        >>> from hoptimizer.eval import exact_match
+        >>> exact_match("The Rhine.", ["Rhine", "river Rhine"])
+        1.0
+    """
     given = normalize(prediction)
     return float(any(given == normalize(answer) for answer in answers))
 
 
 def f1(prediction: str | None, answers: Sequence[str]) -> float:
-    """The best F1 over the answers, between the multi-sets of normalised tokens; 0 to 1."""
+    """The best F1 over the answers, between the multi-sets of normalised tokens; 0 to 1.
+
+    Example:
+        >>> from hoptimizer.eval import f1
+        >>> f1("river Rhine", ["the Rhine"])
+        0.6666666666666666
+    """
     given = normalize(prediction).split()
     return max((_token_f1(given, normalize(answer).split()) for answer in answers), default=0.0)
 
@@ -57,7 +69,13 @@ def _token_f1(given: list[str], gold: list[str]) -> float:
 
 
 def recall(found: Sequence[str], gold: Sequence[str]) -> float | None:
-    """Share of the supporting passages among those found, by id; ``None`` where no supporting passage is known."""
+    """Share of the supporting passages among those found, by id; ``None`` where no supporting passage is known.
+
+    Example:
+        >>> from hoptimizer.eval import recall
+        >>> recall(found=["curie", "oslo"], gold=["curie", "warsaw"])
+        0.5
+    """
     wanted = set(gold)
     return len(wanted.intersection(found)) / len(wanted) if wanted else None
 
@@ -72,6 +90,13 @@ class Metric:
         measure: from a question and its prediction (``answer``, ``passages``) to the score; ``None`` where the
             question lacks what the metric needs.
         percent: whether scores lie between 0 and 1, more being better.
+
+    Example:
+        >>> import dspy
+        >>> from hoptimizer.eval import Metric, Question
+        >>> words = Metric("words", "words of the answer", lambda q, p: float(len(p.answer.split())), percent=False)
+        >>> words.measure(Question(id="1", question="Who?", answers=["x"]), dspy.Prediction(answer="Marie Curie"))
+        2.0
     """
 
     name: str
@@ -104,6 +129,11 @@ def metric(name: str) -> Metric:
 
     Raises:
         UserError: there is none; the nearest name is given.
+
+    Example:
+        >>> from hoptimizer.eval import metric
+        >>> metric("f1").description
+        'token F1 of the answer'
     """
     if name not in METRICS:
         raise unknown("metric", name, METRICS)
@@ -111,6 +141,14 @@ def metric(name: str) -> Metric:
 
 
 def score_prediction(question: Gold, prediction: Any) -> dict[str, float]:  # noqa: ANN401 - a dspy.Prediction or alike
-    """Every metric of one prediction, without those that the question lacks the annotation for."""
+    """Every metric of one prediction, without those that the question lacks the annotation for.
+
+    Example:
+        >>> import dspy
+        >>> from hoptimizer.eval import Question, score_prediction
+        >>> question = Question(id="1", question="Where was Marie Curie born?", answers=["Warsaw"])
+        >>> score_prediction(question, dspy.Prediction(answer="in Warsaw", passages=[]))
+        {'em': 0.0, 'f1': 0.6666666666666666, 'passages': 0.0}
+    """
     scores = {name: metric.measure(question, prediction) for name, metric in METRICS.items()}
     return {name: score for name, score in scores.items() if score is not None}

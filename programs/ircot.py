@@ -37,17 +37,19 @@ class IRCoT(Program):
 
     Example:
         >>> import dspy
-        >>> from hoptimizer.models import LMSettings, build_adapter, build_lm
+        >>> from dspy.utils import DummyLM  # says what it is given, in the place of a language model
         >>> from hoptimizer.programs import IRCoT
         >>> from hoptimizer.retrieval import BM25Retriever, Corpus, Passage
         >>> curie = Passage("curie", "Marie Curie", "She was born in Warsaw.")
         >>> corpus = Corpus([curie, Passage("warsaw", "Warsaw", "It lies on the Vistula.")])
-        >>> program = IRCoT(BM25Retriever(corpus), k=1, max_steps=1)
-        >>> lm = build_lm(LMSettings(model="local/smollm2-135m-instruct", max_tokens=32))
-        >>> with dspy.context(lm=lm, adapter=build_adapter()):
-        ...     prediction = program(question="On which river does the city lie where Marie Curie was born?")
+        >>> thoughts = [{"thought": "Her birthplace is Warsaw."}, {"thought": "So the answer is: the Vistula."}]
+        >>> program = IRCoT(BM25Retriever(corpus), k=1, reader="direct")
+        >>> with dspy.context(lm=DummyLM([*thoughts, {"answer": "the Vistula"}])):
+        ...     prediction = program(question="Which river flows through the city where Marie Curie was born?")
+        >>> prediction.answer, [passage.id for passage in prediction.passages]
+        ('the Vistula', ['curie', 'warsaw'])
         >>> [record.step for record in prediction.steps]
-        ['retrieve', 'reason', 'reader']
+        ['retrieve', 'reason', 'retrieve', 'reason', 'reader']
     """
 
     step_names: ClassVar[tuple[str, ...]] = ("reason", "reader")

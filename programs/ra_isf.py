@@ -86,17 +86,18 @@ class RAISF(Program):
 
     Example:
         >>> import dspy
-        >>> from hoptimizer.models import LMSettings, build_adapter, build_lm
+        >>> from dspy.utils import DummyLM  # says what it is given, in the place of a language model
         >>> from hoptimizer.programs import RAISF
         >>> from hoptimizer.retrieval import BM25Retriever, Corpus, Passage
         >>> curie = Passage("curie", "Marie Curie", "She was born in Warsaw.")
         >>> corpus = Corpus([curie, Passage("warsaw", "Warsaw", "It lies on the Vistula.")])
-        >>> program = RAISF(BM25Retriever(corpus), k=2, self_knowledge=False, decomposition=False)
-        >>> lm = build_lm(LMSettings(model="local/smollm2-135m-instruct", max_tokens=32))
-        >>> with dspy.context(lm=lm, adapter=build_adapter()):
+        >>> program = RAISF(BM25Retriever(corpus), k=1)
+        >>> with dspy.context(lm=DummyLM([{"knows": "no"}, {"relevant": "yes"}, {"answer": "Warsaw"}])):
         ...     prediction = program(question="Where was Marie Curie born?")
-        >>> [record.step for record in prediction.steps][:3]
-        ['retrieve', 'relevance', 'relevance']
+        >>> prediction.answer, prediction.steps[-1].outputs["by"]
+        ('Warsaw', 'relevance')
+        >>> [record.step for record in prediction.steps]
+        ['self_knowledge', 'retrieve', 'relevance', 'reader', 'settle']
     """
 
     step_names: ClassVar[tuple[str, ...]] = (

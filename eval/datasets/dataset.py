@@ -22,7 +22,17 @@ class DataSet:
         name: the bundled set's name or the folder's.
         folder: where it was read from.
         corpus: what is searched.
-        splits: the questions by split (``train``, ``dev``, ``test``), only those the data set has.
+        splits: the questions by split (``train``, ``dev``, ``test``); only the splits that the data set has.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from hoptimizer.eval import DataSet, Question
+        >>> from hoptimizer.retrieval import Corpus, Passage
+        >>> corpus = Corpus([Passage("curie", "Marie Curie", "She was born in Warsaw.")])
+        >>> question = Question(id="1", question="Where was Marie Curie born?", answers=["Warsaw"])
+        >>> data = DataSet("physicists", Path("physicists"), corpus, {"dev": [question]})
+        >>> data.split("dev", 1)[0].answers
+        ['Warsaw']
     """
 
     name: str
@@ -89,6 +99,12 @@ def load(settings: DataSettings | str) -> DataSet:
 
     Raises:
         UserError: there is none, it is malformed (the file, line and field are named), or it is too small.
+
+    Example:
+        >>> from hoptimizer.eval import DataSettings, load
+        >>> data = load(DataSettings(name="atlas", train=10, dev=5))
+        >>> {name: len(questions) for name, questions in data.splits.items()}
+        {'train': 10, 'dev': 5, 'test': 60}
     """
     if isinstance(settings, str):
         settings = DataSettings(name=settings)
@@ -104,9 +120,20 @@ def load(settings: DataSettings | str) -> DataSet:
 
 
 def check(name: str | Path, corpus: Path | None = None, limit: int = 20) -> folders.Check:
-    """Figures and problems of a data set, bundled or a folder; see :func:`hoptimizer.eval.datasets.folder.check`.
+    """Find out what a data set holds, and everything that is wrong with it.
+
+    Args:
+        name: a bundled set's name or a folder.
+        corpus: a corpus file to read instead of the folder's own.
+        limit: the most problems to list; the rest are counted.
 
     Raises:
         UserError: there is no such data set.
+
+    Example:
+        >>> from hoptimizer.eval import check
+        >>> found = check("atlas")
+        >>> found.problems, found.splits["train"].questions, found.corpus.passages
+        ([], 200, 870)
     """
     return folders.check(locate(name), corpus, limit)

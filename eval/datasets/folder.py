@@ -32,7 +32,7 @@ class PassageRow(Record):
 
 
 class SplitFigures(BaseModel):
-    """What a split holds. The means are over the questions that have any, ``None`` where none has."""
+    """What a split holds. Means are over the questions that have such annotations, and ``None`` where none has."""
 
     questions: int
     types: dict[str, int]
@@ -52,7 +52,22 @@ class CorpusFigures(BaseModel):
 
 
 class Check(BaseModel):
-    """What :func:`check` found: figures of what could be read, and the problems, most ``limit`` of them."""
+    """What a check of a data set found.
+
+    Attributes:
+        splits: figures of each split, of what could be read.
+        corpus: figures of the corpus.
+        problems: a line for each problem that is listed; it names the file, the line and what to do.
+        more_problems: how many further problems there are.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from hoptimizer.eval import Check, check
+        >>> _ = Path("dev.jsonl").write_text('{"id": "1", "question": "Where?", "answers": []}')
+        >>> found: Check = check(".")
+        >>> found.problems
+        ["dev.jsonl:1: 'answers' must be at least one entry, but is []; correct it"]
+    """
 
     splits: dict[str, SplitFigures]
     corpus: CorpusFigures
@@ -235,10 +250,20 @@ def write_folder(out: Path, corpus: Iterable[Passage], splits: Mapping[str, Iter
 
 
 def new(out: Path) -> None:
-    """Start a data set's folder: four passages and a question a split, to be replaced by the user's own.
+    """Start a data set's folder: four passages and a question per split, to be replaced by the user's own.
+
+    Args:
+        out: the folder to make.
 
     Raises:
         UserError: ``out`` exists and isn't empty, or can't be written.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from hoptimizer.eval import new
+        >>> new(Path("bridges"))
+        >>> sorted(file.name for file in Path("bridges").iterdir())
+        ['corpus.jsonl', 'dev.jsonl', 'test.jsonl', 'train.jsonl']
     """
     corpus = [
         Passage("harbour-bridge", "Harbour Bridge", "The Harbour Bridge was designed by Ines Moreau."),

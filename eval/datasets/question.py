@@ -23,6 +23,11 @@ class Hop(Record):
         question: answerable on its own (references to earlier hops are filled in).
         answer: the hop's answer.
         passage: id of the passage that holds the answer, where known.
+
+    Example:
+        >>> from hoptimizer.eval import Hop
+        >>> Hop(question="Who designed the Harbour Bridge?", answer="Ines Moreau", passage="harbour-bridge").answer
+        'Ines Moreau'
     """
 
     question: Text
@@ -41,6 +46,12 @@ class Question(Record):
         hops: the chain of single-hop questions, where known.
         rationale: a chain of thought that ends in the answer, where known.
         type: the data set's name for the kind of question, such as ``bridge``.
+
+    Example:
+        >>> from hoptimizer.eval import Question
+        >>> question = Question(id="1", question="Where was Marie Curie born?", answers=["Warsaw"], passages=["curie"])
+        >>> question.to_dspy().inputs().toDict()
+        {'question': 'Where was Marie Curie born?'}
     """
 
     id: Text

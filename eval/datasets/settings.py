@@ -7,14 +7,26 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator,
 
 
 def bundled() -> dict[str, Path]:
-    """Folders of the data sets that come with the package, by name."""
+    """Folders of the data sets that come with the package, by name.
+
+    Example:
+        >>> from hoptimizer.eval import bundled
+        >>> list(bundled())
+        ['atlas']
+    """
     from hoptimizer.eval.atlas import DATA
 
     return {"atlas": DATA}
 
 
 class DataSettings(BaseModel):
-    """Which data set, and how much of it. A plain string stands for ``{name: ...}``."""
+    """Which data set, and how much of it. A plain string stands for a mapping with that ``name`` alone.
+
+    Example:
+        >>> from hoptimizer.eval import DataSettings
+        >>> DataSettings(name="atlas", train=120, dev=60).sizes()
+        {'train': 120, 'dev': 60, 'test': None}
+    """
 
     model_config = ConfigDict(extra="forbid")
 
