@@ -1,4 +1,4 @@
-"""What there is of a retriever's index on this machine."""
+"""The state of a retriever's index on this machine."""
 
 from hoptimizer.retrieval.passage import Corpus
 from hoptimizer.retrieval.settings import RetrieverSettings
@@ -15,7 +15,7 @@ def index_info(settings: RetrieverSettings, corpus: Corpus) -> dict[str, str | i
         ``retriever``; ``index``: ``exact`` or ``plaid``, ``memory`` for BM25, ``server`` for a ColBERT server;
         ``corpus``, its ``passages`` and ``corpus_digest``. For an index on disk also ``checkpoint`` and
         ``checkpoint_digest``, ``folder``, ``bytes`` and ``state``: ``ready``, ``absent`` (it will be built) or
-        ``broken``, the reason following.
+        ``broken`` with the reason.
 
     Raises:
         UserError: the checkpoint can't be had.

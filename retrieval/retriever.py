@@ -11,8 +11,8 @@ from hoptimizer.retrieval.passage import Passage
 
 MAX_BATCH = 64
 
-# Called while an index is built, with the passages encoded so far and all there are.
 Progress = Callable[[int, int], None]
+"""Called while an index is built, with the number of passages encoded so far and that of all passages."""
 
 
 class Retriever(ABC):
@@ -36,7 +36,7 @@ class Retriever(ABC):
 
     name: str
     computes: ClassVar[bool] = True
-    """Whether a search takes this machine's cores, rather than waiting for another one."""
+    """Whether a search computes on this machine, rather than waiting for another one."""
 
     @abstractmethod
     def search(self, queries: list[str], k: int) -> list[list[Passage]]:
@@ -60,6 +60,6 @@ class Retriever(ABC):
         return Batcher(self._search_batch, limit=MAX_BATCH, on=CORES if self.computes else None)
 
     def _search_batch(self, items: list[tuple[str, int]]) -> list[list[Passage]]:
-        # Callers of one batch may want different k: search with the largest, cut for each.
+        # The callers of a batch may want different k: search with the largest, and cut for each.
         rankings = self.search([query for query, _ in items], max(k for _, k in items))
         return [ranking[:k] for ranking, (_, k) in zip(rankings, items, strict=True)]

@@ -1,4 +1,4 @@
-"""A ColBERT server, searched by URL."""
+"""A ColBERT server that is searched by its URL."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

@@ -17,12 +17,13 @@ from hoptimizer.models.engine.prefix_cache import PAGE, PrefixCache
 from hoptimizer.models.engine.request import Completion, GenerationCounts, GenerationRequest
 from hoptimizer.models.engine.sequence import SequenceState
 
-# Sequences in one batch.
+# The most sequences in one batch.
 SLOTS = 32
 # Tokens of one forward pass: enough to keep the matrix products at full speed, few enough to fit the caches.
 STEP_TOKENS = 1024
-# Tokens of a sequence, for the reckoning of how many fit the memory.
+# Tokens of a typical sequence, by which is reckoned how many sequences fit the memory.
 TYPICAL_TOKENS = 2048
+# The most memory for the states of earlier prompts.
 PREFIX_BYTES = 2 << 30
 
 Chunk = attention.PrefillChunk | attention.DecodeToken
@@ -36,7 +37,7 @@ class Generator:
     """A causal language model that writes texts for many callers at once.
 
     Greedy texts do not depend on what else is in the batch, nor on how much of a prompt was reused: every operation
-    gives a token the same bits either way (on CPU; GPU kernels promise no such thing).
+    gives a token the same bits either way. This holds on CPUs; GPU kernels promise no such thing.
 
     Args:
         model: folder or hub id.
@@ -87,7 +88,8 @@ class Generator:
         Raises:
             hoptimizer.models.engine.constrained_decoding.GrammarError: no answer of the grammar is short enough.
         """
-        # Here and not between two passes: the caller hears of a schema that can't be written, and waits for nobody.
+        # Made here rather than between two passes: the caller hears of a schema that can't be written, and no other
+        # request waits for it.
         constraint = Constraint(self.compiler, request.grammar, request.max_tokens) if request.grammar else None
         future: Future[Completion] = Future()
         with self._wake:
@@ -103,14 +105,16 @@ class Generator:
         return future
 
     def close(self) -> None:
-        """Stop after the pass that is under way; requests that are not done fail. At exit, a thread inside torch would
-        bring the process down."""
+        """Stop after the pass that is under way; requests that are not done fail.
+
+        It is called at exit too, because a thread that is still inside torch would bring the process down.
+        """
         with self._wake:
             self._closed = True
             self._wake.notify()
         if self._thread is not None:
             self._thread.join()
-        atexit.unregister(self.close)  # or the weights would stay in memory until then
+        atexit.unregister(self.close)  # or the weights would stay in memory until the exit
         for row in [*self._rows, *self._waiting]:
             if row.future.set_running_or_notify_cancel():
                 row.future.set_exception(_released())
@@ -135,7 +139,7 @@ class Generator:
         for row in [row for row in self._rows if row.future.cancelled()]:
             self._leave(row)
         self._admit()
-        self._retire()  # a budget too small for any choice
+        self._retire()  # those whose budget was too small for any choice
         self._compact()
         chunks, rows = self._schedule()
         if not rows:
@@ -156,7 +160,7 @@ class Generator:
             self._states.release()
 
     def _admit(self) -> None:
-        """Give the free slots to those who wait, in their order."""
+        """Give the free slots to the sequences that wait, in their order."""
         held: list[SequenceState] = []
         try:
             while self._free:
@@ -171,7 +175,7 @@ class Generator:
                 self._waiting.extendleft(reversed(held))
 
     def _enter(self, row: SequenceState) -> bool:
-        """Take a sequence into the batch; ``False`` if it had better wait for a prefix that is being computed."""
+        """Take a sequence into the batch, or return ``False`` if it should wait for a prefix that is being computed."""
         prompt = row.request.tokens
         # The last token is computed in any case: its output is where the decoding starts.
         known = self._prefixes.match(prompt[:-1])
@@ -195,7 +199,8 @@ class Generator:
         self._free.sort()
 
     def _compact(self) -> None:
-        """Move the last sequences into free slots before them, since a pass computes all slots up to the last."""
+        """Move the last sequences into free slots before them, since a pass computes all slots up to the last used
+        one."""
         while self._rows and self._free and self._free[0] < max(row.slot for row in self._rows):
             last = max(self._rows, key=lambda row: row.slot)
             target = self._free.pop(0)
@@ -205,7 +210,8 @@ class Generator:
             last.slot = target
 
     def _schedule(self) -> tuple[list[Chunk], list[SequenceState]]:
-        """What the next pass computes: the last token of all that are being written, and prompts up to the limit."""
+        """What the next pass computes: the last token of each text that is being written, and prompts up to the
+        limit."""
         chunks, rows = [], []
         budget = STEP_TOKENS
         for row in sorted(self._rows, key=lambda row: not row.decoding):
@@ -224,7 +230,12 @@ class Generator:
         return chunks, rows
 
     def _forward(self, rows: list[SequenceState], chunks: list[Chunk]) -> tuple[Tensor, list[SequenceState]]:
-        """Compute the chunks; the logits after each sequence that is complete so far, and these sequences."""
+        """Compute the chunks.
+
+        Returns:
+            Logits of shape ``(ready, vocabulary)``, and the sequences that they continue: those whose tokens are all
+            computed. A prompt of which a part remains has none.
+        """
         tokens: list[int] = []
         positions: list[int] = []
         last: list[int] = []
@@ -261,9 +272,9 @@ class Generator:
             self._prefixes.insert(row.request.tokens, stop, lambda a, b: self._states.read(row.slot, a, b))
 
     def _common(self, rows: list[SequenceState]) -> int:
-        """How many first tokens all of ``rows`` share."""
+        """How many first tokens of their prompts all of ``rows`` share."""
         if rows != self._shared[0]:
-            # What the first and the last of them in order share, all between share too.
+            # What the first and the last prompt in sorted order share, all prompts between them share too.
             ends = [pick(row.request.tokens for row in rows) for pick in (min, max)] if len(rows) > 1 else [[], []]
             pairs = zip(*ends, strict=False)
             self._shared = (rows, next((i for i, (a, b) in enumerate(pairs) if a != b), min(map(len, ends))))

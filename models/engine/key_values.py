@@ -16,25 +16,26 @@ class KeyValues:
 
     A list of blocks, one for every ``BLOCK`` positions, each a tensor of shape
     ``(layers, 2, slots, heads, BLOCK, dim)``. It grows by a block when a sequence does, without a copy, and the blocks
-    of neighbouring slots are contiguous, which the matrix products need. On CPU a block takes memory for the slots
-    whose sequences reach it: among 32, one of 8,000 tokens costs what it needs alone.
+    of neighbouring slots are contiguous, which the matrix products need. On a CPU a block takes memory only for the
+    slots whose sequences reach it: a sequence of 8,000 tokens among 31 short ones costs what it needs by itself.
     """
 
     def __init__(self, layers: int, heads: int, dim: int, slots: int, dtype: torch.dtype, device: torch.device) -> None:
         self._shape = (layers, 2, slots, heads, BLOCK, dim)
         self._dtype, self._device = dtype, device
         self.blocks: list[Tensor] = []
-        # By block, layer and 0 for keys or 1 for values: taking a tensor apart costs microseconds, thousands of times.
+        # The same tensors by block, layer and 0 for keys or 1 for values, each of shape (slots, heads, BLOCK, dim):
+        # taking a tensor apart costs microseconds, and a pass would do it thousands of times.
         self.parts: list[list[tuple[Tensor, ...]]] = []
 
     def reserve(self, length: int) -> None:
-        """Make room for sequences of ``length`` tokens."""
+        """Make room for sequences of up to ``length`` tokens."""
         while len(self.blocks) * BLOCK < length:
             self.blocks.append(_zeros(self._shape, self._dtype, self._device))
             self.parts.append([layer.unbind(0) for layer in self.blocks[-1].unbind(0)])
 
     def release(self) -> None:
-        """Give the memory back; no slot is in use."""
+        """Give the memory back, once no slot is in use."""
         self.blocks.clear()
         self.parts.clear()
 
@@ -61,7 +62,7 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
     """Zeros and not whatever memory holds: a masked position weighs 0, and 0 times NaN is NaN."""
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
-    # The system's own zeros: a page of them takes memory when something is written to it.
+    # The system's own zeros: a page of them takes memory only when something is written to it.
     pages = mmap.mmap(-1, math.prod(shape) * dtype.itemsize, access=mmap.ACCESS_COPY)
     return torch.frombuffer(pages, dtype=dtype).view(shape)
 

@@ -1,4 +1,4 @@
-"""A fine-tuned encoder that fulfils a step which chooses: known or unknown, relevant or not."""
+"""A fine-tuned encoder that takes a step which chooses: known or unknown, relevant or not."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from hoptimizer.models.small.fields import pair
 class Classifier(SmallModel):
     """A small model that gives an output field one of its labels.
 
-    Calls that are under way at the same time share forward passes, in the order of their length.
+    Calls that are under way at the same time share forward passes, those of similar length together.
 
     Attributes:
         passes: forward passes so far.
@@ -34,7 +34,7 @@ class Classifier(SmallModel):
         return await asyncio.wrap_future(self._batcher.submit(pair(inputs, self.card.inputs)))
 
     def predict(self, inputs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Decide for many sets of input fields; in order."""
+        """Choose for many sets of input fields; the results are in their order."""
         return self._decide([pair(one, self.card.inputs) for one in inputs])
 
     @cached_property

@@ -1,4 +1,4 @@
-"""A fine-tuned language model that fulfils a step which writes: a text, or a list of texts such as sub-questions."""
+"""A fine-tuned language model that takes a step which writes: a text, or a list of texts such as sub-questions."""
 
 import asyncio
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ def load_writer(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         name: folder or hub id.
 
     Raises:
-        UserError: it can't be loaded, or is of neither kind.
+        UserError: the model can't be loaded, or is of neither kind.
     """
     with quiet_loading():
         try:
@@ -51,7 +51,7 @@ def load_writer(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 
 
 def prompt_tokens(tokenizer: PreTrainedTokenizerBase, text: str, max_tokens: int) -> list[int]:
-    """A prompt's token ids; of one that is too long the end stays, where the output's name is."""
+    """A prompt's token ids; one that is too long loses its beginning, because the output's name stands at its end."""
     return tokenizer(text)["input_ids"][-max_tokens:]
 
 
@@ -71,7 +71,7 @@ class StepGenerator(SmallModel):
         return self._named(await asyncio.wrap_future(self._submit(inputs)))
 
     def predict(self, inputs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Write for many sets of input fields; in order."""
+        """Write for many sets of input fields; the results are in their order."""
         futures = [self._submit(one) for one in inputs]
         return [self._named(future.result()) for future in futures]
 
@@ -83,7 +83,7 @@ class StepGenerator(SmallModel):
 
 
 class _Causal:
-    """A causal model, in the engine that serves the ``local/`` models."""
+    """A causal model, run by the engine that serves the ``local/`` models."""
 
     def __init__(self, folder: Path, card: Card) -> None:
         self._generator = Generator(str(folder))
@@ -102,7 +102,7 @@ class _Causal:
 
 
 class _Seq2Seq:
-    """An encoder-decoder, by transformers' own generation."""
+    """An encoder-decoder model, run by transformers' own generation."""
 
     def __init__(self, folder: Path, card: Card) -> None:
         model, self._tokenizer = load_writer(str(folder))

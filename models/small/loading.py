@@ -1,4 +1,4 @@
-"""Finding the small model that fulfils a step: a folder, a repository of the hub, or what a tracker keeps."""
+"""Finding the small model for a step: in a folder, in a repository of the hub, or among what a tracker keeps."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +11,7 @@ from hoptimizer.models.small.confidence import Confidence
 from hoptimizer.models.small.generator import StepGenerator
 from hoptimizer.models.small.labeler import Labeler, QueryFilter
 
-# What is read of a repository: nothing that could hold code.
+# The files that are read of a repository; none of them can hold code.
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
 
 _KINDS: dict[str, Callable[[Path, Card], SmallModel]] = {
@@ -22,6 +22,7 @@ _KINDS: dict[str, Callable[[Path, Card], SmallModel]] = {
 }
 
 Fetch = Callable[[str], Path]
+"""Downloads the files that a URI names, and gives their folder."""
 
 
 def load_step_model(source: str, step: str, fetch: Fetch | None = None) -> SmallModel:
@@ -29,11 +30,11 @@ def load_step_model(source: str, step: str, fetch: Fetch | None = None) -> Small
 
     Args:
         source: a folder, a hub id, or with ``fetch`` a URI such as ``runs:/ID/PATH``.
-        step: the step that it is to fulfil.
-        fetch: gives the folder of a source that has a scheme (``runs:``, ``models:``), by downloading it.
+        step: name of the step that it is for.
+        fetch: downloads a source that has a scheme such as ``runs:`` or ``models:``.
 
     Raises:
-        UserError: there is no such model, it is of another step, or its files are broken.
+        UserError: there is no such model, it is for another step, or its files are broken.
     """
     folder = _folder(source, fetch)
     card = read_card(folder)
@@ -60,7 +61,7 @@ def _folder(source: str, fetch: Fetch | None) -> Path:
 
 
 def _from_hub(name: str) -> Path:
-    # Imported here: the hub's client takes half a second, and folders need none of it.
+    # Imported here: the hub's client takes half a second to import, and folders do not need it.
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
