@@ -10,10 +10,10 @@ import numpy as np
 from hoptimizer.common.errors import UserError
 
 RESAMPLES = 10_000
-SIGN_FLIPS = 2_000  # enough to tell 0.05 from 0.06, and each costs several resamples
+SIGN_FLIPS = 2_000  # enough to tell 0.05 from 0.06; each costs as much as several resamples
 LEVEL = 0.95
 
-# Resampled scores held at once: 64 MiB of them.
+# Resampled scores that are held in memory at once: 64 MiB of them.
 _HELD = 8_000_000
 
 
@@ -22,7 +22,7 @@ class Estimate:
     """A mean and an interval around it.
 
     Attributes:
-        mean: over the questions, or over the seeds.
+        mean: mean over the questions, or over the seeds.
         low: lower end of the interval.
         high: upper end of the interval.
         n: questions or seeds; the interval of a single one is the score itself and says nothing.
@@ -102,7 +102,7 @@ def over_seeds(scores: Sequence[float]) -> Estimate:
 
 
 def compare(before: Sequence[float], after: Sequence[float], seed: int = 0) -> Difference:
-    """Paired comparison: questions are resampled, each with both of its scores (Koehn, 2004).
+    """Compare two variants in pairs: questions are resampled, each with both of its scores (Koehn, 2004).
 
     Args:
         before: the baseline's scores, one per question.
@@ -138,7 +138,7 @@ def compare(before: Sequence[float], after: Sequence[float], seed: int = 0) -> D
 
 
 def known_pairs(before: Sequence[float], after: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Both scores of the questions that have both.
+    """The scores of those questions that have one in both lists.
 
     Args:
         before: one per question, not a number where the question has none.
@@ -161,7 +161,7 @@ def _estimate(scores: Any, seed: int) -> Estimate:  # noqa: ANN401 - an array
     from scipy import stats  # takes a second
 
     value = float(scores.mean())
-    if np.ptp(scores) == 0:  # one question, or all alike: every resample is the same
+    if np.ptp(scores) == 0:  # a single question, or equal scores: every resample is the same
         return Estimate(value, value, value, len(scores))
     interval = stats.bootstrap(
         (scores,),
@@ -181,7 +181,7 @@ def _sign_flip(differences: Any, seed: int) -> float:  # noqa: ANN401 - an array
 
     if len(differences) < 2 or not differences.any():
         return 1.0
-    # Exact where the sign patterns are no more than the flips, sampled otherwise.
+    # Exact where there are no more sign patterns than flips; they are sampled otherwise.
     return float(
         stats.permutation_test(
             (differences,),

@@ -6,7 +6,7 @@ from hoptimizer.retrieval import Passage
 
 
 class Direct(Program):
-    """One language model call without passages (IRCoT, section 4.1, baseline NoR).
+    """Answers with one language model call, without passages (IRCoT, section 4.1, baseline NoR).
 
     Args:
         reader: ``direct`` answers at once, ``cot`` with a chain of thought, ``none`` not at all.
@@ -34,7 +34,7 @@ class CoT(Direct):
     """Like :class:`Direct`, with a chain of thought.
 
     Args:
-        reader: as for :class:`Direct`.
+        reader: ``direct`` answers at once, ``cot`` with a chain of thought, ``none`` not at all.
 
     Example:
         >>> from hoptimizer.programs import CoT

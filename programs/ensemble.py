@@ -1,4 +1,4 @@
-"""Programs that answer together."""
+"""Programs that answer together by a vote."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -43,10 +43,10 @@ class Ensemble(Program):
         return {"program": {"members": [member.dump_state(json_mode) for member in self.members]}}
 
     def language_models(self) -> dict[str, dspy.LM]:
-        """Those of its programs' steps, which are the same."""
+        """The language models of its programs' steps, which are the same in all of them."""
         return self.members[0].language_models()
 
     def load_state(self, state: dict[str, Any], *, allow_unsafe_lm_state: bool = False) -> None:
-        """Take on the state that :meth:`dump_state` gave."""
+        """Restore the state that :meth:`dump_state` gave."""
         for member, kept in zip(self.members, state["program"]["members"], strict=True):
             member.load_state(kept, allow_unsafe_lm_state=allow_unsafe_lm_state)

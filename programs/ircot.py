@@ -20,7 +20,7 @@ _INTERROGATIVES = re.compile(r"\b(who|whom|whose|what|which|when|where|why|how)\
 
 
 class IRCoT(Program):
-    """Each thought retrieves, and what it retrieves informs the next thought (IRCoT, section 3.1).
+    """Retrieves with each thought, and thinks with what was retrieved (IRCoT, section 3.1).
 
     Args:
         retriever: where passages come from.
@@ -84,7 +84,7 @@ class IRCoT(Program):
         chain: list[str] = []
         while len(chain) < self.max_steps:
             thought = await self.think(question, collection.passages, chain)
-            # A thought that was there before brings nothing new, and would come again and again.
+            # A repeated thought finds nothing new, and would come again and again.
             if not thought or thought in chain:
                 break
             chain.append(thought)
@@ -96,13 +96,13 @@ class IRCoT(Program):
         return await read(self, question, collection.passages), collection.passages
 
     async def think(self, question: str, passages: list[Passage], chain: list[str]) -> str:
-        """The next sentence of the chain; whatever more the model says is dropped."""
+        """The next sentence of the chain; what the model says beyond it is dropped."""
         prediction = await self.step("reason", context=passages, question=question, thoughts=" ".join(chain))
         sentences = sentencex.segment("en", (prediction.thought or "").strip())
         return next((text for sentence in sentences if (text := sentence.strip())), "")
 
     def query(self, question: str, chain: list[str]) -> str:
-        """What to search with next."""
+        """The query to search with next."""
         query = question
         if chain:
             stated = [t for t in chain if not (self.skip_inference and _INFERENCE.match(t))]

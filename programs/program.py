@@ -46,7 +46,7 @@ class Program(dspy.Module):
     """
 
     step_names: ClassVar[tuple[str, ...]] = ("reader",)
-    """The attributes that hold its steps' predictors."""
+    """Names of the attributes that hold the predictors of its steps."""
 
     outcomes: ClassVar[tuple[str, ...]] = ()
     """By what a question can be settled, where the program records that."""
@@ -56,24 +56,28 @@ class Program(dspy.Module):
         self.retriever = retriever
         self.k = k
         # Language models of single steps, by the step's name. DSPy keeps such a choice on the predictor, where its
-        # optimizers reset it. Those that were fine-tuned are a part of the program's state.
+        # optimizers reset it. Fine-tuned ones are a part of the program's state.
         self.lms: dict[str, dspy.LM] = {}
         # How calls of local models are laid out, where an optimizer chose that; else as the model's settings say.
         self.prompt_format: PromptFormat | None = None
         # Small models that take steps over, by the step's name.
         self.models: dict[str, StepModel] = {}
-        # Chooses the demonstrations of the predictors that have none, by the question.
+        # Chooses, by the question, the demonstrations of predictors that have none.
         self.neighbours: Neighbours | None = None
 
     @abstractmethod
     async def solve(self, question: str) -> tuple[str, list[Passage]]:
-        """The method itself: the answer, and the passages it was given to read (or would have been)."""
+        """Answer a question: the method itself.
+
+        Returns:
+            The answer, and the passages that it was read from, or would be if the program had a reader.
+        """
 
     async def aforward(self, question: str) -> dspy.Prediction:
         """Answer one question.
 
         Returns:
-            a prediction with ``answer: str``, ``passages: list[Passage]`` and ``steps: list[StepRecord]``.
+            A prediction with ``answer: str``, ``passages: list[Passage]`` and ``steps: list[StepRecord]``.
         """
         with recording(StepTrace()) as trace:
             answer, passages = await self.solve(question)
@@ -86,7 +90,7 @@ class Program(dspy.Module):
         return run_async(self.aforward(question))
 
     async def step(self, name: str, *, measured: bool = False, **inputs: Any) -> dspy.Prediction:  # noqa: ANN401 - typed by its signature
-        """Take one step: ask the small model that took it over, where there is one, else the predictor.
+        """Take one step: ask the small model that takes it over, if there is one, else the predictor.
 
         Args:
             name: the attribute that holds the step's predictor.
@@ -95,9 +99,9 @@ class Program(dspy.Module):
                 as text.
 
         Returns:
-            the prediction; every field is ``None`` where the model's output could not be parsed. ``probability`` is
-            how sure a small model is, or where it was measured, how likely the language model's output was by its own
-            judgement; ``None`` where it doesn't tell.
+            The prediction; every field is ``None`` if the model's output could not be parsed. ``probability`` is how
+            sure a small model is or, if it was measured, the probability that the language model gave its output;
+            ``None`` if the model does not tell.
         """
         predictor: dspy.Predict = getattr(self, name)
         shown = {key: _shown(value) for key, value in inputs.items()}
@@ -143,8 +147,8 @@ class Program(dspy.Module):
     def set_lm(self, lm: dspy.LM) -> None:
         """Set the language model of all steps.
 
-        A copy of the default one, as which DSPy's optimizers sample, differs in how it samples: a step that has a
-        language model of its own gets a copy of that with these settings.
+        DSPy's optimizers sample with copies of the default language model. If ``lm`` is such a copy, a step that has a
+        language model of its own gets a copy of that one with the same settings for sampling.
         """
         super().set_lm(lm)
         if dspy.settings.lm and lm.model == dspy.settings.lm.model:
@@ -153,15 +157,17 @@ class Program(dspy.Module):
                 getattr(self, step).lm = own.copy(**sampling)
 
     def language_models(self) -> dict[str, dspy.LM]:
-        """The language model of each step that none of the small models takes."""
+        """The language model of each step that no small model takes over."""
         steps = {name: self._lm(name, predictor) for name, predictor in self.named_predictors()}
         return {name: lm for name, lm in steps.items() if lm and name not in self.models}
 
     def dump_state(self, json_mode: bool = True) -> dict[str, Any]:
-        """The predictors' states by name, and the program's own under ``program``: its ``prompt_format``, the names of
-        the steps that small ``models`` take, and the names of fine-tuned ``lms`` by the step; of a local one it is that
-        of its folder alone, which a variant keeps beside the state. Where demonstrations depend on the question, it has
-        all of them as ``neighbours``."""
+        """The predictors' states by name, and the program's own state under ``program``.
+
+        The latter holds the ``prompt_format``, the names of the steps that small ``models`` take over, and the names of
+        fine-tuned ``lms`` by step. That of a local one is the name of its folder, which a variant keeps beside the
+        state. Where demonstrations depend on the question, ``neighbours`` has all of them.
+        """
         tuned = {step: lm for step, lm in self.lms.items() if is_tuned(lm)}
         names = {step: LOCAL + Path(lm.model).name if is_local(lm) else lm.model for step, lm in tuned.items()}
         own: dict[str, Any] = {
@@ -174,7 +180,7 @@ class Program(dspy.Module):
         return super().dump_state(json_mode) | {"program": own}
 
     def load_state(self, state: dict[str, Any], *, allow_unsafe_lm_state: bool = False) -> None:
-        """Take on the state that :meth:`dump_state` gave; small and language models are left as they are."""
+        """Restore the state that :meth:`dump_state` gave; small models and language models are left as they are."""
         super().load_state(state, allow_unsafe_lm_state=allow_unsafe_lm_state)
         own = state["program"]
         self.prompt_format = own["prompt_format"]
@@ -185,7 +191,7 @@ class Program(dspy.Module):
 
         Args:
             query: a question or sentence.
-            k: passages, else the program's own ``k``.
+            k: how many passages to find; the program's own ``k`` by default.
         """
         if self.retriever is None:
             raise TypeError(f"{type(self).__name__} retrieves: give it a retriever")
@@ -215,7 +221,7 @@ def _identified(value: Any) -> Any:  # noqa: ANN401 - any field of any signature
 
 
 def _trace(traced: list[Any]) -> None:
-    """Hand what was traced on to the trace that DSPy's optimizers read, as long as it may be."""
+    """Append what was traced to the trace that DSPy's optimizers read, up to the length that it may have."""
     trace, limit = dspy.settings.trace, dspy.settings.max_trace_size
     if trace is not None:
         trace.extend(traced)
@@ -225,7 +231,7 @@ def _trace(traced: list[Any]) -> None:
 async def _ask(
     model: StepModel, signature: type[dspy.Signature], inputs: dict[str, Any]
 ) -> tuple[dspy.Prediction, str | None]:
-    """Ask a small model, and hold it to the signature's types as a language model is."""
+    """Ask a small model, and parse its output by the signature's types, as a language model's is."""
     outputs = await model(inputs)
     probability = {"probability": outputs["probability"]} if "probability" in outputs else {}
     try:
@@ -237,8 +243,10 @@ async def _ask(
 
 
 def _likelihood(prediction: dspy.Prediction) -> float | None:
-    """The probability of all that was written, by the model that wrote it; its tokens' are taken off the prediction,
-    which demonstrations are made from."""
+    """The probability that the model gave to all that it wrote.
+
+    The tokens' probabilities are taken off the prediction, because demonstrations are made from it.
+    """
     tokens = (prediction.get("logprobs") or {}).get("content")
     if "logprobs" in prediction:
         del prediction["logprobs"]
@@ -253,8 +261,14 @@ async def _fit(
     cuttable: list[str],
     options: dict[str, Any],
 ) -> tuple[dspy.Prediction, int, str | None]:
-    """Call the predictor; where its prompt outgrows the model's context, drop demonstrations from the front, then
-    halve the longest passage, and call again (IRCoT, appendix on prompts). The question is never cut."""
+    """Call the predictor, and shorten its prompt for as long as it does not fit the model's context.
+
+    Demonstrations are dropped from the front first, then the longest passage is halved (IRCoT, appendix on prompts).
+    The question is never cut.
+
+    Returns:
+        The prediction, the number of calls that were made, and why the output can't be used, or ``None``.
+    """
     for calls in range(1, 1_000):
         try:
             return await predictor.acall(lm=lm, demos=demos, **options, **inputs), calls, None
@@ -270,10 +284,10 @@ async def _fit(
 
 
 def _halve_longest(inputs: dict[str, Any], cuttable: list[str]) -> dict[str, Any]:
-    """The inputs with their longest passage cut to its first half; empty where none can be cut.
+    """The inputs with their longest passage cut to its first half; empty if none can be cut.
 
     Args:
-        inputs: of a predictor.
+        inputs: a predictor's inputs.
         cuttable: the fields that hold a passage or a list of passages.
     """
     passages = {key: inputs[key] if isinstance(inputs[key], list) else [inputs[key]] for key in cuttable}

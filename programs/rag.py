@@ -1,4 +1,4 @@
-"""Retrieve once, then read (OneR in IRCoT, Direct-R in EfficientRAG)."""
+"""One retrieval, then one reading (OneR in IRCoT, Direct-R in EfficientRAG)."""
 
 from hoptimizer.programs.program import Program
 from hoptimizer.programs.reader import ReaderKind, make_reader, read
@@ -6,7 +6,7 @@ from hoptimizer.retrieval import Passage, Retriever
 
 
 class RAG(Program):
-    """One retrieval with the question, one reading of what it found (IRCoT, section 4.1, baseline OneR).
+    """Retrieves with the question, and reads what was found (IRCoT, section 4.1, baseline OneR).
 
     Args:
         retriever: where passages come from.

@@ -28,7 +28,7 @@ PROGRAMS: dict[str, type[Program]] = {
     "efficient_rag": EfficientRAG,
 }
 
-# Given by the ``retriever`` section.
+# Parameters that the ``retriever`` section gives.
 _FROM_RETRIEVER = ("retriever", "k")
 
 
@@ -85,8 +85,8 @@ def build_program(
     """The program that a validated ``program`` section describes.
 
     Args:
-        settings: an instance of :func:`settings_model`.
-        retriever: needed where :func:`retrieves` says so.
+        settings: an instance of a model that :func:`settings_model` gives.
+        retriever: needed by programs for which :func:`retrieves` is true.
         k: passages per retrieval.
         load: gives the small model for a source and a step; by default it reads a folder or the hub.
 

@@ -1,4 +1,4 @@
-"""Data sets: the bundled ones by name, everybody's own by folder."""
+"""Data sets: bundled ones by their name, users' own by their folder."""
 
 import hashlib
 import random
@@ -56,7 +56,7 @@ class DataSet:
         Args:
             name: ``train``, ``dev`` or ``test``.
             n: how many; ``None`` is all.
-            seed: with it the ``n`` are a random sample, the same for the same seed; without, the first ``n``.
+            seed: decides on the random sample that the ``n`` questions are; ``None`` takes the first ``n``.
 
         Raises:
             UserError: the data set has no such split, or fewer than ``n`` questions in it.
@@ -81,7 +81,7 @@ def locate(name: str | Path) -> Path:
     """The folder of a data set: a bundled one's by its name, else the path itself.
 
     Raises:
-        UserError: neither a bundled set nor an existing path.
+        UserError: it is neither a bundled set nor an existing path.
     """
     known = bundled()
     if str(name) in known:
@@ -115,7 +115,7 @@ def load(settings: DataSettings | str) -> DataSet:
     sizes = settings.sizes()
     for split, size in sizes.items():
         if size is not None:
-            whole.split(split, size)  # says so where the split is absent or too small
+            whole.split(split, size)  # raises where the split is absent or too small
     return DataSet(name, path, corpus, {split: questions[: sizes[split]] for split, questions in splits.items()})
 
 

@@ -84,10 +84,10 @@ def read_folder(
         folder: the data set's folder.
         corpus: a corpus file to read instead of the folder's own.
         name: what messages call the corpus; the folder's name by default.
-        report: takes each problem; by default the first one is raised.
+        report: called with each problem; by default the first one is raised.
 
     Raises:
-        UserError: by default, at the first problem.
+        UserError: a problem was found, and ``report`` is the default.
     """
     name = name or folder.resolve().name
     if not folder.is_dir():
@@ -124,7 +124,7 @@ def read_corpus(path: Path, report: OnProblem = fail) -> dict[str, Passage]:
     """The passages of a corpus file by their ids, in the file's order.
 
     Raises:
-        UserError: by default, at the first problem.
+        UserError: a problem was found, and ``report`` is the default.
     """
     passages: dict[str, Passage] = {}
     ids: dict[str, str] = {}
@@ -179,7 +179,7 @@ def _check_passages(question: Question, row: DataRow, known: Iterable[str], repo
 
 
 def check(folder: Path, corpus: Path | None = None, limit: int = 20) -> Check:
-    """Everything that is wrong with a data set's folder, and its figures.
+    """Find out what a data set's folder holds, and everything that is wrong with it.
 
     Args:
         folder: the data set's folder.
@@ -214,7 +214,7 @@ def _figures(questions: list[Question]) -> SplitFigures:
 
 
 def free_folder(out: Path) -> Path:
-    """``out`` if nothing is there to lose.
+    """The folder ``out``, if nothing there could be lost.
 
     Raises:
         UserError: it is a file, or a folder with something in it.
@@ -243,7 +243,7 @@ def write_folder(out: Path, corpus: Iterable[Passage], splits: Mapping[str, Iter
                 lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
                 (whole / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
             if out.is_dir():
-                out.rmdir()  # empty, as checked; not every system replaces one
+                out.rmdir()  # it is empty, as was checked; not every system replaces folders
             whole.replace(out)
     except OSError as error:
         raise UserError(f"{out}: cannot be written ({error.strerror or error}); choose another folder") from error

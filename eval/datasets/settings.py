@@ -48,7 +48,7 @@ class DataSettings(BaseModel):
     @field_validator("name", "corpus")
     @classmethod
     def _from_anywhere(cls, value: str | Path | None) -> str | Path | None:
-        """Keep the path of what exists absolute: a run's config is read again from other working folders."""
+        """Make existing paths absolute, because a run's config may be read again from another working folder."""
         if value is None or str(value) in bundled() or not (path := Path(value).expanduser()).exists():
             return value
         return type(value)(path.resolve())
