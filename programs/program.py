@@ -1,20 +1,18 @@
 """The base of every program: steps, retrieval and their records."""
 
 import asyncio
-import math
 import time
 from abc import abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import dspy
-from dspy.adapters.utils import parse_value
-from dspy.utils.exceptions import AdapterParseError, ContextWindowExceededError
 
 from hoptimizer.common.concurrency import run_async
 from hoptimizer.models.lm import is_local, is_tuned, with_prompt_format
 from hoptimizer.models.settings import LOCAL, PromptFormat
 from hoptimizer.models.small.base import StepModel
+from hoptimizer.programs.asking import ask_language_model, ask_small_model, likelihood
 from hoptimizer.programs.neighbours import Neighbours
 from hoptimizer.programs.record import StepRecord
 from hoptimizer.programs.trace import StepTrace, current, recording
@@ -109,7 +107,7 @@ class Program(dspy.Module):
         trace: list[Any] | None = None if dspy.settings.trace is None else []
         start = time.perf_counter()
         if model := self.models.get(name):
-            prediction, failure = await _ask(model, predictor.signature, shown)
+            prediction, failure = await ask_small_model(model, predictor.signature, shown)
             outputs, calls = prediction.toDict(), 0
         else:
             cuttable = [key for key, value in inputs.items() if shown[key] is not value]
@@ -119,10 +117,10 @@ class Program(dspy.Module):
                 if self.neighbours and not demos:
                     demos = await asyncio.to_thread(self.neighbours, name, shown.get("question") or shown["query"])
                 lm = self._lm(name, predictor)
-                prediction, calls, failure = await _fit(predictor, lm, shown, demos, cuttable, options)
+                prediction, calls, failure = await ask_language_model(predictor, lm, shown, demos, cuttable, options)
             outputs = {field: prediction.get(field) for field in predictor.signature.output_fields}
             if measured:
-                prediction.probability = outputs["probability"] = _likelihood(prediction)
+                prediction.probability = outputs["probability"] = likelihood(prediction)
         seconds = time.perf_counter() - start
         kind: Literal["model", "lm"] = "model" if model else "lm"
         current().add(StepRecord(name, kind, asked, outputs, seconds=seconds, calls=calls, failure=failure), trace)
@@ -226,77 +224,3 @@ def _trace(traced: list[Any]) -> None:
     if trace is not None:
         trace.extend(traced)
         del trace[: max(0, len(trace) - limit)]
-
-
-async def _ask(
-    model: StepModel, signature: type[dspy.Signature], inputs: dict[str, Any]
-) -> tuple[dspy.Prediction, str | None]:
-    """Ask a small model, and parse its output by the signature's types, as a language model's is."""
-    outputs = await model(inputs)
-    probability = {"probability": outputs["probability"]} if "probability" in outputs else {}
-    try:
-        values = {name: parse_value(outputs[name], info.annotation) for name, info in signature.output_fields.items()}
-    except (KeyError, ValueError) as error:
-        blank = dict.fromkeys(signature.output_fields)
-        return dspy.Prediction(**blank, **probability), " ".join(f"unusable output {outputs!r:.200}: {error}".split())
-    return dspy.Prediction(**values, **probability), None
-
-
-def _likelihood(prediction: dspy.Prediction) -> float | None:
-    """The probability that the model gave to all that it wrote.
-
-    The tokens' probabilities are taken off the prediction, because demonstrations are made from it.
-    """
-    tokens = (prediction.get("logprobs") or {}).get("content")
-    if "logprobs" in prediction:
-        del prediction["logprobs"]
-    return math.exp(sum(token["logprob"] for token in tokens)) if tokens else None
-
-
-async def _fit(
-    predictor: dspy.Predict,
-    lm: dspy.LM | None,
-    inputs: dict[str, Any],
-    demos: list[Any],
-    cuttable: list[str],
-    options: dict[str, Any],
-) -> tuple[dspy.Prediction, int, str | None]:
-    """Call the predictor, and shorten its prompt for as long as it does not fit the model's context.
-
-    Demonstrations are dropped from the front first, then the longest passage is halved (IRCoT, appendix on prompts).
-    The question is never cut.
-
-    Returns:
-        The prediction, the number of calls that were made, and why the output can't be used, or ``None``.
-    """
-    for calls in range(1, 1_000):
-        try:
-            return await predictor.acall(lm=lm, demos=demos, **options, **inputs), calls, None
-        except AdapterParseError as error:
-            blank = dict.fromkeys(predictor.signature.output_fields)
-            return dspy.Prediction(**blank), calls, str(error.message or "unparsable output")
-        except ContextWindowExceededError:
-            if demos:
-                demos = demos[1:]
-            elif not (inputs := _halve_longest(inputs, cuttable)):
-                raise
-    raise RuntimeError("a prompt could not be made to fit its model's context")
-
-
-def _halve_longest(inputs: dict[str, Any], cuttable: list[str]) -> dict[str, Any]:
-    """The inputs with their longest passage cut to its first half; empty if none can be cut.
-
-    Args:
-        inputs: a predictor's inputs.
-        cuttable: the fields that hold a passage or a list of passages.
-    """
-    passages = {key: inputs[key] if isinstance(inputs[key], list) else [inputs[key]] for key in cuttable}
-    longest = max(
-        ((len(text), key, i) for key, texts in passages.items() for i, text in enumerate(texts)), default=(0, "", 0)
-    )
-    length, key, i = longest
-    if length < 2:
-        return {}
-    # By characters: in many scripts a passage is one word.
-    passages[key] = [*passages[key][:i], passages[key][i][: length // 2].rstrip(), *passages[key][i + 1 :]]
-    return inputs | {key: passages[key] if isinstance(inputs[key], list) else passages[key][0]}
