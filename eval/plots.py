@@ -167,7 +167,7 @@ def cost(points: Mapping[str, tuple[Estimate, float]], metric: str = "f1") -> "F
             arrowprops={"arrowstyle": "-", "color": "#B8B8B8", "linewidth": 0.7, "relpos": (0, 0.5), "shrinkB": 4},
         )
     panel.grid()
-    panel.set_xlabel("language model calls a question")
+    panel.set_xlabel("language model calls per question")
     panel.set_ylabel(metric)
     panel.set_title(f"{metric} over cost")
     _note(figure, _INTERVAL)

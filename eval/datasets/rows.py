@@ -125,7 +125,7 @@ def misspelt(model: type[BaseModel], row: DataRow) -> str | None:
 
 def _row(place: str, fields: object, report: OnProblem) -> DataRow | None:
     if not isinstance(fields, dict):
-        report(f"{place}: expected an object with named fields, found {fields!r:.60}; write one object a row")
+        report(f"{place}: expected an object with named fields, found {fields!r:.60}; write one object per row")
         return None
     return DataRow(place, {key: value for key, value in fields.items() if value is not None and value != ""})
 
@@ -169,7 +169,7 @@ def _read_lines(path: Path, report: OnProblem) -> Iterator[DataRow]:
                 report(f"{place}: not UTF-8; save the file as UTF-8")
                 continue
             except json.JSONDecodeError as error:
-                report(f"{place}: malformed JSON, {error.msg} at column {error.colno}; write one object a line")
+                report(f"{place}: malformed JSON, {error.msg} at column {error.colno}; write one object per line")
                 continue
             if text and (row := _row(place, fields, report)):
                 yield row
