@@ -13,8 +13,8 @@ from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.failures import SYSTEMIC
 from hoptimizer.models.lm import build_adapter
 from hoptimizer.models.settings import PromptFormat
-from hoptimizer.optimizers.labels.annotations import Unannotated
 from hoptimizer.optimizers.format_check import FormatCheck
+from hoptimizer.optimizers.labels.annotations import Unannotated
 from hoptimizer.optimizers.labels.examples import TrainingExample
 from hoptimizer.optimizers.labels.labelling import PendingExample, collect
 from hoptimizer.optimizers.labels.oracle import StepExample, replay
