@@ -43,6 +43,11 @@ def settings_model(name: str) -> type[Options]:
 
     Raises:
         UserError: there is no optimizer of that name.
+
+    Example:
+        >>> from hoptimizer.optimizers import settings_model
+        >>> settings_model("labeled_few_shot")(name="labeled_few_shot", k=4).k
+        4
     """
     if name not in OPTIMIZERS:
         raise UserError(f"optimizer.name: there is no optimizer {name!r}; {nearest(name, OPTIMIZERS)}")
@@ -50,6 +55,12 @@ def settings_model(name: str) -> type[Options]:
 
 
 def build_optimizer(settings: Options) -> Optimizer:
-    """The optimizer that a validated ``optimizer`` section describes."""
+    """The optimizer that a validated ``optimizer`` section describes.
+
+    Example:
+        >>> from hoptimizer.optimizers import build_optimizer, settings_model
+        >>> type(build_optimizer(settings_model("labeled_few_shot")(name="labeled_few_shot"))).__name__
+        'LabeledFewShot'
+    """
     options = {name: getattr(settings, name) for name in type(settings).model_fields}
     return OPTIMIZERS[options.pop("name")](**options)
