@@ -11,11 +11,11 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-# Runs what computes on all cores. Two such jobs at once take several times as long as one after the other; and torch
-# gives each thread that computes a team of its own, whose members wait busily for a while after their work.
+# Runs work that uses all cores. Two such pieces of work at once take several times as long as one after the other; and
+# torch gives each thread that computes its own team of threads, which wait busily for a while after their work.
 CORES = ThreadPoolExecutor(1, thread_name_prefix="cores")
 
-# How long the first of a batch lets others join that were asked for at the same moment.
+# Seconds for which the first item of a batch waits for others that are handed in at the same moment.
 _MOMENT = 0.002
 
 
@@ -28,7 +28,8 @@ class Batcher(Generic[Item, Result]):
         function: maps a non-empty list of items to as many results; an exception it raises reaches every caller
             of that batch.
         limit: the most items a batch may hold.
-        on: what runs the function, by default this batcher's own thread; batches gather while others are at work there.
+        on: the executor that runs the function, by default this batcher's own thread; while it is busy with other work,
+            the next batch gathers.
     """
 
     def __init__(

@@ -10,6 +10,14 @@ class UserError(ValueError):
 
     Its message is one line that names the file, line or key, what was expected and what to do. The command
     line prints that line alone and exits with code 2; library callers catch it as a ``ValueError``.
+
+    Example:
+        >>> from hoptimizer import UserError, load_config
+        >>> try:
+        ...     load_config(None, ["data=atlas", "metric=f2"])
+        ... except UserError as error:
+        ...     print(error)
+        metric: there is no metric or count 'f2'; ...
     """
 
 
@@ -19,7 +27,7 @@ def closest(given: str, known: Iterable[str], score: float = 60) -> str | None:
     Args:
         given: what the user wrote.
         known: what would have been right.
-        score: how much of the two must agree, 0 to 100.
+        score: the least similarity of the two names, from 0 to 100.
     """
     best = process.extractOne(given.lower(), sorted(known), score_cutoff=score)
     return best[0] if best else None
@@ -33,5 +41,5 @@ def nearest(given: str, known: Iterable[str]) -> str:
 
 
 def unknown(kind: str, given: str, known: Iterable[str]) -> UserError:
-    """The error for a name that nothing answers to."""
+    """The error for a name that is not known."""
     return UserError(f"no {kind} is called {given!r}; {nearest(given, known)}")

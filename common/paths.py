@@ -1,4 +1,4 @@
-"""Where hoptimizer keeps what it downloads and computes, and files that are there whole or not at all."""
+"""The folder of what hoptimizer downloads and computes, and writing files whole or not at all."""
 
 import os
 from pathlib import Path
@@ -12,7 +12,7 @@ def home() -> Path:
 
 
 def write_whole(file: Path, text: str) -> None:
-    """Write a text in one step: a process that is killed meanwhile leaves the file as it was."""
+    """Write a text file in one step: a process that is killed meanwhile leaves the file as it was."""
     draft = file.with_name(f"{file.name}.part")
-    draft.write_bytes(text.encode())  # bytes: no line ends of the platform's own
+    draft.write_bytes(text.encode())  # as bytes, so that no platform changes the line ends
     draft.replace(file)

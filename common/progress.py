@@ -1,9 +1,9 @@
-"""How long work tells of its progress."""
+"""How long-running work reports its progress."""
 
 from collections.abc import Callable
 
 Report = Callable[[str, int, int, str], None]
-"""Told about long work: the stage, how much of it is done, of how much (0: not known), and a remark."""
+"""Called with the stage, how much of it is done, how much there is (0 where that is not known), and a remark."""
 
 
 def silent(stage: str, done: int, total: int, remark: str) -> None:

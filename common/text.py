@@ -1,11 +1,11 @@
-"""Words of a text and where they stand: what token classifiers label, and what their labels are read as."""
+"""The words of a text and where they stand: what token classifiers label."""
 
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 
 Span = tuple[int, int]
-"""Where words stand in a text: from and to, in characters."""
+"""Where words stand in a text: the place of the first character, and that after the last."""
 
 _WORD = re.compile(r"\w+(?:['’]\w+)*")
 # What may stand between two words of one phrase: "October 5, 1987".
@@ -42,7 +42,7 @@ def find(text: str, phrase: str) -> list[Span]:
 
 
 def joined(text: str, chosen: Iterable[Span]) -> list[Span]:
-    """Chosen words as phrases: those that only space or a punctuation mark lies between are one."""
+    """Chosen words as phrases: neighbours with only space or punctuation between them become one span."""
     spans: list[Span] = []
     for start, end in chosen:
         if spans and _WITHIN_PHRASE.fullmatch(text, spans[-1][1], start):
@@ -53,7 +53,7 @@ def joined(text: str, chosen: Iterable[Span]) -> list[Span]:
 
 
 def whole_names(text: str, spans: Sequence[Span]) -> list[Span]:
-    """Spans grown to the whole of the names that they are a part of; those without a capital letter stay.
+    """Spans grown to the whole names that they are a part of; those without a capital letter stay as they are.
 
     A name is a run of capitalized words, with particles (de, of) and initials between them.
     """

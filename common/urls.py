@@ -1,10 +1,10 @@
-"""Addresses for logs and files."""
+"""URLs in the form that logs and files may show."""
 
 from urllib.parse import urlsplit, urlunsplit
 
 
 def without_password(url: str) -> str:
-    """A URL without the user's name and password, where it has them."""
+    """A URL without the user name and password that it may hold."""
     parts = urlsplit(url)
     if "@" not in parts.netloc:
         return url

@@ -19,7 +19,7 @@ def explain(error: ValidationError, model: type[BaseModel], prefix: str = "") ->
         return str(cause)
     if key == "data" and first["type"] == "missing":
         return "data: required: a bundled set or a folder, e.g. data=atlas"
-    # A whole section may hold a key that nobody should read.
+    # A whole section is not shown: it may hold a secret key.
     got = "" if first["type"] == "missing" or isinstance(first["input"], dict) else f", got {first['input']!r}"
     return f"{key}: {first['msg'][0].lower()}{first['msg'][1:]}{got}"
 

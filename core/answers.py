@@ -19,6 +19,15 @@ def answer_all(program: dspy.Module, questions: Sequence[str]) -> list[dict[str,
     Returns:
         for each question its ``answer``, the ``passages`` it came from and the ``steps`` that led to it, as plain
         data.
+
+    Example:
+        >>> from hoptimizer import answer_all
+        >>> from hoptimizer.programs import RAG
+        >>> from hoptimizer.retrieval import BM25Retriever, Corpus, Passage
+        >>> corpus = Corpus([Passage("curie", "Marie Curie", "She was born in Warsaw.")])
+        >>> [answer] = answer_all(RAG(BM25Retriever(corpus), k=1, reader="none"), ["Where was Marie Curie born?"])
+        >>> answer["passages"]
+        [{'id': 'curie', 'title': 'Marie Curie', 'text': 'She was born in Warsaw.'}]
     """
 
     async def run() -> list[dspy.Prediction]:

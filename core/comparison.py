@@ -95,6 +95,17 @@ def compare_variants(
 
     Raises:
         UserError: a run did not answer the split, or other questions than the first, or lacks the metric.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from hoptimizer import Tracker, compare_variants, evaluate_variant, load_config
+        >>> words = ["data=atlas", "data.dev=10", "program.name=rag", "program.reader=none", "retriever.name=bm25"]
+        >>> store = f"sqlite:///{Path.cwd()}/mlflow.db"
+        >>> configs = [load_config(None, [*words, f"retriever.k={k}", f"tracking.uri={store}"]) for k in (1, 8)]
+        >>> runs = [evaluate_variant(config).run_id for config in configs]
+        >>> compared = compare_variants(Tracker(store, "atlas"), runs, metric="recall")
+        >>> compared.differences[0].difference > 0
+        True
     """
     runs = [tracker.get(run_id) for run_id in run_ids] or tracker.runs()
     answered = [(run, tracker.predictions(run.info.run_id, split)) for run in runs]

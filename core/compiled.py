@@ -35,6 +35,14 @@ class CompiledProgram(dspy.Module):
     Attributes:
         config: what the variant was made from.
         program: the program itself, whose steps are DSPy predictors.
+
+    Example:
+        >>> from hoptimizer import CompiledProgram, Workbench, make_config
+        >>> config = make_config({"data": "atlas", "program": {"name": "rag", "reader": "none"}, "retriever": "bm25"})
+        >>> bench = Workbench(config)
+        >>> program = CompiledProgram(bench, bench.program())
+        >>> len(program(question="Where was Marie Curie born?").passages)
+        4
     """
 
     def __init__(self, bench: Workbench, program: Program) -> None:
@@ -79,6 +87,17 @@ def load_variant(
 
     Raises:
         UserError: there is no such variant, or a part of it can't be had: its data, a language model, a small model.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from hoptimizer import compile_variant, load_config, load_variant
+        >>> words = ["data=atlas", "data.train=4", "data.dev=1", "program=direct", "lm.default.max_tokens=8"]
+        >>> store = f"sqlite:///{Path.cwd()}/mlflow.db"
+        >>> config = load_config(None, [*words, "optimizer=labeled_few_shot", f"tracking.uri={store}"])
+        >>> variant = compile_variant(config, score_before=False)
+        >>> program = load_variant(f"runs:/{variant.run_id}", tracking_uri=store)
+        >>> isinstance(program(question=variant.after.rows[0].question.question).answer, str)
+        True
     """
     with tempfile.TemporaryDirectory() as temporary:
         folder, place, uri = Path(source), str(source), tracking_uri or _default_uri()

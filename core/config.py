@@ -86,6 +86,12 @@ class Config(BaseModel):
         tracking: the MLflow store.
         seed: decides on every random choice.
         workers: questions under way at once.
+
+    Example:
+        >>> from hoptimizer import Config, make_config
+        >>> config: Config = make_config({"data": "atlas", "program": "ircot", "lm": "openai/gpt-4o"})
+        >>> config.program.name, config.lm["default"].model, config.metric
+        ('ircot', 'openai/gpt-4o', 'f1')
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -180,6 +186,11 @@ def load_config(path: Path | None = None, overrides: Sequence[str] = (), base: d
 
     Raises:
         UserError: the file is missing or malformed, or a key or value is not known; the message names it.
+
+    Example:
+        >>> from hoptimizer import load_config
+        >>> load_config(None, ["data=atlas", "program=ircot", "program.max_steps=4"]).program.max_steps
+        4
     """
     merged: Any = OmegaConf.create(base or {})
     if path is not None:
@@ -245,6 +256,11 @@ def make_config(values: Any, source: str = "") -> Config:  # noqa: ANN401 - vali
     Args:
         values: what a YAML file holds.
         source: starts the message of an error, e.g. ``"my.yaml: "``.
+
+    Example:
+        >>> from hoptimizer import make_config
+        >>> make_config({"data": "atlas", "program": {"name": "rag", "reader": "cot"}}).program.reader
+        'cot'
     """
     if not isinstance(values, dict):
         raise UserError(f"{source}expected a mapping of keys, got {type(values).__name__}")

@@ -96,6 +96,16 @@ def compile_variant(
     Raises:
         UserError: a part of the config can't be had: the data, the language model, the tracking store; or the run to
             start from holds another program.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from hoptimizer import compile_variant, load_config
+        >>> words = ["data=atlas", "data.train=4", "data.dev=1", "program=direct", "lm.default.max_tokens=8"]
+        >>> store = f"tracking.uri=sqlite:///{Path.cwd()}/mlflow.db"
+        >>> config = load_config(None, [*words, "optimizer=labeled_few_shot", store])
+        >>> variant = compile_variant(config, score_before=False)
+        >>> variant.compiled, len(variant.after.rows), 0 <= variant.after.metrics["f1"] <= 1
+        (True, 1, True)
     """
     bench = Workbench(config, report, keeps_calls=True)
     trainset, scored = bench.data.split("train"), bench.data.split(split)
@@ -205,6 +215,15 @@ def evaluate_variant(
 
     Raises:
         UserError: a part of the config can't be had, or the run holds another program.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from hoptimizer import evaluate_variant, load_config
+        >>> words = ["data=atlas", "data.dev=10", "program.name=rag", "program.reader=none", "retriever=bm25"]
+        >>> store = f"tracking.uri=sqlite:///{Path.cwd()}/mlflow.db"
+        >>> variant = evaluate_variant(load_config(None, [*words, store]))
+        >>> variant.split, variant.after.metrics["passages"]
+        ('dev', 4.0)
     """
     bench = Workbench(config, report)
     questions = bench.data.split(split)

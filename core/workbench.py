@@ -40,6 +40,13 @@ class Workbench:
         report: told about long work.
         keeps_calls: whether language models use the cache, also where the config wants none: for work that is given a
             folder for its calls.
+
+    Example:
+        >>> from hoptimizer import Workbench, make_config
+        >>> program = {"name": "rag", "reader": "none"}
+        >>> bench = Workbench(make_config({"data": "atlas", "program": program, "retriever": {"name": "bm25", "k": 2}}))
+        >>> len(bench.program()(question="Where was Marie Curie born?").passages)
+        2
     """
 
     def __init__(self, config: Config, report: Report = silent, *, keeps_calls: bool = False) -> None:

@@ -1,10 +1,10 @@
-"""What a language model's error on one question means for the next ones."""
+"""What a language model's error on one question means for the other questions."""
 
 from dspy.utils.exceptions import DSPyError, LMAuthError, LMConfigurationError, LMTransportError
 
 from hoptimizer.common.errors import UserError
 
-# No later question can succeed where one of these is raised.
+# Where one of these is raised, no other question can succeed.
 SYSTEMIC = (LMTransportError, LMAuthError, LMConfigurationError)
 
 
@@ -13,8 +13,8 @@ def failure_of(error: DSPyError, who: str, section: str) -> str:
 
     Args:
         error: what was raised.
-        who: the language model that failed, for people.
-        section: where the config names it.
+        who: how the message names the language model that failed.
+        section: the section of the config that names it.
 
     Raises:
         UserError: every other question would fail too.

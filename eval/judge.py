@@ -1,4 +1,4 @@
-"""Accuracy by the verdict of a language model, which sees what exact match does not: that two wordings say the same."""
+"""Accuracy by the verdict of a language model, which can see that two different wordings say the same."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ ACCURACY = "accuracy"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a judge says of an answer.
+    """A judge's verdict on an answer.
 
     Attributes:
         accuracy: 1 where the answer is right, 0 where it is wrong, ``None`` where the judge failed.
@@ -28,19 +28,19 @@ class Verdict:
 
 
 def judge(lm: dspy.LM, question: Gold, answer: str | None) -> Verdict:
-    """Ask whether an answer is right; an exact match is, and no answer is not, without a call.
+    """Ask whether an answer is right. Exact matches are, and empty answers are not, without a call.
 
     Args:
-        lm: the judge.
-        question: what was answered, with the answers that are right.
-        answer: what was given.
+        lm: the language model that judges.
+        question: the question with its right answers.
+        answer: the answer to judge.
 
     Raises:
         UserError: the judge can't be reached or refuses its key, so that it can judge nothing.
     """
     if known := _known(question, answer):
         return known
-    # Whoever traces the program is not to find the judge's call in it.
+    # The judge's call is not a part of the program that may be traced here.
     with dspy.context(trace=None):
         try:
             return _verdict(dspy.Predict(Correctness)(lm=lm, **_asked(question, answer)))
@@ -60,7 +60,7 @@ async def ajudge(lm: dspy.LM, question: Gold, answer: str | None) -> Verdict:
 
 
 def _known(question: Gold, answer: str | None) -> Verdict | None:
-    """The verdict that needs no judge."""
+    """The verdict, where no judge is needed for it."""
     if exact_match(answer, question.answers):
         return Verdict(1.0)
     return None if str(answer or "").strip() else Verdict(0.0)

@@ -41,13 +41,25 @@ def normalize(text: str | None) -> str:
 
 
 def exact_match(prediction: str | None, answers: Sequence[str]) -> float:
-    """1 where the prediction is one of the answers after normalisation, else 0."""
+    """1 where the prediction is one of the answers after normalisation, else 0.
+
+    Example:
+        >>> from hoptimizer.eval import exact_match
+        >>> exact_match("The Rhine.", ["Rhine", "river Rhine"])
+        1.0
+    """
     given = normalize(prediction)
     return float(any(given == normalize(answer) for answer in answers))
 
 
 def f1(prediction: str | None, answers: Sequence[str]) -> float:
-    """The best F1 over the answers, between the multi-sets of normalised tokens; 0 to 1."""
+    """The best F1 over the answers, between the multi-sets of normalised tokens; 0 to 1.
+
+    Example:
+        >>> from hoptimizer.eval import f1
+        >>> f1("river Rhine", ["the Rhine"])
+        0.6666666666666666
+    """
     given = normalize(prediction).split()
     return max((_token_f1(given, normalize(answer).split()) for answer in answers), default=0.0)
 
@@ -60,7 +72,13 @@ def _token_f1(given: list[str], gold: list[str]) -> float:
 
 
 def recall(found: Sequence[str], gold: Sequence[str]) -> float | None:
-    """Share of the supporting passages among those found, by id; ``None`` where no supporting passage is known."""
+    """Share of the supporting passages among those found, by id; ``None`` where no supporting passage is known.
+
+    Example:
+        >>> from hoptimizer.eval import recall
+        >>> recall(found=["curie", "oslo"], gold=["curie", "warsaw"])
+        0.5
+    """
     wanted = set(gold)
     return len(wanted.intersection(found)) / len(wanted) if wanted else None
 
@@ -75,6 +93,13 @@ class Metric:
         measure: from a question and its prediction (``answer``, ``passages``) to the score; ``None`` where the
             question lacks what the metric needs.
         percent: whether scores lie between 0 and 1, more being better.
+
+    Example:
+        >>> import dspy
+        >>> from hoptimizer.eval import Metric, Question
+        >>> words = Metric("words", "words of the answer", lambda q, p: float(len(p.answer.split())), percent=False)
+        >>> words.measure(Question(id="1", question="Who?", answers=["x"]), dspy.Prediction(answer="Marie Curie"))
+        2.0
     """
 
     name: str
@@ -134,6 +159,11 @@ def metric(name: str, also: Iterable[str] = ()) -> Metric:
 
     Raises:
         UserError: there is none; the nearest name is given.
+
+    Example:
+        >>> from hoptimizer.eval import metric
+        >>> metric("f1").description
+        'token F1 of the answer'
     """
     return _REGISTRY.get(name, "metric", also)
 
@@ -156,6 +186,13 @@ def score_prediction(
 
     Raises:
         MetricError: one of the user's fails, or gives no finite number.
+
+    Example:
+        >>> import dspy
+        >>> from hoptimizer.eval import Question, score_prediction
+        >>> question = Question(id="1", question="Where was Marie Curie born?", answers=["Warsaw"])
+        >>> score_prediction(question, dspy.Prediction(answer="in Warsaw", passages=[]))
+        {'em': 0.0, 'f1': 0.6666666666666666, 'passages': 0.0}
     """
     scores = {name: metric.measure(question, prediction) for name, metric in METRICS.items()}
     scores |= {metric.name: _guarded(metric, question, prediction) for metric in own}

@@ -56,6 +56,12 @@ class Objective:
         judge_failures: why a call's score lacks a verdict, in one line each. DSPy calls from several threads, and
             appending to a list is safe among them.
         metric_failures: what metrics raised in calls, in one line each.
+
+    Example:
+        >>> from hoptimizer.eval import Objective
+        >>> objective = Objective.parse({"f1": 1.0, "lm_calls": -0.01})
+        >>> objective.label, objective.of({"f1": 0.5, "lm_calls": 3})
+        ('f1 - 0.01 lm_calls', 0.47)
     """
 
     weights: tuple[tuple[str, float], ...]

@@ -1,6 +1,7 @@
 """Figures that lay variants side by side. Each function takes plain data and returns a matplotlib figure.
 
-Colours are Okabe and Ito's, told apart by colour-blind eyes; what a colour says, a shape or a place says too.
+Colours are those of Okabe and Ito, which colour-blind readers can tell apart; whatever a colour says, a shape or a
+position says too.
 """
 
 import functools
@@ -22,7 +23,7 @@ _LABEL_WIDTH = 34
 
 _INTERVAL = "mean and 95% bootstrap interval"
 
-# One a line of a curve, each with a marker of its own; together they tell 56 lines apart.
+# The lines of a curve take colours and markers in turn; together these tell 56 lines apart.
 _COLORS = (BLUE, VERMILION, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", INK)
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
@@ -47,11 +48,11 @@ _STYLE = {
 
 
 def _styled(draw: "Callable[P, Figure]") -> "Callable[P, Figure]":
-    """Draw in this module's style, which artists take on when they are made."""
+    """Draw in this module's style, which matplotlib's artists take on when they are made."""
 
     @functools.wraps(draw)
     def styled(*args: P.args, **kwargs: P.kwargs) -> "Figure":
-        import matplotlib as mpl  # half a second that only figures need
+        import matplotlib as mpl  # imported here: half a second that only figures need
 
         with mpl.rc_context(_STYLE):
             return draw(*args, **kwargs)
@@ -61,10 +62,10 @@ def _styled(draw: "Callable[P, Figure]") -> "Callable[P, Figure]":
 
 @_styled
 def bars(scores: Mapping[str, Mapping[str, Estimate]], note: str = _INTERVAL) -> "Figure":
-    """A panel of bars a metric, a bar a variant, with intervals.
+    """A panel per metric, with a bar and an interval for each variant.
 
     Args:
-        scores: by variant, then by metric, in the order of display; variants may lack a metric.
+        scores: estimates by variant, then by metric, in the order of display; variants may lack a metric.
         note: says what the intervals are.
     """
     variants = list(scores)
@@ -81,7 +82,7 @@ def bars(scores: Mapping[str, Mapping[str, Estimate]], note: str = _INTERVAL) ->
             panel.annotate(
                 _number(estimate.mean), (max(estimate.high, 0), place), (5, 0), textcoords="offset points", va="center"
             )
-        low = min(0.0, 0.0, *(estimate.low for _, estimate in shown))  # an objective may be below 0
+        low = min(0.0, 0.0, *(estimate.low for _, estimate in shown))  # an objective can be negative
         top = max(0.0, 0.0, *(estimate.high for _, estimate in shown))
         panel.set_xlim(1.06 * low, top + 0.3 * (top - low) or 1.0)  # room for the number
         panel.set_title(name)
@@ -99,12 +100,13 @@ def bars(scores: Mapping[str, Mapping[str, Estimate]], note: str = _INTERVAL) ->
 def forest(differences: Mapping[str, Difference], metric: str, baseline: str) -> "Figure":
     """Paired differences to a baseline with 95% intervals.
 
-    A filled disc or square lies off zero (better, worse); an open grey disc's interval holds zero.
+    A filled disc is a variant that is better than the baseline, a filled square one that is worse; the interval of an
+    open grey disc holds zero.
 
     Args:
-        differences: by variant, in the order of display.
-        metric: what the differences are of.
-        baseline: the variant that they are differences to.
+        differences: differences by variant, in the order of display.
+        metric: the metric that differs.
+        baseline: the variant that the others are compared with.
     """
     figure, (panel,) = _figure(1, 1, width=6.6, height=1.15 + 0.36 * len(differences))
     panel.axvline(0, color=INK, linewidth=0.9)
@@ -134,11 +136,11 @@ def forest(differences: Mapping[str, Difference], metric: str, baseline: str) ->
 
 @_styled
 def cost(points: Mapping[str, tuple[Estimate, float]], metric: str = "f1") -> "Figure":
-    """A metric over the language model calls that a question takes, a point a variant.
+    """A metric over the language model calls that a question takes, with a point for each variant.
 
     Args:
-        points: by variant, the metric's estimate and the mean number of calls a question.
-        metric: what the first of them is.
+        points: for each variant the metric's estimate and the mean number of calls per question.
+        metric: the metric's name.
     """
     figure, (panel,) = _figure(1, 1, width=7.2, height=max(3.6, 0.9 + 0.36 * len(points)))
     low = 1.06 * min(0.0, 0.0, *(estimate.low for estimate, _ in points.values()))
@@ -147,7 +149,7 @@ def cost(points: Mapping[str, tuple[Estimate, float]], metric: str = "f1") -> "F
     panel.set_xlim(0, 1.06 * calls)
     panel.set_ylim(low, high)
     ranked = sorted(points, key=lambda variant: points[variant][0].mean)
-    # Labels stand in a column beside the panel, in the order of the points' heights, so none covers another.
+    # Labels stand in a column beside the panel, in the order of the points' heights, so that none covers another.
     places = _spread(
         [(points[variant][0].mean - low) / (high - low) for variant in ranked], gap=min(0.085, 1 / max(1, len(ranked)))
     )
@@ -165,7 +167,7 @@ def cost(points: Mapping[str, tuple[Estimate, float]], metric: str = "f1") -> "F
             arrowprops={"arrowstyle": "-", "color": "#B8B8B8", "linewidth": 0.7, "relpos": (0, 0.5), "shrinkB": 4},
         )
     panel.grid()
-    panel.set_xlabel("language model calls a question")
+    panel.set_xlabel("language model calls per question")
     panel.set_ylabel(metric)
     panel.set_title(f"{metric} over cost")
     _note(figure, _INTERVAL)
@@ -177,10 +179,10 @@ def curve(lines: Mapping[str, Sequence[tuple[float, Estimate]]], x: str, y: str,
     """A metric over a setting, with error bars.
 
     Args:
-        lines: by the line's name, its points: the setting's value and the metric's estimate there. A single line
+        lines: for each line's name its points: the setting's value, and the metric's estimate there. A single line
             needs no name.
-        x: the setting.
-        y: the metric.
+        x: the setting's name.
+        y: the metric's name.
         note: says what the error bars are.
     """
     figure, (panel,) = _figure(1, 1, width=6.6, height=3.8)
@@ -194,7 +196,7 @@ def curve(lines: Mapping[str, Sequence[tuple[float, Estimate]]], x: str, y: str,
             color=_COLORS[number % len(_COLORS)],
             marker=_MARKERS[number % len(_MARKERS)],
             markersize=6.5,
-            markerfacecolor="none",  # equal lines stay to be seen beneath one another
+            markerfacecolor="none",  # so that equal lines can be seen through one another
             linewidth=1.6,
             elinewidth=1.2,
             capsize=3,
@@ -249,7 +251,7 @@ def _verdict(difference: Difference) -> tuple[str, str, str]:
 
 
 def _spread(heights: list[float], gap: float) -> list[float]:
-    """Ascending heights, moved as little as a pass each way can, so that neighbours are ``gap`` apart within 0 to 1."""
+    """Move ascending heights, as little as one pass each way can, until neighbours in 0 to 1 are ``gap`` apart."""
     places: list[float] = []
     for height in heights:
         places.append(max(height, places[-1] + gap) if places else max(height, gap / 2))

@@ -54,6 +54,14 @@ class Evaluation:
     Attributes:
         rows: one a question, in the order of the questions.
         seconds: wall time of the whole evaluation, the judge's included.
+
+    Example:
+        >>> from hoptimizer.eval import Evaluation, Question
+        >>> from hoptimizer.eval.runner import QuestionResult
+        >>> question = Question(id="1", question="Where was Marie Curie born?", answers=["Warsaw"])
+        >>> row = QuestionResult(question, "Warsaw", passages=[], scores={"f1": 1.0}, steps=[])
+        >>> Evaluation([row], seconds=2.0).metrics["f1"]
+        1.0
     """
 
     rows: list[QuestionResult]
@@ -105,6 +113,16 @@ def evaluate(
 
     Raises:
         UserError: a language model can't be reached or refuses its key, so that no question can succeed.
+
+    Example:
+        >>> from hoptimizer.eval import evaluate, load
+        >>> from hoptimizer.programs import RAG
+        >>> from hoptimizer.retrieval import BM25Retriever
+        >>> atlas = load("atlas")
+        >>> program = RAG(BM25Retriever(atlas.corpus), k=4, reader="none")
+        >>> evaluation = evaluate(program, atlas.split("dev", 10))
+        >>> 0 < evaluation.metrics["recall"] < 1, evaluation.metrics["passages"]
+        (True, 4.0)
     """
 
     async def score(question: Question) -> QuestionResult:

@@ -10,10 +10,10 @@ import numpy as np
 from hoptimizer.common.errors import UserError
 
 RESAMPLES = 10_000
-SIGN_FLIPS = 2_000  # enough to tell 0.05 from 0.06, and each costs several resamples
+SIGN_FLIPS = 2_000  # enough to tell 0.05 from 0.06; each costs as much as several resamples
 LEVEL = 0.95
 
-# Resampled scores held at once: 64 MiB of them.
+# Resampled scores that are held in memory at once: 64 MiB of them.
 _HELD = 8_000_000
 
 
@@ -22,10 +22,15 @@ class Estimate:
     """A mean and an interval around it.
 
     Attributes:
-        mean: over the questions, or over the seeds.
+        mean: mean over the questions, or over the seeds.
         low: lower end of the interval.
         high: upper end of the interval.
         n: questions or seeds; the interval of a single one is the score itself and says nothing.
+
+    Example:
+        >>> from hoptimizer.eval import Estimate, mean
+        >>> mean([1.0, 1.0, 1.0])
+        Estimate(mean=1.0, low=1.0, high=1.0, n=3)
     """
 
     mean: float
@@ -46,6 +51,12 @@ class Difference:
         high: upper end of the difference's 95% interval.
         p: two-sided probability of a difference this large if the two were interchangeable (sign-flip test).
         n: questions.
+
+    Example:
+        >>> from hoptimizer.eval import Difference, compare
+        >>> found = compare(before=[0.0, 1.0, 0.5], after=[0.0, 1.0, 0.5])
+        >>> isinstance(found, Difference), found.difference, found.p
+        (True, 0.0, 1.0)
     """
 
     before: Estimate
@@ -61,11 +72,17 @@ def mean(scores: Sequence[float], seed: int = 0) -> Estimate:
     """The mean with its percentile bootstrap interval (Efron and Tibshirani, 1993, chapter 13).
 
     Args:
-        scores: one a question, at least one.
-        seed: of the resampling.
+        scores: one per question, at least one.
+        seed: seed of the resampling.
 
     Raises:
-        UserError: no scores, or one that is not a finite number.
+        UserError: there are no scores, or one is not a finite number.
+
+    Example:
+        >>> from hoptimizer.eval import mean
+        >>> estimate = mean([0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 0.0, 1.0])
+        >>> estimate.mean, estimate.low, estimate.high
+        (0.625, 0.25, 0.875)
     """
     return _estimate(_checked(scores), seed)
 
@@ -74,10 +91,10 @@ def over_seeds(scores: Sequence[float]) -> Estimate:
     """The mean over runs that differ in their seed, and one sample standard deviation to either side.
 
     Args:
-        scores: one a run, at least one.
+        scores: one per run, at least one.
 
     Raises:
-        UserError: no scores, or one that is not a finite number.
+        UserError: there are no scores, or one is not a finite number.
     """
     array = _checked(scores)
     value, deviation = float(array.mean()), float(array.std(ddof=1)) if len(array) > 1 else 0.0
@@ -85,15 +102,21 @@ def over_seeds(scores: Sequence[float]) -> Estimate:
 
 
 def compare(before: Sequence[float], after: Sequence[float], seed: int = 0) -> Difference:
-    """Paired comparison: questions are resampled, each with both of its scores (Koehn, 2004).
+    """Compare two variants in pairs: questions are resampled, each with both of its scores (Koehn, 2004).
 
     Args:
-        before: the baseline's scores, one a question.
-        after: the other's scores on the same questions in the same order.
-        seed: of the resampling.
+        before: the baseline's scores, one per question.
+        after: the other variant's scores on the same questions in the same order.
+        seed: seed of the resampling.
 
     Raises:
         UserError: the two differ in length, are empty, or hold something that is not a finite number.
+
+    Example:
+        >>> from hoptimizer.eval import compare
+        >>> found = compare(before=[0.0] * 10, after=[1.0] * 8 + [0.0] * 2)
+        >>> found.difference, found.low > 0, found.p < 0.05
+        (0.8, True, True)
     """
     if len(before) != len(after):
         raise UserError(
@@ -115,11 +138,11 @@ def compare(before: Sequence[float], after: Sequence[float], seed: int = 0) -> D
 
 
 def known_pairs(before: Sequence[float], after: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Both scores of the questions that have both.
+    """The scores of those questions that have one in both lists.
 
     Args:
-        before: one a question, not a number where the question has none.
-        after: the other's on the same questions in the same order.
+        before: one per question, not a number where the question has none.
+        after: the other variant's scores on the same questions in the same order.
     """
     pairs = [pair for pair in zip(before, after, strict=True) if not any(map(math.isnan, pair))]
     return [score for score, _ in pairs], [score for _, score in pairs]
@@ -138,7 +161,7 @@ def _estimate(scores: Any, seed: int) -> Estimate:  # noqa: ANN401 - an array
     from scipy import stats  # takes a second
 
     value = float(scores.mean())
-    if np.ptp(scores) == 0:  # one question, or all alike: every resample is the same
+    if np.ptp(scores) == 0:  # a single question, or equal scores: every resample is the same
         return Estimate(value, value, value, len(scores))
     interval = stats.bootstrap(
         (scores,),
@@ -158,7 +181,7 @@ def _sign_flip(differences: Any, seed: int) -> float:  # noqa: ANN401 - an array
 
     if len(differences) < 2 or not differences.any():
         return 1.0
-    # Exact where the sign patterns are no more than the flips, sampled otherwise.
+    # Exact where there are no more sign patterns than flips; they are sampled otherwise.
     return float(
         stats.permutation_test(
             (differences,),

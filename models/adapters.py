@@ -61,7 +61,7 @@ class PlainAdapter(SchemaAdapter):
         suffix: str = "",
         main_request: bool = False,
     ) -> str:
-        """The inputs, each after its name; a list of texts has one on each line."""
+        """The inputs, each after its name; a list of texts has one text on each line."""
         fields = [(name, info) for name, info in signature.input_fields.items() if name in inputs]
         lines = [f"{_label(name)}:{_shown(_requoted(inputs[name]), info)}" for name, info in fields]
         return "\n".join(part for part in (prefix, *lines, suffix) if part)
@@ -94,11 +94,11 @@ def _shown(value: Any, info: Any) -> str:  # noqa: ANN401 - any field of any sig
 
 
 class LMAdapter(dspy.ChatAdapter):
-    """Lays out every call as its own LM wants it.
+    """Lays out every call in the prompt format of the LM that is called.
 
-    Local models get DSPy's JSON prompt format and a schema, to which their decoding is bound; other models get DSPy's
-    chat prompt format, which asks once more in JSON if an answer can't be parsed (DSPy's own default: two calls, and
-    two in every count). ``LMSettings.prompt_format`` overrides either.
+    Local models get DSPy's JSON prompt format and a schema, to which their decoding is bound. Other models get DSPy's
+    chat prompt format, DSPy's own default, which asks a second time in JSON if an answer can't be parsed; both calls
+    are counted then. ``LMSettings.prompt_format`` overrides either.
     """
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ class LMAdapter(dspy.ChatAdapter):
         self._plain, self._schema = PlainAdapter(), SchemaAdapter()
 
     def of(self, lm: BaseLM) -> dspy.Adapter:
-        """The adapter of one LM."""
+        """The adapter that lays out the calls of one LM."""
         local = isinstance(getattr(lm, "engine", None), LocalEngine)
         kind = getattr(lm, "prompt_format", "auto")
         if kind == "chat" or (kind == "auto" and not local):
@@ -136,13 +136,13 @@ class LMAdapter(dspy.ChatAdapter):
         """A conversation to fine-tune DSPy's configured LM on, laid out as that LM is asked.
 
         Args:
-            signature: of the step.
+            signature: the step's signature.
             demos: shown before the request.
             inputs: the request's fields.
             outputs: the fields of the reply, which is the last message.
         """
         adapter = self.of(dspy.settings.lm)
-        # DSPy's own JSON adapter can't; the messages are the same.
+        # DSPy's own JSON adapter can't write such conversations; the schema adapter's messages are the same.
         adapter = self._schema if adapter is self._json else adapter
         return adapter.format_finetune_data(signature, demos, inputs, outputs)
 

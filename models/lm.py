@@ -21,7 +21,7 @@ from hoptimizer.models.weights.store import resolve
 
 CHECK_TIMEOUT = 5.0  # seconds
 
-# Copying an LM copies its history too: each is copied once.
+# Copies of LMs by their prompt format. Copying an LM copies its history too, so that each copy is made once.
 _in_format: WeakKeyDictionary[dspy.LM, dict[PromptFormat, dspy.LM]] = WeakKeyDictionary()
 
 
@@ -29,6 +29,12 @@ def build_lm(settings: LMSettings) -> dspy.LM:
     """The LM that settings describe; nothing is loaded or called yet.
 
     A local model comes as an engine in this process, any other as DSPy's own client for its model string.
+
+    Example:
+        >>> from hoptimizer.models import LMSettings, build_lm
+        >>> lm = build_lm(LMSettings(model="local/smollm2-135m-instruct", max_tokens=64))
+        >>> lm.model, lm.kwargs["max_tokens"]
+        ('local/smollm2-135m-instruct', 64)
     """
     if settings.is_local:
         lm = dspy.LM(
@@ -54,10 +60,10 @@ def build_lm(settings: LMSettings) -> dspy.LM:
 
 
 def with_prompt_format(lm: dspy.LM, prompt_format: PromptFormat) -> dspy.LM:
-    """A local LM whose calls are laid out in a given way, whatever its settings say; another LM as it is.
+    """A local LM whose calls are laid out in a given way, whatever its settings say; any other LM is returned as it is.
 
     Args:
-        lm: of :func:`build_lm`.
+        lm: an LM that :func:`build_lm` made.
         prompt_format: how prompts and answers are written.
     """
     if not is_local(lm):
@@ -73,10 +79,12 @@ def with_prompt_format(lm: dspy.LM, prompt_format: PromptFormat) -> dspy.LM:
 
 
 def tuned(lm: dspy.LM, model: str) -> dspy.LM:
-    """A fine-tuned model's LM, with all other settings of another LM; :func:`is_tuned` knows it, and its copies.
+    """The LM of a fine-tuned model, with all other settings taken from another LM.
+
+    :func:`is_tuned` recognizes it and its copies.
 
     Args:
-        lm: of :func:`build_lm`; of a model in this process where the tuned one is.
+        lm: an LM that :func:`build_lm` made; it runs in this process if the fine-tuned model does.
         model: ``local/FOLDER``, or what a provider calls it.
     """
     engines = {}
@@ -89,7 +97,7 @@ def tuned(lm: dspy.LM, model: str) -> dspy.LM:
 
 
 def is_tuned(lm: dspy.BaseLM) -> bool:
-    """Whether an LM is one of :func:`tuned`."""
+    """Whether an LM was made by :func:`tuned`."""
     return getattr(lm, "fine_tuned", False)
 
 
@@ -99,7 +107,17 @@ def is_local(lm: dspy.BaseLM) -> bool:
 
 
 def build_adapter() -> dspy.Adapter:
-    """The adapter to configure beside any LM of :func:`build_lm`; it lays out each call as that call's LM wants it."""
+    """The adapter to configure beside any LM of :func:`build_lm`; it lays out each call as that call's LM wants it.
+
+    Example:
+        >>> import dspy
+        >>> from hoptimizer.models import LMSettings, build_adapter, build_lm
+        >>> lm = build_lm(LMSettings(model="local/smollm2-135m-instruct", max_tokens=24))
+        >>> with dspy.context(lm=lm, adapter=build_adapter()):
+        ...     prediction = dspy.Predict("city -> larger_than_oslo: bool")(city="Tokyo")
+        >>> type(prediction.larger_than_oslo)
+        <class 'bool'>
+    """
     return LMAdapter()
 
 
@@ -110,7 +128,14 @@ def check_lm(settings: LMSettings) -> None:
     one word.
 
     Raises:
-        UserError: it can't, and why, in one line.
+        UserError: the LM can't answer; the message says why, in one line.
+
+    Example:
+        >>> from hoptimizer.models import LMSettings, check_lm
+        >>> check_lm(LMSettings(model="local/smollm2-135m-instruct"))
+        >>> check_lm(LMSettings(model="local/smollm2-135m-instruc"))
+        Traceback (most recent call last):
+        hoptimizer.common.errors.UserError: unknown model 'smollm2-135m-instruc': did you mean ...
     """
     if settings.is_local:
         _check_local(settings)
@@ -121,7 +146,7 @@ def check_lm(settings: LMSettings) -> None:
 
 
 def _temperature(settings: LMSettings) -> float | None:
-    # OpenAI's reasoning models refuse a temperature: ours is left out unless the user set one.
+    # OpenAI's reasoning models refuse a temperature: our default is left out unless the user set one.
     if "temperature" not in settings.model_fields_set and settings.model.startswith(("openai/o", "openai/gpt-5")):
         return None
     return settings.temperature
@@ -134,7 +159,7 @@ def _client_options(settings: LMSettings) -> dict[str, str | int]:
     if settings.api_key:
         options["api_key"] = settings.api_key.get_secret_value()
     elif settings.api_base and settings.model.startswith("openai/") and "OPENAI_API_KEY" not in os.environ:
-        options["api_key"] = "none"  # a server of one's own often wants no key, the client always one
+        options["api_key"] = "none"  # a self-hosted server often needs no key, but the client insists on one
     if settings.seed is not None:
         options["seed"] = settings.seed
     return options

@@ -27,7 +27,14 @@ class LMSettings(BaseModel):
             local models, chat for others. With json and plain, a local model's answers are bound to the signature's
             schema.
         cache: whether to keep answers on disk, so that the same prompt is asked once.
-        seed: of the sampling, where the temperature is above 0.
+        seed: seed of the sampling, where the temperature is above 0.
+
+    Example:
+        >>> from hoptimizer.models import LMSettings
+        >>> LMSettings(model="local/smollm2-135m-instruct").is_local
+        True
+        >>> LMSettings(model="openai/gpt-4o", temperature=0.7, api_key="secret").public()
+        {'model': 'openai/gpt-4o', 'temperature': 0.7, 'prompt_format': 'auto', 'cache': True}
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -1,4 +1,4 @@
-"""The language model calls of one piece of work: kept where a killed process left off, counted and limited."""
+"""The language model calls of one piece of work: counted, limited, and cached so that the work can be resumed."""
 
 import threading
 import time
@@ -23,10 +23,10 @@ class Usage:
     """What calls have cost.
 
     Attributes:
-        calls: different calls; one that comes again is answered from the cache, and not counted again. Nor is one that
-            comes while the same call is under way, which DSPy makes a second time.
+        calls: distinct calls. A call that is repeated is answered from the cache and not counted again; nor is one that
+            is made while the same call is under way, although DSPy computes it a second time.
         prompt_tokens: tokens of their prompts.
-        written_tokens: tokens of their answers.
+        completion_tokens: tokens of their answers.
         usd: their price, where the model has one.
         seconds: wall time, without the time in which no process was at work.
     """
@@ -41,7 +41,7 @@ class Usage:
 class BudgetExhausted(BaseException):
     """Nothing more may be spent: the work ends at once, wherever it is.
 
-    It is no ``Exception``: what catches those (DSPy's threads score a question 0 for any) must not take it for one.
+    It is no ``Exception``, because code that catches those must not catch it: DSPy's threads would score a question 0.
     """
 
 
@@ -60,15 +60,15 @@ class LMUnusable(BaseException):
 class UsageMeter:
     """Counts the calls that are made while it is in ``dspy.settings.meter``, which reaches DSPy's own threads.
 
-    A call counts where it is first asked for, whether it is then computed or comes from a cache: work that is taken up
-    again, and replays what it did, ends where it would have ended undisturbed.
+    A call counts where it is first asked for, whether it is then computed or comes from a cache: work that is resumed,
+    and replays what it did before, ends where it would have ended undisturbed.
 
     Args:
-        limit: whether nothing more may be spent.
-        seconds: spent before, by a process that was killed.
+        limit: says of what has been spent whether nothing more may be.
+        seconds: wall time that was spent before by a process that was killed.
 
     Attributes:
-        told: is told after each call.
+        told: called with what has been spent after each call.
     """
 
     def __init__(self, limit: Callable[[Usage], bool], seconds: float = 0.0) -> None:
@@ -82,18 +82,18 @@ class UsageMeter:
 
     @property
     def spent(self) -> Usage:
-        """So far."""
+        """What has been spent so far."""
         return Usage(self._calls, self._prompt, self._written, self._usd, time.monotonic() - self._start)
 
     def ask(self, key: str, replayed: bool = False) -> None:
-        """A call is asked for.
+        """Take note that a call is asked for.
 
         Args:
-            key: of the call.
+            key: the call's key in the cache.
             replayed: whether it was answered before the work was killed, when there was time and money for it.
 
         Raises:
-            BudgetExhausted: it is a new one, and nothing more may be spent.
+            BudgetExhausted: the call is a new one, and nothing more may be spent.
         """
         with self._lock:
             if key in self._seen:
@@ -104,7 +104,7 @@ class UsageMeter:
             self._calls += 1
 
     def answered(self, prompt_tokens: int, completion_tokens: int, usd: float) -> None:
-        """It was answered, for the first time."""
+        """Take note that a call was answered for the first time, with its tokens and its price in dollars."""
         with self._lock:
             self._prompt += prompt_tokens
             self._written += completion_tokens
@@ -116,7 +116,7 @@ class CallCache(Cache):
     """The calls of one piece of work, on disk; what is not among them is looked up in a shared cache first.
 
     Args:
-        folder: of its own.
+        folder: holds this piece of work's calls and nothing else.
         shared: the cache of all work with the same language models, or ``None`` for none.
     """
 
@@ -135,7 +135,7 @@ class CallCache(Cache):
 
     @property
     def seconds(self) -> float:
-        """What the work has taken so far, over all processes."""
+        """Wall time that the work has taken so far, over all processes."""
         return self.disk_cache.get(_SECONDS, 0.0)
 
     def get(self, request: dict[str, Any], ignored_args_for_cache_key: list[str] | None = None) -> Any:  # noqa: ANN401 - DSPy's
@@ -150,8 +150,11 @@ class CallCache(Cache):
         return found
 
     def _from_shared(self, request: dict[str, Any], key: str, ignored: list[str] | None) -> Any:  # noqa: ANN401 - DSPy's
-        """What the shared cache has, with its price. An evaluation keeps none, and a call that costs nothing would make
-        what is compiled depend on what was evaluated before."""
+        """What the shared cache has of a call whose price is known.
+
+        Evaluations keep no prices, and calls that cost nothing would make what is compiled depend on what was evaluated
+        before.
+        """
         found = self._shared.get(request, ignored) if self._shared else None
         if self._shared and found is not None and not isinstance(found, dict):
             price = self._shared.disk_cache.get(_PRICE + key)
@@ -192,7 +195,7 @@ def _price_of_record(record: dict[str, Any]) -> tuple[int, int, float]:
 
 
 def _price_of_response(response: Any) -> tuple[int, int, float]:  # noqa: ANN401 - LiteLLM's
-    """Those of a call through LiteLLM, whose usage DSPy clears when it comes from a cache."""
+    """The tokens and dollars of a call through LiteLLM, whose usage DSPy clears when it comes from a cache."""
     usage = response.usage
     return usage.prompt_tokens, usage.completion_tokens, response._hidden_params.get("response_cost") or 0.0
 

@@ -75,6 +75,26 @@ class CompileContext:
         folder: where work is kept that a killed compile resumes; whoever needs it creates it.
         listener: hears of progress, figures, candidates and settings.
         reflection_lm: the language model that proposes instructions, or ``None`` where none is named.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from hoptimizer.eval import Objective, load
+        >>> from hoptimizer.optimizers import CompileContext
+        >>> from hoptimizer.programs import Direct
+        >>> atlas = load("atlas")
+        >>> context = CompileContext(
+        ...     program=Direct(),
+        ...     trainset=atlas.split("train", 4),
+        ...     devset=atlas.split("dev", 2),
+        ...     corpus=atlas.corpus,
+        ...     objective=Objective.parse("f1"),
+        ...     teacher_lm=None,
+        ...     seed=7,
+        ...     workers=4,
+        ...     folder=Path("work"),
+        ... )
+        >>> [list(example.inputs().keys()) for example in context.examples("dev")]
+        [['question'], ['question']]
     """
 
     program: Program
@@ -95,7 +115,16 @@ class CompileContext:
 
 
 class Optimizer(ABC):
-    """Turns a program into a compiled one."""
+    """Turns a program into a compiled one.
+
+    Example:
+        >>> from hoptimizer.optimizers import Optimizer
+        >>> class WithFirstQuestion(Optimizer):
+        ...     def compile(self, context):
+        ...         program = context.program.deepcopy()
+        ...         program.reader.demos = context.examples("train")[:1]
+        ...         return program
+    """
 
     def check(self, context: CompileContext) -> None:  # noqa: B027 - most have nothing to check
         """Make sure, before anything is spent, that the compile can be done.

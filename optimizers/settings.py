@@ -52,11 +52,22 @@ def settings_model(name: str) -> type[Options]:
 
     Raises:
         UserError: there is no optimizer of that name, nor an entry point of ``hoptimizer.optimizers``.
+
+    Example:
+        >>> from hoptimizer.optimizers import settings_model
+        >>> settings_model("labeled_few_shot")(name="labeled_few_shot", k=4).k
+        4
     """
     return options_model(name, _REGISTRY.get(name, "optimizer.name"))
 
 
 def build_optimizer(settings: Options) -> Optimizer:
-    """The optimizer that a validated ``optimizer`` section describes."""
+    """The optimizer that a validated ``optimizer`` section describes.
+
+    Example:
+        >>> from hoptimizer.optimizers import build_optimizer, settings_model
+        >>> type(build_optimizer(settings_model("labeled_few_shot")(name="labeled_few_shot"))).__name__
+        'LabeledFewShot'
+    """
     options = {name: getattr(settings, name) for name in type(settings).model_fields}
     return _REGISTRY.get(options.pop("name"), "optimizer.name")(**options)

@@ -1,4 +1,20 @@
-"""Question answering programs: the published methods and the baselines they are compared with."""
+"""Question answering programs: the published methods and the baselines they are compared with.
+
+Each is a DSPy module, which needs a language model and, unless it answers from memory, a retriever:
+
+>>> import dspy
+>>> from hoptimizer.models import LMSettings, build_adapter, build_lm
+>>> from hoptimizer.programs import RAG
+>>> from hoptimizer.retrieval import BM25Retriever, Corpus, Passage
+>>> curie = Passage("curie", "Marie Curie", "She was born in Warsaw.")
+>>> corpus = Corpus([curie, Passage("warsaw", "Warsaw", "It lies on the Vistula.")])
+>>> program = RAG(BM25Retriever(corpus), k=1)
+>>> lm = build_lm(LMSettings(model="local/smollm2-135m-instruct", max_tokens=32))
+>>> with dspy.context(lm=lm, adapter=build_adapter()):
+...     prediction = program(question="Where was Marie Curie born?")
+>>> [passage.id for passage in prediction.passages], [record.step for record in prediction.steps]
+(['curie'], ['retrieve', 'reader'])
+"""
 
 from hoptimizer.programs.direct import CoT, Direct
 from hoptimizer.programs.efficient_rag import EfficientRAG
@@ -9,6 +25,7 @@ from hoptimizer.programs.ra_isf import RAISF
 from hoptimizer.programs.rag import RAG
 from hoptimizer.programs.record import StepRecord
 from hoptimizer.programs.settings import PROGRAMS, build_program, settings_model
+from hoptimizer.programs.trace import gather_steps
 
 __all__ = [
     "PROGRAMS",
@@ -22,5 +39,6 @@ __all__ = [
     "Program",
     "StepRecord",
     "build_program",
+    "gather_steps",
     "settings_model",
 ]

@@ -1,4 +1,4 @@
-"""The paragraphs a program has gathered so far."""
+"""The passages that a program has collected so far."""
 
 from rapidfuzz import fuzz
 
@@ -6,13 +6,13 @@ from hoptimizer.retrieval import Passage
 
 
 class Collection:
-    """Passages in the order in which they were found: first come, first kept.
+    """Passages in the order in which they were found; the first ones are kept.
 
     Args:
         cap: the most passages it holds.
-        skip_words: a passage of more words is left out.
-        cut_words: a passage is cut to so many words.
-        duplicate_ratio: a passage whose text is so similar (0 to 100, fuzzy ratio) to one already held is left out.
+        skip_words: passages of more words are left out.
+        cut_words: passages are cut to so many words.
+        duplicate_ratio: a passage whose text is so similar (0 to 100, fuzzy ratio) to a collected one is left out.
     """
 
     def __init__(self, cap: int, skip_words: int, cut_words: int, duplicate_ratio: float) -> None:

@@ -6,10 +6,20 @@ from hoptimizer.retrieval import Passage
 
 
 class Direct(Program):
-    """One language model call without passages (IRCoT, section 4.1, baseline NoR).
+    """Answers with one language model call, without passages (IRCoT, section 4.1, baseline NoR).
 
     Args:
         reader: ``direct`` answers at once, ``cot`` with a chain of thought, ``none`` not at all.
+
+    Example:
+        >>> import dspy
+        >>> from hoptimizer.models import LMSettings, build_adapter, build_lm
+        >>> from hoptimizer.programs import Direct
+        >>> lm = build_lm(LMSettings(model="local/smollm2-135m-instruct", max_tokens=32))
+        >>> with dspy.context(lm=lm, adapter=build_adapter()):
+        ...     prediction = Direct()(question="What is the capital of France?")
+        >>> isinstance(prediction.answer, str), prediction.passages, prediction.steps[0].calls
+        (True, [], 1)
     """
 
     def __init__(self, reader: ReaderKind = "direct") -> None:
@@ -24,7 +34,12 @@ class CoT(Direct):
     """Like :class:`Direct`, with a chain of thought.
 
     Args:
-        reader: as for :class:`Direct`.
+        reader: ``direct`` answers at once, ``cot`` with a chain of thought, ``none`` not at all.
+
+    Example:
+        >>> from hoptimizer.programs import CoT
+        >>> CoT().reader.signature.signature
+        'question -> chain'
     """
 
     def __init__(self, reader: ReaderKind = "cot") -> None:

@@ -21,13 +21,13 @@ Merge = Literal["span", "passage", "query"]
 
 @dataclass(frozen=True)
 class LabelledPassage:
-    """A passage that a query found, as it was labelled.
+    """A passage that a query found, with its labels.
 
     Attributes:
-        passage: see above.
+        passage: the passage.
         tag: what becomes of it.
-        useful: words of it, in order.
-        probability: of its being kept; 1 where the labeler does not tell.
+        useful: the phrases of it that help, in order.
+        probability: how likely it is to be kept; 1 where the labeler does not tell.
     """
 
     passage: Passage
@@ -37,24 +37,38 @@ class LabelledPassage:
 
 
 class EfficientRAG(Program):
-    """Label what is found, search on with the words that were labelled, read once in the end (section 3.1).
+    """Labels what it finds, searches on with the labelled words, and reads once in the end (section 3.1).
 
-    Its steps ``labeler`` and ``filter`` are for small models, which ``train_tagger`` makes, or for a language model of
-    their own. The default one is asked to read alone: without a labeler every passage that the question finds is read,
-    and without a filter the labelled words are the next query.
+    Its steps ``labeler`` and ``filter`` are for small models, which ``train_tagger`` trains, or for a language model
+    that is named for the step; the default language model only reads. Without a labeler every passage that the question
+    finds is read, and without a filter the labelled words are the next query.
 
     Args:
         retriever: where passages come from.
         k: passages that the question finds.
-        later_k: passages that a later query finds; ``None`` for as many. A query that names what it looks for finds
-            it first.
-        max_rounds: rounds of searching at most.
-        max_queries: queries of a round at most, the surest passages' first.
+        later_k: passages that a later query finds, or ``None`` for ``k``; fewer may do, because a query that names what
+            it looks for finds it first.
+        max_rounds: the most rounds of searching.
+        max_queries: the most queries per round; those of the surest passages come first.
         queries: what makes a query of the next round: each ``span`` of labelled words, those of a ``passage``
-            together, or those of all passages of a ``query`` together, as the paper has it.
+            together, or those of all passages of a ``query`` together, as in the paper.
         whole_names: grow labelled words to the whole names that they are a part of.
-        filter: let the filter write the next query; off: the labelled words are it.
+        filter: let the filter write the next query; off: the labelled words are the next query.
         reader: reads the passages that were kept: ``direct``, ``cot``, or ``none`` to score the retrieval alone.
+
+    Example:
+        >>> from hoptimizer.programs import EfficientRAG
+        >>> from hoptimizer.retrieval import BM25Retriever, Corpus, Passage
+        >>> curie = Passage("curie", "Marie Curie", "She was born in Warsaw.")
+        >>> corpus = Corpus([curie, Passage("warsaw", "Warsaw", "It lies on the Vistula.")])
+        >>> async def labeler(inputs):  # in the place of a small model
+        ...     helps = "Marie Curie" in inputs["passage"]
+        ...     return {"tag": "continue", "useful": ["Warsaw"]} if helps else {"tag": "finish", "useful": []}
+        >>> program = EfficientRAG(BM25Retriever(corpus), k=1, reader="none")
+        >>> program.models["labeler"] = labeler
+        >>> prediction = program(question="On which river does the city lie where Marie Curie was born?")
+        >>> [passage.id for passage in prediction.passages]
+        ['curie', 'warsaw']
     """
 
     step_names: ClassVar[tuple[str, ...]] = ("labeler", "filter", "reader")
@@ -86,7 +100,7 @@ class EfficientRAG(Program):
         return await read(self, question, passages), passages
 
     async def collect(self, question: str) -> list[Passage]:
-        """The pool: every passage that was kept, in the order in which they were found."""
+        """All passages that are kept, in the order in which they were found."""
         if not self.has_own_model("labeler"):
             return await self.retrieve(question)
         pool: dict[str, Passage] = {}
@@ -107,7 +121,7 @@ class EfficientRAG(Program):
         return list(pool.values())
 
     async def hop(self, query: str, k: int, pool: dict[str, Passage], number: int) -> list[LabelledPassage]:
-        """Search once, and label what is not in the pool yet."""
+        """Search once, and label the passages that are not in the pool yet."""
         found = await self.retrieve(query, k=k)
         return await gather_steps(
             partial(self.label, query, passage, rank, number)
@@ -116,7 +130,7 @@ class EfficientRAG(Program):
         )
 
     async def label(self, query: str, passage: Passage, rank: int, number: int) -> LabelledPassage:
-        """Whether a passage is kept, and which of its words say how to go on; what can't be understood is left out."""
+        """Label a passage for a query; without a tag that can be understood it is left out."""
         # A small model may have learned what a place in the search is worth; a language model is asked about the text.
         search: dict[str, Any] = {"rank": rank, "round": number}
         place = {name: value for name, value in search.items() if name in self.extra_inputs("labeler")}
@@ -127,7 +141,7 @@ class EfficientRAG(Program):
         )
 
     def wanted(self, queries: Sequence[str], rounds: Sequence[Sequence[LabelledPassage]]) -> Iterator[tuple[str, str]]:
-        """What was asked and what is known of it now, a pair for each query to come; the surest passages first."""
+        """For each query to come, what was asked and what is known of it now; the surest passages come first."""
         found = [(one, query) for query, labelled in zip(queries, rounds, strict=True) for one in labelled]
         found.sort(key=lambda pair: -pair[0].probability)
         known: dict[object, tuple[str, list[str]]] = {}
@@ -148,7 +162,7 @@ class EfficientRAG(Program):
         return [span for span in dict.fromkeys(spans) if folded(span) and not find(query, span)]
 
     async def next_query(self, query: str, known: str) -> str:
-        """The query of the next round: the filter's, else what is known."""
+        """The query of the next round: what the filter writes, or else what is known."""
         if self.filter is None or not self.has_own_model("filter"):
             return known
         return (await self.step("filter", query=query, known=known)).next_query or known

@@ -1,4 +1,4 @@
-"""Programs that answer together."""
+"""Programs that answer together by a vote."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -12,10 +12,20 @@ from hoptimizer.retrieval import Passage
 
 
 class Ensemble(Program):
-    """Gives the answer that most of its programs give, of several the first (``dspy.majority``).
+    """Gives the answer that most of its programs give, and of several such answers the first (``dspy.majority``).
 
     Args:
-        members: programs of one kind.
+        members: programs of one kind; at least one.
+
+    Example:
+        >>> from hoptimizer.programs import RAG, Ensemble
+        >>> from hoptimizer.retrieval import BM25Retriever, Corpus, Passage
+        >>> curie = Passage("curie", "Marie Curie", "She was born in Warsaw.")
+        >>> corpus = Corpus([curie, Passage("warsaw", "Warsaw", "It lies on the Vistula.")])
+        >>> retriever = BM25Retriever(corpus)
+        >>> program = Ensemble([RAG(retriever, k=1, reader="none"), RAG(retriever, k=2, reader="none")])
+        >>> [passage.id for passage in program(question="Where was Marie Curie born?").passages]
+        ['curie', 'warsaw']
     """
 
     def __init__(self, members: Sequence[Program]) -> None:
@@ -33,10 +43,10 @@ class Ensemble(Program):
         return {"program": {"members": [member.dump_state(json_mode) for member in self.members]}}
 
     def language_models(self) -> dict[str, dspy.LM]:
-        """Those of its programs' steps, which are the same."""
+        """The language models of its programs' steps, which are the same in all of them."""
         return self.members[0].language_models()
 
     def load_state(self, state: dict[str, Any], *, allow_unsafe_lm_state: bool = False) -> None:
-        """Take on the state that :meth:`dump_state` gave."""
+        """Restore the state that :meth:`dump_state` gave."""
         for member, kept in zip(self.members, state["program"]["members"], strict=True):
             member.load_state(kept, allow_unsafe_lm_state=allow_unsafe_lm_state)

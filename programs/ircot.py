@@ -20,20 +20,36 @@ _INTERROGATIVES = re.compile(r"\b(who|whom|whose|what|which|when|where|why|how)\
 
 
 class IRCoT(Program):
-    """Each thought retrieves, and what it retrieves informs the next thought (IRCoT, section 3.1).
+    """Retrieves with each thought, and thinks with what was retrieved (IRCoT, section 3.1).
 
     Args:
         retriever: where passages come from.
-        k: passages a retrieval.
-        max_steps: thoughts at most.
-        max_passages: passages collected at most.
+        k: passages per retrieval.
+        max_steps: the most thoughts.
+        max_passages: the most passages that are collected.
         reader: ``cot`` or ``direct`` reads the collection; ``none`` takes the answer from the chain (table 6).
-        skip_inference: search with the last thought that is not mere inference ("Thus …", arithmetic), else with
-            the question; off: with the last thought whatever it is.
-        drop_interrogatives: remove who, what, which … from the query.
-        skip_words: paragraphs of more words are left out.
-        cut_words: paragraphs are cut to so many words.
-        duplicate_ratio: paragraphs so similar (0 to 100) to a collected one are left out.
+        skip_inference: search with the last thought that is not mere inference ("Thus …", arithmetic), or with the
+            question where there is none; off: search with the last thought, whatever it is.
+        drop_interrogatives: remove who, what, which and the like from the query.
+        skip_words: passages of more words are left out.
+        cut_words: passages are cut to so many words.
+        duplicate_ratio: passages so similar (0 to 100) to a collected one are left out.
+
+    Example:
+        >>> import dspy
+        >>> from dspy.utils import DummyLM  # says what it is given, in the place of a language model
+        >>> from hoptimizer.programs import IRCoT
+        >>> from hoptimizer.retrieval import BM25Retriever, Corpus, Passage
+        >>> curie = Passage("curie", "Marie Curie", "She was born in Warsaw.")
+        >>> corpus = Corpus([curie, Passage("warsaw", "Warsaw", "It lies on the Vistula.")])
+        >>> thoughts = [{"thought": "Her birthplace is Warsaw."}, {"thought": "So the answer is: the Vistula."}]
+        >>> program = IRCoT(BM25Retriever(corpus), k=1, reader="direct")
+        >>> with dspy.context(lm=DummyLM([*thoughts, {"answer": "the Vistula"}])):
+        ...     prediction = program(question="Which river flows through the city where Marie Curie was born?")
+        >>> prediction.answer, [passage.id for passage in prediction.passages]
+        ('the Vistula', ['curie', 'warsaw'])
+        >>> [record.step for record in prediction.steps]
+        ['retrieve', 'reason', 'retrieve', 'reason', 'reader']
     """
 
     step_names: ClassVar[tuple[str, ...]] = ("reason", "reader")
@@ -68,7 +84,7 @@ class IRCoT(Program):
         chain: list[str] = []
         while len(chain) < self.max_steps:
             thought = await self.think(question, collection.passages, chain)
-            # A thought that was there before brings nothing new, and would come again and again.
+            # A repeated thought finds nothing new, and would come again and again.
             if not thought or thought in chain:
                 break
             chain.append(thought)
@@ -80,13 +96,13 @@ class IRCoT(Program):
         return await read(self, question, collection.passages), collection.passages
 
     async def think(self, question: str, passages: list[Passage], chain: list[str]) -> str:
-        """The next sentence of the chain; whatever more the model says is dropped."""
+        """The next sentence of the chain; what the model says beyond it is dropped."""
         prediction = await self.step("reason", context=passages, question=question, thoughts=" ".join(chain))
         sentences = sentencex.segment("en", (prediction.thought or "").strip())
         return next((text for sentence in sentences if (text := sentence.strip())), "")
 
     def query(self, question: str, chain: list[str]) -> str:
-        """What to search with next."""
+        """The query to search with next."""
         query = question
         if chain:
             stated = [t for t in chain if not (self.skip_inference and _INFERENCE.match(t))]

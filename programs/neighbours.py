@@ -1,4 +1,4 @@
-"""Demonstrations of the questions that are most like the one that is asked (Liu et al., 2022, section 3)."""
+"""Demonstrations from the questions that are most similar to the one that is asked (Liu et al., 2022, section 3)."""
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
@@ -8,15 +8,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Demonstrations = Mapping[str, Mapping[str, Any]]
-"""By the step: the fields of its demonstration."""
+"""The fields of a question's demonstration for each step, by the step's name."""
 
 
 class Neighbours:
     """Chooses demonstrations by the question.
 
     Args:
-        k: demonstrations a step.
-        encoder: what makes sentence vectors: a name of the weights store, a folder or a hub id.
+        k: demonstrations per step.
+        encoder: the sentence encoder: a name of the weights store, a folder or a hub id.
         pool: questions, each with its demonstrations.
     """
 
@@ -26,7 +26,7 @@ class Neighbours:
         self._orders: dict[str, list[int]] = {}
 
     def __call__(self, step: str, question: str) -> list[dict[str, Any]]:
-        """The demonstrations of a step, the most alike last, next to the question itself."""
+        """The demonstrations of a step; the most similar one comes last, next to the question itself."""
         if question not in self._orders:
             self._orders[question] = self._order(question)
         found = (self.pool[place][1].get(step) for place in self._orders[question] if self.pool[place][0] != question)
@@ -34,7 +34,7 @@ class Neighbours:
         return chosen[::-1]
 
     def without(self, steps: Collection[str]) -> "Neighbours":
-        """These, with no demonstrations of some steps."""
+        """The same neighbours without demonstrations of some steps."""
         pool = [
             (question, {step: demo for step, demo in shown.items() if step not in steps})
             for question, shown in self.pool
@@ -54,10 +54,10 @@ class Neighbours:
         return Embedder.of(self.encoder)([question for question, _ in self.pool])
 
     def dump_state(self) -> dict[str, Any]:
-        """What :meth:`load_state` makes it from."""
+        """The state that :meth:`load_state` takes, as plain data."""
         return {"k": self.k, "encoder": self.encoder, "pool": self.pool}
 
     @classmethod
     def load_state(cls, state: Mapping[str, Any]) -> "Neighbours":
-        """From what :meth:`dump_state` gave, by way of JSON."""
+        """Neighbours from the state that :meth:`dump_state` gave, which may have been JSON in between."""
         return cls(state["k"], state["encoder"], [(question, shown) for question, shown in state["pool"]])

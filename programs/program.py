@@ -1,20 +1,18 @@
 """The base of every program: steps, retrieval and their records."""
 
 import asyncio
-import math
 import time
 from abc import abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import dspy
-from dspy.adapters.utils import parse_value
-from dspy.utils.exceptions import AdapterParseError, ContextWindowExceededError
 
 from hoptimizer.common.concurrency import run_async
 from hoptimizer.models.lm import is_local, is_tuned, with_prompt_format
 from hoptimizer.models.settings import LOCAL, PromptFormat
 from hoptimizer.models.small.base import StepModel
+from hoptimizer.programs.asking import ask_language_model, ask_small_model, likelihood
 from hoptimizer.programs.neighbours import Neighbours
 from hoptimizer.programs.record import StepRecord
 from hoptimizer.programs.trace import StepTrace, current, recording
@@ -29,11 +27,24 @@ class Program(dspy.Module):
 
     Args:
         retriever: where passages come from; ``None`` for programs that do not retrieve.
-        k: passages a retrieval.
+        k: passages per retrieval.
+
+    Example:
+        >>> from hoptimizer.programs import Program
+        >>> from hoptimizer.retrieval import BM25Retriever, Corpus, Passage
+        >>> curie = Passage("curie", "Marie Curie", "She was born in Warsaw.")
+        >>> corpus = Corpus([curie, Passage("warsaw", "Warsaw", "It lies on the Vistula.")])
+        >>> class Titles(Program):
+        ...     async def solve(self, question):
+        ...         passages = await self.retrieve(question)
+        ...         return ", ".join(passage.title for passage in passages), passages
+        >>> prediction = Titles(BM25Retriever(corpus), k=1)(question="Which city lies on the Vistula?")
+        >>> prediction.answer, prediction.steps[0].outputs
+        ('Warsaw', {'passages': ['warsaw']})
     """
 
     step_names: ClassVar[tuple[str, ...]] = ("reader",)
-    """The attributes that hold its steps' predictors."""
+    """Names of the attributes that hold the predictors of its steps."""
 
     outcomes: ClassVar[tuple[str, ...]] = ()
     """By what a question can be settled, where the program records that."""
@@ -43,24 +54,28 @@ class Program(dspy.Module):
         self.retriever = retriever
         self.k = k
         # Language models of single steps, by the step's name. DSPy keeps such a choice on the predictor, where its
-        # optimizers reset it. Those that were fine-tuned are a part of the program's state.
+        # optimizers reset it. Fine-tuned ones are a part of the program's state.
         self.lms: dict[str, dspy.LM] = {}
         # How calls of local models are laid out, where an optimizer chose that; else as the model's settings say.
         self.prompt_format: PromptFormat | None = None
         # Small models that take steps over, by the step's name.
         self.models: dict[str, StepModel] = {}
-        # Chooses the demonstrations of the predictors that have none, by the question.
+        # Chooses, by the question, the demonstrations of predictors that have none.
         self.neighbours: Neighbours | None = None
 
     @abstractmethod
     async def solve(self, question: str) -> tuple[str, list[Passage]]:
-        """The method itself: the answer, and the passages it was given to read (or would have been)."""
+        """Answer a question: the method itself.
+
+        Returns:
+            The answer, and the passages that it was read from, or would be if the program had a reader.
+        """
 
     async def aforward(self, question: str) -> dspy.Prediction:
         """Answer one question.
 
         Returns:
-            a prediction with ``answer: str``, ``passages: list[Passage]`` and ``steps: list[StepRecord]``.
+            A prediction with ``answer: str``, ``passages: list[Passage]`` and ``steps: list[StepRecord]``.
         """
         with recording(StepTrace()) as trace:
             answer, passages = await self.solve(question)
@@ -73,7 +88,7 @@ class Program(dspy.Module):
         return run_async(self.aforward(question))
 
     async def step(self, name: str, *, measured: bool = False, **inputs: Any) -> dspy.Prediction:  # noqa: ANN401 - typed by its signature
-        """Take one step: ask the small model that took it over, where there is one, else the predictor.
+        """Take one step: ask the small model that takes it over, if there is one, else the predictor.
 
         Args:
             name: the attribute that holds the step's predictor.
@@ -82,9 +97,9 @@ class Program(dspy.Module):
                 as text.
 
         Returns:
-            the prediction; every field is ``None`` where the model's output could not be parsed. ``probability`` is
-            how sure a small model is, or where it was measured, how likely the language model's output was by its own
-            judgement; ``None`` where it doesn't tell.
+            The prediction; every field is ``None`` if the model's output could not be parsed. ``probability`` is how
+            sure a small model is or, if it was measured, the probability that the language model gave its output;
+            ``None`` if the model does not tell.
         """
         predictor: dspy.Predict = getattr(self, name)
         shown = {key: _shown(value) for key, value in inputs.items()}
@@ -92,7 +107,7 @@ class Program(dspy.Module):
         trace: list[Any] | None = None if dspy.settings.trace is None else []
         start = time.perf_counter()
         if model := self.models.get(name):
-            prediction, failure = await _ask(model, predictor.signature, shown)
+            prediction, failure = await ask_small_model(model, predictor.signature, shown)
             outputs, calls = prediction.toDict(), 0
         else:
             cuttable = [key for key, value in inputs.items() if shown[key] is not value]
@@ -102,10 +117,10 @@ class Program(dspy.Module):
                 if self.neighbours and not demos:
                     demos = await asyncio.to_thread(self.neighbours, name, shown.get("question") or shown["query"])
                 lm = self._lm(name, predictor)
-                prediction, calls, failure = await _fit(predictor, lm, shown, demos, cuttable, options)
+                prediction, calls, failure = await ask_language_model(predictor, lm, shown, demos, cuttable, options)
             outputs = {field: prediction.get(field) for field in predictor.signature.output_fields}
             if measured:
-                prediction.probability = outputs["probability"] = _likelihood(prediction)
+                prediction.probability = outputs["probability"] = likelihood(prediction)
         seconds = time.perf_counter() - start
         kind: Literal["model", "lm"] = "model" if model else "lm"
         current().add(StepRecord(name, kind, asked, outputs, seconds=seconds, calls=calls, failure=failure), trace)
@@ -130,8 +145,8 @@ class Program(dspy.Module):
     def set_lm(self, lm: dspy.LM) -> None:
         """Set the language model of all steps.
 
-        A copy of the default one, as which DSPy's optimizers sample, differs in how it samples: a step that has a
-        language model of its own gets a copy of that with these settings.
+        DSPy's optimizers sample with copies of the default language model. If ``lm`` is such a copy, a step that has a
+        language model of its own gets a copy of that one with the same settings for sampling.
         """
         super().set_lm(lm)
         if dspy.settings.lm and lm.model == dspy.settings.lm.model:
@@ -140,15 +155,17 @@ class Program(dspy.Module):
                 getattr(self, step).lm = own.copy(**sampling)
 
     def language_models(self) -> dict[str, dspy.LM]:
-        """The language model of each step that none of the small models takes."""
+        """The language model of each step that no small model takes over."""
         steps = {name: self._lm(name, predictor) for name, predictor in self.named_predictors()}
         return {name: lm for name, lm in steps.items() if lm and name not in self.models}
 
     def dump_state(self, json_mode: bool = True) -> dict[str, Any]:
-        """The predictors' states by name, and the program's own under ``program``: its ``prompt_format``, the names of
-        the steps that small ``models`` take, and the names of fine-tuned ``lms`` by the step; of a local one it is that
-        of its folder alone, which a variant keeps beside the state. Where demonstrations depend on the question, it has
-        all of them as ``neighbours``."""
+        """The predictors' states by name, and the program's own state under ``program``.
+
+        The latter holds the ``prompt_format``, the names of the steps that small ``models`` take over, and the names of
+        fine-tuned ``lms`` by step. That of a local one is the name of its folder, which a variant keeps beside the
+        state. Where demonstrations depend on the question, ``neighbours`` has all of them.
+        """
         tuned = {step: lm for step, lm in self.lms.items() if is_tuned(lm)}
         names = {step: LOCAL + Path(lm.model).name if is_local(lm) else lm.model for step, lm in tuned.items()}
         own: dict[str, Any] = {
@@ -161,7 +178,7 @@ class Program(dspy.Module):
         return super().dump_state(json_mode) | {"program": own}
 
     def load_state(self, state: dict[str, Any], *, allow_unsafe_lm_state: bool = False) -> None:
-        """Take on the state that :meth:`dump_state` gave; small and language models are left as they are."""
+        """Restore the state that :meth:`dump_state` gave; small models and language models are left as they are."""
         super().load_state(state, allow_unsafe_lm_state=allow_unsafe_lm_state)
         own = state["program"]
         self.prompt_format = own["prompt_format"]
@@ -172,7 +189,7 @@ class Program(dspy.Module):
 
         Args:
             query: a question or sentence.
-            k: passages, else the program's own ``k``.
+            k: how many passages to find; the program's own ``k`` by default.
         """
         if self.retriever is None:
             raise TypeError(f"{type(self).__name__} retrieves: give it a retriever")
@@ -202,74 +219,8 @@ def _identified(value: Any) -> Any:  # noqa: ANN401 - any field of any signature
 
 
 def _trace(traced: list[Any]) -> None:
-    """Hand what was traced on to the trace that DSPy's optimizers read, as long as it may be."""
+    """Append what was traced to the trace that DSPy's optimizers read, up to the length that it may have."""
     trace, limit = dspy.settings.trace, dspy.settings.max_trace_size
     if trace is not None:
         trace.extend(traced)
         del trace[: max(0, len(trace) - limit)]
-
-
-async def _ask(
-    model: StepModel, signature: type[dspy.Signature], inputs: dict[str, Any]
-) -> tuple[dspy.Prediction, str | None]:
-    """Ask a small model, and hold it to the signature's types as a language model is."""
-    outputs = await model(inputs)
-    probability = {"probability": outputs["probability"]} if "probability" in outputs else {}
-    try:
-        values = {name: parse_value(outputs[name], info.annotation) for name, info in signature.output_fields.items()}
-    except (KeyError, ValueError) as error:
-        blank = dict.fromkeys(signature.output_fields)
-        return dspy.Prediction(**blank, **probability), " ".join(f"unusable output {outputs!r:.200}: {error}".split())
-    return dspy.Prediction(**values, **probability), None
-
-
-def _likelihood(prediction: dspy.Prediction) -> float | None:
-    """The probability of all that was written, by the model that wrote it; its tokens' are taken off the prediction,
-    which demonstrations are made from."""
-    tokens = (prediction.get("logprobs") or {}).get("content")
-    if "logprobs" in prediction:
-        del prediction["logprobs"]
-    return math.exp(sum(token["logprob"] for token in tokens)) if tokens else None
-
-
-async def _fit(
-    predictor: dspy.Predict,
-    lm: dspy.LM | None,
-    inputs: dict[str, Any],
-    demos: list[Any],
-    cuttable: list[str],
-    options: dict[str, Any],
-) -> tuple[dspy.Prediction, int, str | None]:
-    """Call the predictor; where its prompt outgrows the model's context, drop demonstrations from the front, then
-    halve the longest passage, and call again (IRCoT, appendix on prompts). The question is never cut."""
-    for calls in range(1, 1_000):
-        try:
-            return await predictor.acall(lm=lm, demos=demos, **options, **inputs), calls, None
-        except AdapterParseError as error:
-            blank = dict.fromkeys(predictor.signature.output_fields)
-            return dspy.Prediction(**blank), calls, str(error.message or "unparsable output")
-        except ContextWindowExceededError:
-            if demos:
-                demos = demos[1:]
-            elif not (inputs := _halve_longest(inputs, cuttable)):
-                raise
-    raise RuntimeError("a prompt could not be made to fit its model's context")
-
-
-def _halve_longest(inputs: dict[str, Any], cuttable: list[str]) -> dict[str, Any]:
-    """The inputs with their longest passage cut to its first half; empty where none can be cut.
-
-    Args:
-        inputs: of a predictor.
-        cuttable: the fields that hold a passage or a list of passages.
-    """
-    passages = {key: inputs[key] if isinstance(inputs[key], list) else [inputs[key]] for key in cuttable}
-    longest = max(
-        ((len(text), key, i) for key, texts in passages.items() for i, text in enumerate(texts)), default=(0, "", 0)
-    )
-    length, key, i = longest
-    if length < 2:
-        return {}
-    # By characters: in many scripts a passage is one word.
-    passages[key] = [*passages[key][:i], passages[key][i][: length // 2].rstrip(), *passages[key][i + 1 :]]
-    return inputs | {key: passages[key] if isinstance(inputs[key], list) else passages[key][0]}

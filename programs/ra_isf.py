@@ -32,13 +32,13 @@ _EDGES = " .,;:!?…¿¡\"'“”‘’«»。、，；：？！「」"
 
 @dataclass(frozen=True)
 class Frame:
-    """Where a question stands in the tree of sub-questions.
+    """The place of a question in the tree of sub-questions.
 
     Attributes:
-        once: steps that were asked already, anywhere in the tree.
+        shared: the steps that were asked already, anywhere in the tree.
         depth: 0 for the question itself.
         ancestors: the questions that it is a part of, normalized.
-        calls: language model calls that it and what it is split into may take; ``None`` for any number.
+        calls: language model calls that it and its sub-questions may take together; ``None`` for any number.
     """
 
     shared: SharedTasks
@@ -54,9 +54,9 @@ class Outcome:
     Attributes:
         answer: the answer, or ``"unknown"``.
         by: what settled it.
-        passages: the relevant ones that readings were given, for it and for its sub-questions.
-        why: of an unknown answer: ``depth``, ``repeat`` (of a question that it is a part of), ``calls`` (none left) or
-            ``no_subquestions``.
+        passages: the relevant passages that it and its sub-questions were answered from.
+        why: the reason for an unknown answer: ``depth``, ``repeat`` (it is a part of the same question), ``calls``
+            (none were left) or ``no_subquestions``.
     """
 
     answer: str
@@ -70,19 +70,34 @@ class CallBudgetExhausted(Exception):
 
 
 class RAISF(Program):
-    """Answer what the model knows, read what is relevant, split up the rest (RA-ISF, algorithm 1).
+    """Answers what the model knows, reads what is relevant, and splits up the rest (RA-ISF, algorithm 1).
 
     Args:
         retriever: where passages come from.
-        k: passages a retrieval; each is judged on its own.
-        max_depth: how often a question may be split up in turn; what lies deeper is unknown (the paper's D_th).
-        max_subquestions: sub-questions of a decomposition; further ones are dropped.
-        max_calls: language model calls a question at most, after which the rest is unknown. Sub-questions get equal
+        k: passages per retrieval; each is judged on its own.
+        max_depth: the most levels of sub-questions; what lies deeper is unknown (the paper's D_th).
+        max_subquestions: the most sub-questions of a decomposition; further ones are dropped.
+        max_calls: the most language model calls per question, after which the rest is unknown. Sub-questions get equal
             shares of what is left, so that the answer does not depend on which of them is faster.
-        self_knowledge: ask whether the model knows the answer; off: always search (table 2, No SKM).
-        relevance: search and judge passages; off: split up at once what the model does not know (No PRM).
-        decomposition: split questions up; off: what no passage helps with is unknown (No QDM).
+        self_knowledge: ask whether the model knows the answer; off: always search (table 2, "No SKM").
+        relevance: search and judge passages; off: split up at once what the model does not know (table 2, "No PRM").
+        decomposition: split questions up; off: what no passage helps with is unknown (table 2, "No QDM").
         reader: reads the relevant passages: ``direct`` answers at once, ``cot`` with a chain of thought.
+
+    Example:
+        >>> import dspy
+        >>> from dspy.utils import DummyLM  # says what it is given, in the place of a language model
+        >>> from hoptimizer.programs import RAISF
+        >>> from hoptimizer.retrieval import BM25Retriever, Corpus, Passage
+        >>> curie = Passage("curie", "Marie Curie", "She was born in Warsaw.")
+        >>> corpus = Corpus([curie, Passage("warsaw", "Warsaw", "It lies on the Vistula.")])
+        >>> program = RAISF(BM25Retriever(corpus), k=1)
+        >>> with dspy.context(lm=DummyLM([{"knows": "no"}, {"relevant": "yes"}, {"answer": "Warsaw"}])):
+        ...     prediction = program(question="Where was Marie Curie born?")
+        >>> prediction.answer, prediction.steps[-1].outputs["by"]
+        ('Warsaw', 'relevance')
+        >>> [record.step for record in prediction.steps]
+        ['self_knowledge', 'retrieve', 'relevance', 'reader', 'settle']
     """
 
     step_names: ClassVar[tuple[str, ...]] = (
@@ -124,10 +139,10 @@ class RAISF(Program):
         return outcome.answer, outcome.passages
 
     async def problem_solving(self, question: str, frame: Frame) -> Outcome:
-        """Algorithm 1, which calls it by this name.
+        """Solve a question by the paper's algorithm 1, which has this name there.
 
         Raises:
-            CallBudgetExhausted: before an answer was found.
+            CallBudgetExhausted: no calls are left, and no answer was found.
         """
         if frame.depth > self.max_depth:
             return Outcome(UNKNOWN, "unknown", why="depth")
@@ -161,7 +176,7 @@ class RAISF(Program):
         return outcome
 
     async def knows(self, question: str, frame: Frame) -> bool:
-        """Whether the model says that it knows the answer; what can't be understood is no."""
+        """Whether the model says that it knows the answer; an output that can't be understood counts as no."""
         if self.self_knowledge is None:
             return False
         asked: dict[str, Any] = {"question": question}
@@ -172,22 +187,22 @@ class RAISF(Program):
         return (await self.ask("self_knowledge", frame, **asked)).knows == "yes"
 
     async def recite(self, question: str, frame: Frame) -> str:
-        """The answer of the model alone (equation 2)."""
+        """The answer that the model knows, without passages (equation 2)."""
         if not self.confident:
             self.check_call_budget("closed_book", frame)
         return _stated((await self.closed_book_answer(question, frame)).answer)
 
     @property
     def confident(self) -> bool:
-        """Whether self-knowledge is judged by how likely the model's own answer is, which comes first then."""
+        """Whether self-knowledge is judged by how likely the model's own answer is; it is asked for first then."""
         return ANSWER_PROBABILITY in self.extra_inputs("self_knowledge")
 
     async def closed_book_answer(self, question: str, frame: Frame) -> dspy.Prediction:
-        """What the model alone says, asked once."""
+        """What the model answers without passages; it is asked once."""
         return await self.ask("closed_book", frame, measured=self.confident, question=question)
 
     async def relevant(self, question: str, frame: Frame) -> list[Passage]:
-        """The passages found that are judged relevant, each on its own; what can't be understood is not."""
+        """The retrieved passages that are judged relevant, each on its own; unclear judgements count as no."""
         if self.relevance is None:
             return []
         # One call is kept for the reading.
@@ -208,7 +223,7 @@ class RAISF(Program):
         return _stated(await frame.shared(key, lambda: read(self, question, passages)))
 
     async def split(self, question: str, frame: Frame) -> list[str]:
-        """The sub-questions of a question, each once; none where the model gives none."""
+        """The sub-questions of a question, without repetitions; none if the model gives none."""
         if self.decompose is None:
             return []
         self.check_call_budget("decompose", frame)
@@ -224,16 +239,16 @@ class RAISF(Program):
         return _stated((await self.ask("combine", frame, question=question, findings=findings)).answer)
 
     async def ask(self, name: str, frame: Frame, *, measured: bool = False, **inputs: Any) -> dspy.Prediction:  # noqa: ANN401 - as Program.step
-        """Take a step, unless it was asked the same before anywhere in the tree.
+        """Take a step, unless the same was asked before anywhere in the tree.
 
-        Steps are what is shared, rather than whole sub-questions: a sub-question's answer depends on how deep it
-        stands and below what, and two sub-questions that are part of each other would wait for each other.
+        Steps are shared rather than whole sub-questions: the answer of a sub-question depends on its depth and on its
+        ancestors, and two sub-questions that are part of each other would wait for each other.
         """
         key = (name, *(tuple(value) if isinstance(value, list) else value for value in inputs.values()))
         return await frame.shared(key, lambda: self.step(name, measured=measured, **inputs))
 
     def below(self, question: str, frame: Frame, count: int) -> list[Frame]:
-        """The places of a question's sub-questions."""
+        """The frames of a question's sub-questions."""
         ancestors = frame.ancestors | {normalized(question)}
         calls: list[int | None] = [None] * count
         if frame.calls is not None:
@@ -243,21 +258,21 @@ class RAISF(Program):
         return [Frame(frame.shared, frame.depth + 1, ancestors, share) for share in calls]
 
     def calls_left(self, frame: Frame) -> int:
-        """Language model calls that a place may still take."""
+        """Language model calls that a frame may still take."""
         return sys.maxsize if frame.calls is None else frame.calls - current().calls
 
     def check_call_budget(self, name: str, frame: Frame) -> None:
-        """Make sure that a step can be paid for.
+        """Make sure that enough calls are left for a step.
 
         Raises:
-            CallBudgetExhausted: it can't.
+            CallBudgetExhausted: too few are left.
         """
         if self.calls_left(frame) < self.lm_calls(name):
             raise CallBudgetExhausted
 
 
 def normalized(question: str) -> str:
-    """A question in the form in which two that differ by case, spaces or outer punctuation are the same."""
+    """A question in a form that is the same for questions that differ in case, spaces or outer punctuation alone."""
     text = " ".join(unicodedata.normalize("NFKC", question).casefold().split())
     return text.strip(_EDGES) or text
 
@@ -267,7 +282,7 @@ def _stated(answer: str | None) -> str:
 
 
 def _each_once(passages: Iterable[Passage]) -> list[Passage]:
-    """Passages by id, in the order of the sub-questions that they were read for."""
+    """Passages without repetitions, in the order of the sub-questions that they were read for."""
     kept: dict[str, Passage] = {}
     for passage in passages:
         kept.setdefault(passage.id, passage)

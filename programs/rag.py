@@ -1,4 +1,4 @@
-"""Retrieve once, then read (OneR in IRCoT, Direct-R in EfficientRAG)."""
+"""One retrieval, then one reading (OneR in IRCoT, Direct-R in EfficientRAG)."""
 
 from hoptimizer.programs.program import Program
 from hoptimizer.programs.reader import ReaderKind, make_reader, read
@@ -6,12 +6,21 @@ from hoptimizer.retrieval import Passage, Retriever
 
 
 class RAG(Program):
-    """One retrieval with the question, one reading of what it found (IRCoT, section 4.1, baseline OneR).
+    """Retrieves with the question, and reads what was found (IRCoT, section 4.1, baseline OneR).
 
     Args:
         retriever: where passages come from.
-        k: passages retrieved.
+        k: passages that are retrieved.
         reader: ``direct``, ``cot``, or ``none`` to score the retrieval alone.
+
+    Example:
+        >>> from hoptimizer.programs import RAG
+        >>> from hoptimizer.retrieval import BM25Retriever, Corpus, Passage
+        >>> curie = Passage("curie", "Marie Curie", "She was born in Warsaw.")
+        >>> corpus = Corpus([curie, Passage("warsaw", "Warsaw", "It lies on the Vistula.")])
+        >>> prediction = RAG(BM25Retriever(corpus), k=1, reader="none")(question="Where was Marie Curie born?")
+        >>> prediction.passages[0].text
+        'She was born in Warsaw.'
     """
 
     def __init__(self, retriever: Retriever, k: int = 4, reader: ReaderKind = "direct") -> None:

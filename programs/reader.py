@@ -1,4 +1,4 @@
-"""Readers: from a collection of passages, or from memory, to an answer (IRCoT, section 3.2)."""
+"""Readers, which answer a question from passages or from memory (IRCoT, section 3.2)."""
 
 import re
 from typing import Any, Literal
@@ -22,8 +22,8 @@ def states_answer(sentence: str) -> bool:
 def answer_of(chain: str) -> str:
     """The answer that a chain of thought ends in.
 
-    What follows "answer is:", or the whole text where that is missing; one trailing full stop is removed
-    (IRCoT, section 3.2).
+    It is what follows "answer is:", or the whole text where that is missing, without a full stop at its end (IRCoT,
+    section 3.2).
     """
     found = _ANSWER.search(chain)
     return (found.group(1) if found else chain).strip().removesuffix(".").strip()
@@ -36,10 +36,10 @@ def make_reader(kind: ReaderKind, *, passages: bool) -> dspy.Predict | None:
 
 
 async def read(program: Program, question: str, passages: list[Passage] | None = None) -> str:
-    """Take the program's ``reader`` step and give the answer; empty where the reader is ``none`` or failed.
+    """Take the program's ``reader`` step, and give its answer; empty if there is no reader or if it failed.
 
     Args:
-        program: has a predictor, or ``None``, in ``reader``.
+        program: a program whose attribute ``reader`` is a predictor or ``None``.
         question: the question.
         passages: what to read, or ``None`` to answer from memory.
     """

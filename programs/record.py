@@ -14,16 +14,22 @@ class StepRecord:
 
     Attributes:
         step: the step's name in its program, e.g. ``"reader"`` or ``"retrieve"``.
-        kind: what fulfilled it: a language model (``lm``), a small model in its place (``model``) or the retriever;
-            ``outcome`` is no step but how a question or sub-question ended: its ``answer``, what it was settled ``by``
-            and, where it is unknown, ``why``.
+        kind: what took it: a language model (``lm``), a small model in its place (``model``) or the retriever
+            (``retrieval``). An ``outcome`` is no step, but says how a question or sub-question ended: its ``answer``,
+            what it was settled ``by`` and, where the answer is unknown, ``why``.
         inputs: what was asked; passages by id.
-        outputs: what came out; passages by id; of a small model also its ``probability``.
+        outputs: what came out; passages by id; with a small model also its ``probability``.
         depth: 0 for the question itself, one more for each level of sub-questions.
         seconds: wall time of the step.
         calls: language model calls it took (more than one where a prompt had to be cut to the model's context).
         failure: why nothing usable came out, or ``None``.
-        choices: of an outcome, everything that it could have been settled ``by``.
+        choices: everything that an outcome could have been settled ``by``.
+
+    Example:
+        >>> from hoptimizer.programs import StepRecord
+        >>> record = StepRecord("reader", "lm", {"question": "Who?"}, {"answer": "Marie Curie"}, calls=1)
+        >>> record.as_dict()["outputs"]
+        {'answer': 'Marie Curie'}
     """
 
     step: str
@@ -85,10 +91,10 @@ def outcome_counts(choices: Iterable[str]) -> tuple[str, ...]:
 
 
 def solved(counted: Mapping[str, float], em: float) -> dict[str, float]:
-    """1 for what settled a question and was right, else 0 (RA-ISF, table 7: the correct problems of each module).
+    """1 for what settled a question and was right, 0 for all else (RA-ISF, table 7: correct problems of each module).
 
     Args:
-        counted: of :func:`counts`.
-        em: whether the question's answer is right.
+        counted: the counts that :func:`counts` gives.
+        em: 1 if the question's answer is right, else 0.
     """
     return {f"solved_{name}": value * em for name, value in counted.items() if name.startswith("by_")}

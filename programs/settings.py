@@ -29,7 +29,7 @@ PROGRAMS: dict[str, type[Program]] = {
     "efficient_rag": EfficientRAG,
 }
 
-# Given by the ``retriever`` section.
+# Parameters that the ``retriever`` section gives.
 _FROM_RETRIEVER = ("retriever", "k")
 
 
@@ -61,6 +61,17 @@ def settings_model(name: str) -> type[Options]:
     """The options of a program as a pydantic model, made from its constructor, where they have their defaults.
 
     Every program also has ``steps``: small models that take steps over, by the step's name.
+
+    Args:
+        name: the program's name in a config, such as ``ircot``.
+
+    Raises:
+        UserError: there is no program of that name.
+
+    Example:
+        >>> from hoptimizer.programs import settings_model
+        >>> settings_model("rag")(name="rag", reader="cot")
+        Rag(name='rag', reader='cot', steps={})
     """
     options = options_model(name, program_class(name), given=_FROM_RETRIEVER)
     sources = Annotated[
@@ -82,13 +93,19 @@ def build_program(
     """The program that a validated ``program`` section describes.
 
     Args:
-        settings: an instance of :func:`settings_model`.
-        retriever: needed where :func:`retrieves` says so.
-        k: passages a retrieval.
-        load: gives the small model of a source for a step; by default one of a folder or the hub.
+        settings: an instance of a model that :func:`settings_model` gives.
+        retriever: needed by programs for which :func:`retrieves` is true.
+        k: passages per retrieval.
+        load: gives the small model for a source and a step; by default it reads a folder or the hub.
 
     Raises:
         UserError: a small model can't be had.
+
+    Example:
+        >>> from hoptimizer.programs import build_program, settings_model
+        >>> program = build_program(settings_model("direct")(name="direct"), retriever=None, k=4)
+        >>> type(program).__name__, program.step_names
+        ('Direct', ('reader',))
     """
     options: dict[str, Any] = settings.model_dump()
     name, sources = options.pop("name"), options.pop("steps")

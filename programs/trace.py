@@ -1,4 +1,4 @@
-"""The records of one question, and work that runs together without their order depending on which call is first."""
+"""The records of one question, in the order of its algorithm, also where work runs at the same time."""
 
 import asyncio
 import contextvars
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class TracedStep:
-    """A step's record, and what DSPy traced of it."""
+    """A step's record, and what DSPy traced of the step."""
 
     record: StepRecord
     trace: list[Any]
@@ -24,11 +24,13 @@ class TracedStep:
 class StepTrace:
     """Collects the records of one question.
 
-    Work that runs together writes into branches. A branch stands where it was opened, so that the order is that of the
-    algorithm: DSPy makes demonstrations from a trace in its order, and compiling twice must give the same ones.
+    Pieces of work that run at the same time write into branches. A branch stands where it was opened, so that the order
+    is that of the algorithm: DSPy makes demonstrations from a trace in its order, and compiling twice must give the
+        same
+    ones.
 
     Args:
-        deeper: levels of sub-questions that this trail lies below the one it branches from.
+        deeper: how many levels of sub-questions this trace lies below the one that it branches from.
     """
 
     def __init__(self, deeper: int = 0) -> None:
@@ -36,11 +38,11 @@ class StepTrace:
         self._parts: list[TracedStep | StepTrace] = []
 
     def add(self, record: StepRecord, trace: list[Any] | None = None) -> None:
-        """Take in a step that finished."""
+        """Add a step that has ended."""
         self._parts.append(TracedStep(record, trace or []))
 
     def attach(self, trace: "StepTrace") -> None:
-        """Let a trail stand here. One that stands in several places is read at the first of them alone."""
+        """Let a branch begin here. One that is attached in several places is read at the first of them alone."""
         self._parts.append(trace)
 
     def entries(self) -> list[TracedStep]:
@@ -66,7 +68,7 @@ _current: contextvars.ContextVar[StepTrace] = contextvars.ContextVar("trail")
 
 
 def current() -> StepTrace:
-    """The trail that steps write into here."""
+    """The trace that steps write into here."""
     return _current.get()
 
 
@@ -86,14 +88,29 @@ async def _record(trace: StepTrace, work: Callable[[], Coroutine[Any, Any, T]]) 
 
 
 async def gather_steps(works: Iterable[Callable[[], Coroutine[Any, Any, T]]], deeper: int = 0) -> list[T]:
-    """Run what does not depend on one another at once.
+    """Run pieces of work that do not depend on one another at the same time.
 
     Args:
         works: functions whose coroutines take steps. Where one fails, the others are stopped and its exception rises.
-        deeper: levels of sub-questions that they lie below the caller.
+        deeper: how many levels of sub-questions they lie below the caller.
 
     Returns:
-        their results in the order given.
+        Their results in the order given. Their records are in that order too, whichever ends first.
+
+    Example:
+        >>> from functools import partial
+        >>> from hoptimizer.programs import Program, gather_steps
+        >>> from hoptimizer.retrieval import BM25Retriever, Corpus, Passage
+        >>> curie = Passage("curie", "Marie Curie", "She was born in Warsaw.")
+        >>> corpus = Corpus([curie, Passage("warsaw", "Warsaw", "It lies on the Vistula.")])
+        >>> class Both(Program):
+        ...     async def solve(self, question):
+        ...         parts = question.split(" and ")
+        ...         first, second = await gather_steps(partial(self.retrieve, part) for part in parts)
+        ...         return "", first + second
+        >>> prediction = Both(BM25Retriever(corpus), k=1)(question="Vistula and Curie")
+        >>> [passage.id for passage in prediction.passages]
+        ['warsaw', 'curie']
     """
     tasks = []
     for work in works:
@@ -108,16 +125,16 @@ async def gather_steps(works: Iterable[Callable[[], Coroutine[Any, Any, T]]], de
 
 
 class SharedTasks:
-    """Work that several branches of one question need, done once. To be used with ``async with``.
+    """Does work that several branches of one question need once; it is used with ``async with``.
 
-    Only work that waits for nothing shared may be shared: then no two can wait for each other.
+    Only work that does not itself wait for shared work may be shared, so that no two pieces can wait for each other.
     """
 
     def __init__(self) -> None:
         self._tasks: dict[Hashable, tuple[asyncio.Task[Any], StepTrace]] = {}
 
     async def __call__(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The result of the work of that key, which starts with the first who asks for it."""
+        """The result of the work of that key, which starts when it is first asked for."""
         if key not in self._tasks:
             trace = StepTrace()
             self._tasks[key] = (asyncio.create_task(_record(trace, work)), trace)

@@ -1,9 +1,40 @@
 """Finding passages: ColBERT and BM25 behind one interface."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from hoptimizer.retrieval.build import build_retriever
 from hoptimizer.retrieval.info import index_info
 from hoptimizer.retrieval.passage import Corpus, Passage
 from hoptimizer.retrieval.retriever import Retriever
 from hoptimizer.retrieval.settings import RetrieverSettings
 
-__all__ = ["Corpus", "Passage", "Retriever", "RetrieverSettings", "build_retriever", "index_info"]
+if TYPE_CHECKING:
+    from hoptimizer.retrieval.bm25 import BM25Retriever
+    from hoptimizer.retrieval.colbert import ColBERTRetriever
+    from hoptimizer.retrieval.server import ColBERTServer
+
+# Imported when first used, because each brings its own heavy packages.
+_HOMES = {
+    "BM25Retriever": "hoptimizer.retrieval.bm25",
+    "ColBERTRetriever": "hoptimizer.retrieval.colbert",
+    "ColBERTServer": "hoptimizer.retrieval.server",
+}
+
+__all__ = [
+    "BM25Retriever",
+    "ColBERTRetriever",
+    "ColBERTServer",
+    "Corpus",
+    "Passage",
+    "Retriever",
+    "RetrieverSettings",
+    "build_retriever",
+    "index_info",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -11,7 +11,15 @@ class BM25Retriever(Retriever):
     """Okapi BM25 over title and text, stemmed, without English stopwords; held in memory.
 
     Args:
-        corpus: the passages to search.
+        corpus: the passages to search; it must not be empty.
+
+    Example:
+        >>> from hoptimizer.retrieval import BM25Retriever, Corpus, Passage
+        >>> curie = Passage("curie", "Marie Curie", "She was born in Warsaw.")
+        >>> corpus = Corpus([curie, Passage("warsaw", "Warsaw", "It lies on the Vistula.")])
+        >>> [[found]] = BM25Retriever(corpus).search(["Who was born in Warsaw?"], k=1)
+        >>> found.id, found.score > 0
+        ('curie', True)
     """
 
     name = "bm25"

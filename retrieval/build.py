@@ -11,7 +11,7 @@ def build_retriever(
 ) -> Retriever:
     """The retriever that ``settings`` describe, ready to search ``corpus``.
 
-    A ColBERT index is built at the first call and found again later, under ``home()/indexes``.
+    A ColBERT index is built at the first call and found again later; it is kept under ``home()/indexes``.
 
     Args:
         settings: the config's ``retriever`` section.
@@ -19,7 +19,14 @@ def build_retriever(
         progress: called with the passages encoded so far and all there are, while an index is built.
 
     Raises:
-        UserError: the corpus is empty, or the checkpoint, the index' folder or the server is out of reach.
+        UserError: the corpus is empty, or the checkpoint can't be had, or the index' folder can't be written.
+
+    Example:
+        >>> from hoptimizer.retrieval import Corpus, Passage, RetrieverSettings, build_retriever
+        >>> corpus = Corpus([Passage("rhine", "Rhine", "A river."), Passage("oslo", "Oslo", "A city in Norway.")])
+        >>> retriever = build_retriever(RetrieverSettings(name="bm25"), corpus)
+        >>> [passage.id for passage in retriever.search(["Which city?"], k=1)[0]]
+        ['oslo']
     """
     if not len(corpus) and not getattr(settings, "url", None):
         raise UserError(f"{corpus.name} holds no passages: a retriever needs at least one")

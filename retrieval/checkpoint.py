@@ -1,4 +1,4 @@
-"""ColBERT checkpoints: the embedded one, a folder, or one of the hub."""
+"""ColBERT checkpoints: the embedded one, a folder, or one from the hub."""
 
 import hashlib
 import json
@@ -23,8 +23,8 @@ BASE = "all-minilm-l6-v2"
 _ASSET = Path(__file__).parent / "assets" / "minilm-colbert.safetensors"
 _COPIED = ("config.json", "tokenizer.json", "vocab.txt")
 
-# colbert-ai fills a query up with the tokenizer's mask token and gives padding a vector of zeros. With one token for
-# both, a query is its own words alone: what was trained, and several times faster to search with.
+# colbert-ai fills queries up with the tokenizer's mask token, and gives the padding token a vector of zeros. With one
+# token for both, a query is its own words alone, as in the training, and several times faster to search with.
 _TOKENIZER = {
     "tokenizer_class": "BertTokenizer",
     "do_lower_case": True,
@@ -40,9 +40,9 @@ _TOKENIZER = {
 DIM = 384
 
 # What colbert-ai reads from a checkpoint's artifact.metadata. Multi-hop questions and the sentences of a chain of
-# thought are longer than the 32 tokens of its default, and cost nothing where they aren't (see _TOKENIZER). A colon
-# marks queries and passages: the encoder knows it, while an unused token, ColBERT's choice, disturbs its neighbours
-# and would take more than our data to learn.
+# thought are longer than the 32 tokens of its default, and shorter ones cost no more for it, since queries are not
+# filled up. A colon marks queries and passages: the encoder knows it, while an unused token, ColBERT's choice, disturbs
+# its neighbours and would take more than our data to learn.
 _METADATA: dict[str, str | int | bool] = {
     "query_token_id": ":",
     "doc_token_id": ":",
@@ -74,10 +74,10 @@ class Checkpoint:
 
 
 def find_checkpoint(name: str) -> Checkpoint:
-    """The checkpoint that ``name`` stands for: ``minilm``, a folder, or a hub id (downloaded where needed).
+    """The checkpoint that ``name`` stands for: ``minilm``, a folder, or a hub id (which is downloaded if need be).
 
     Raises:
-        UserError: it can't be had, is no ColBERT checkpoint, or wants to run code of its own.
+        UserError: it can't be had, is no ColBERT checkpoint, or needs code of its own.
     """
     if name == EMBEDDED:
         return _embedded()
@@ -88,11 +88,11 @@ def load_checkpoint(folder: Path, name: str | None = None) -> Checkpoint:
     """The checkpoint in a folder.
 
     Args:
-        folder: its files: weights, config, tokenizer and colbert-ai's ``artifact.metadata``.
+        folder: holds weights, config, tokenizer and colbert-ai's ``artifact.metadata``.
         name: as the user named it; the folder by default.
 
     Raises:
-        UserError: it is no ColBERT checkpoint, or wants to run code of its own.
+        UserError: it is no ColBERT checkpoint, or needs code of its own.
     """
     name = name or str(folder)
     _check(name, folder)
@@ -119,8 +119,9 @@ def write_checkpoint(encoder: Path, trained: dict[str, torch.Tensor], folder: Pa
 
     Args:
         encoder: folder of the encoder, in transformers' format.
-        trained: ``linear.weight`` [dim, hidden] and, for each adapted matrix ``NAME`` of the encoder, ``NAME.down``
-            [rank, in] and ``NAME.up`` [out, rank]; ``up @ down`` is added to the matrix (LoRA, Hu et al., 2022).
+        trained: ``linear.weight`` ``(dim, hidden)`` and, for each adapted matrix ``NAME`` of the encoder, ``NAME.down``
+            ``(rank, in)`` and ``NAME.up`` ``(out, rank)``; ``up @ down`` is added to the matrix (LoRA, Hu et al.,
+            2022).
         folder: where to write; must not exist yet.
     """
     weights = {

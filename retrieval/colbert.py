@@ -13,21 +13,22 @@ from hoptimizer.retrieval.passage import Corpus, Passage
 from hoptimizer.retrieval.retriever import Progress, Retriever
 from hoptimizer.retrieval.settings import RetrieverSettings
 
-# Up to here every passage is scored in a fraction of a second on two cores, and building takes no compiler.
+# Up to so many passages, all of them are scored in a fraction of a second on two cores, and building needs no compiler.
 EXACT_LIMIT = 30_000
 
 
 class Index(Protocol):
     """What both kinds of index offer."""
 
-    #: What an index is built with; another value is another index.
+    #: What an index is built with; an index with other settings is built anew.
     SETTINGS: ClassVar[dict[str, int]]
 
     def __init__(self, folder: Path, encoder: ColBERTEncoder, texts: list[str]) -> None:
         """Open the index of ``texts`` that :meth:`write` put into ``folder``."""
 
     def search(self, queries: list[torch.Tensor], k: int) -> list[list[tuple[int, float]]]:
-        """Places in the corpus and scores of each query's ``k`` best passages; a query is [tokens, dim]."""
+        """Places in the corpus and scores of each query's ``k`` best passages; a query has the shape ``(tokens,
+        dim)``."""
 
     @staticmethod
     def write(folder: Path, encoder: ColBERTEncoder, texts: list[str], progress: Progress) -> None:
@@ -44,11 +45,25 @@ class ColBERTRetriever(Retriever):
 
     Raises:
         UserError: the checkpoint can't be had, or the index can't be written.
+
+    Attributes:
+        corpus: as given.
+        kind: ``exact`` or ``plaid``.
+
+    Example:
+        >>> from hoptimizer.retrieval import ColBERTRetriever, Corpus, Passage, RetrieverSettings
+        >>> curie = Passage("curie", "Marie Curie", "She was born in Warsaw.")
+        >>> corpus = Corpus([curie, Passage("oslo", "Oslo", "Oslo is the capital of Norway.")])
+        >>> retriever = ColBERTRetriever(RetrieverSettings(), corpus)
+        >>> retriever.kind, retriever.search(["the birthplace of a physicist"], k=1)[0][0].id
+        ('exact', 'curie')
     """
 
     name = "colbert"
 
-    def __init__(self, settings: RetrieverSettings, corpus: Corpus, progress: Progress) -> None:
+    def __init__(
+        self, settings: RetrieverSettings, corpus: Corpus, progress: Progress = lambda done, total: None
+    ) -> None:
         self.corpus = corpus
         checkpoint = find_checkpoint(settings.checkpoint)
         self._encoder = ColBERTEncoder(checkpoint)

@@ -1,4 +1,4 @@
-"""colbert-ai 0.2.22 made to run on transformers 5, quietly and without compiling what is not used.
+"""Makes colbert-ai 0.2.22 run on transformers 5, quietly and without compiling what is not used.
 
 The rest of the package calls :func:`adapt_colbert_ai` before it imports from ``colbert``.
 """
@@ -28,13 +28,13 @@ _MODULES = (
 
 @functools.cache
 def adapt_colbert_ai() -> None:
-    """Import colbert-ai and adapt it to this process; does nothing the second time."""
+    """Import colbert-ai and adapt it, once per process."""
     start_method = multiprocessing.get_start_method(allow_none=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in _MODULES:
             importlib.import_module(name)
-    # Its import forces "spawn" on the whole process; how processes start is the program's choice, not a library's.
+    # Its import forces "spawn" on the whole process, but how processes start is for the program to choose.
     multiprocessing.set_start_method(start_method, force=True)
     _run_post_init()
     _defer_extensions()
@@ -51,7 +51,7 @@ def load_extensions() -> None:
 
 
 def _drop_stale_locks() -> None:
-    """Remove the locks of compilers that were killed: torch would wait for them for ever."""
+    """Remove the locks of compilers that were killed, because torch would wait for them forever."""
     from torch.utils.cpp_extension import get_default_build_root
 
     for lock in Path(get_default_build_root()).glob("*/*/lock"):
@@ -59,7 +59,7 @@ def _drop_stale_locks() -> None:
             lock.unlink(missing_ok=True)
 
 
-# Seconds; one extension compiles in a fraction of it.
+# Seconds after which a lock is stale; an extension compiles in a fraction of it.
 _STALE = 900.0
 
 # colbert-ai's own loader, kept when the adapted one takes its place.
@@ -90,7 +90,7 @@ def _run_post_init() -> None:
 
 
 def _defer_extensions() -> None:
-    """A checkpoint loads without its C++ extension, which only PLAID's scoring calls."""
+    """Let checkpoints load without their C++ extension, which only PLAID's scoring calls."""
     from colbert.modeling.colbert import ColBERT
 
     _LOAD_EXTENSIONS.append(ColBERT.try_load_torch_extensions.__func__)

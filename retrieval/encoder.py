@@ -7,18 +7,18 @@ from itertools import groupby
 import torch
 from transformers import PreTrainedModel
 
-from hoptimizer.models.engine.loading import quiet_loading
+from hoptimizer.models.engine.loading import device_and_dtype, quiet_loading
 from hoptimizer.retrieval.checkpoint import Checkpoint
 from hoptimizer.retrieval.colbert_shim import adapt_colbert_ai
 
-# Passages that are tokenized, ordered and cut into batches at a time.
+# Passages that are tokenized and put in order at a time, and passages per batch.
 _WINDOW = 2048
 _BATCH = 32
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """A padded batch of texts, [texts, tokens] each.
+    """A padded batch of texts; each tensor has the shape ``(texts, tokens)``.
 
     Attributes:
         ids: token ids.
@@ -31,7 +31,7 @@ class Tokens:
     kept: torch.Tensor
 
     def rows(self, rows: torch.Tensor) -> "Tokens":
-        """Some of the texts, with no more padding than they need."""
+        """Some of the texts, by their row numbers, with no more padding than they need."""
         ids, mask, kept = self.ids[rows], self.mask[rows], self.kept[rows]
         longest = int((mask.bool() | kept).sum(1).max())
         return Tokens(ids[:, :longest], mask[:, :longest], kept[:, :longest])
@@ -40,11 +40,11 @@ class Tokens:
 class ColBERTEncoder:
     """A checkpoint's model and tokenizers as colbert-ai loads them, run in the hardware's best precision.
 
-    Passages go through in order of their length, so that a batch holds hardly any padding; colbert-ai's own encoder
-    takes them as they come and in fp32, which takes several times as long on a CPU that has bf16.
+    Passages are encoded in the order of their lengths, so that a batch holds hardly any padding. colbert-ai's own
+    encoder takes them as they come and in fp32, which takes several times as long on a CPU that has bf16.
 
     Attributes:
-        folder: the checkpoint's.
+        folder: the checkpoint's folder.
         dim: length of a token vector.
         config: the checkpoint's settings, as colbert-ai's ``ColBERTConfig``.
     """
@@ -63,7 +63,7 @@ class ColBERTEncoder:
             self._colbert = ColBERTCheckpoint(folder, colbert_config=self.config, verbose=0)
         self.device: torch.device = self._colbert.device
         self.dim: int = self.config.dim
-        self._colbert.model.to(best_dtype(self.device))
+        self._colbert.model.to(device_and_dtype()[1])
         self.projection.float()
         skipped = {i for i in self._colbert.skiplist if isinstance(i, int)} if self.config.mask_punctuation else set()
         self._skipped = torch.tensor([self._colbert.pad_token, *sorted(skipped)])
@@ -75,16 +75,16 @@ class ColBERTEncoder:
 
     @property
     def projection(self) -> torch.nn.Linear:
-        """From hidden states to token vectors, in fp32."""
+        """The layer from hidden states to token vectors, in fp32."""
         return self._colbert.linear
 
     @torch.inference_mode()
     def passages(self, texts: Sequence[str]) -> Iterator[tuple[list[int], list[torch.Tensor]]]:
-        """Encode passages, the shorter ones first; those too long are cut at the checkpoint's ``doc_maxlen``.
+        """Encode passages, roughly by length; those that are too long are cut at the checkpoint's ``doc_maxlen``.
 
         Yields:
-            Places in ``texts`` of a batch's passages, and the vectors [tokens, dim] of each: fp16, of length 1, on the
-            CPU, punctuation left out.
+            The places in ``texts`` of a batch's passages, and for each passage its vectors ``(tokens, dim)``: fp16, of
+            length 1, on the CPU, without those of punctuation.
         """
         order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
         for start in range(0, len(order), _WINDOW):
@@ -102,17 +102,19 @@ class ColBERTEncoder:
     def queries(self, texts: list[str]) -> list[torch.Tensor]:
         """Encode queries, cut at the checkpoint's ``query_maxlen``.
 
-        A checkpoint with a mask token has each query filled up to there with it, the query augmentation of ColBERT.
+        A checkpoint with a mask token of its own has each query filled up to that length with it (ColBERT's query
+        augmentation).
 
         Returns:
-            For each query its vectors [tokens, dim]: fp32, of length 1, on the encoder's device.
+            For each query its vectors ``(tokens, dim)``: fp32, of length 1, on the encoder's device.
         """
         each = [self.tokenize_queries([text]) for text in texts]
         found: dict[int, torch.Tensor] = {}
         order = sorted(range(len(texts)), key=lambda i: each[i].ids.shape[1])
         for _, alike in groupby(order, key=lambda i: each[i].ids.shape[1]):
             places = list(alike)
-            # Padding would move the scores, and with them close rankings; so would company, but in bf16 on a CPU.
+            # Padding would change the last digits of scores, and with them close rankings. So would other queries in
+            # the batch, except in bf16 on a CPU.
             size = _BATCH if self.model.dtype == torch.bfloat16 and self.device.type == "cpu" else 1
             for start in range(0, len(places), size):
                 batch = places[start : start + size]
@@ -125,7 +127,7 @@ class ColBERTEncoder:
         return [found[place] for place in range(len(texts))]
 
     def tokenize_passages(self, texts: list[str]) -> Tokens:
-        """Passages as the checkpoint reads them; punctuation is read and not kept."""
+        """Passages as the checkpoint reads them; punctuation is read, but its vectors are not kept."""
         ids, mask = self._colbert.doc_tokenizer.tensorize(texts)
         return Tokens(ids, mask, ~torch.isin(ids, self._skipped.to(ids.device)))
 
@@ -135,16 +137,9 @@ class ColBERTEncoder:
         return Tokens(ids, mask, ids != self._colbert.pad_token).rows(torch.arange(len(ids)))
 
     def vectors(self, tokens: Tokens) -> torch.Tensor:
-        """Vectors [texts, tokens, dim] of length 1, fp32; only those of kept tokens mean something."""
+        """Vectors ``(texts, tokens, dim)`` of length 1, fp32; only those of kept tokens have a meaning."""
         return self._projected(self.model(tokens.ids, attention_mask=tokens.mask)[0])
 
     def _projected(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Token vectors of length 1 from hidden states [..., tokens, hidden]."""
+        """Token vectors of length 1 from hidden states ``(..., tokens, hidden)``."""
         return torch.nn.functional.normalize(self.projection(hidden.float()), dim=-1)
-
-
-def best_dtype(device: torch.device) -> torch.dtype:
-    """bf16 where the hardware multiplies in it, else fp32 (fp16 on older GPUs)."""
-    if device.type == "cuda":
-        return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
-    return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32

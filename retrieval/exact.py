@@ -10,24 +10,24 @@ from hoptimizer.retrieval.encoder import ColBERTEncoder
 from hoptimizer.retrieval.retriever import Progress
 from hoptimizer.retrieval.token_store import TokenStore
 
-# Token vectors, and queries, compared at a time: what they give stays in a processor's cache.
+# Token vectors, and queries, that are compared at a time, so that the products stay in a processor's cache.
 _CHUNK_TOKENS = 1024
 _QUERIES = 64
 _DECIMALS = 4
-# How far a product of two vectors of length 1 can be off in bf16: both and the result are rounded to 8 bits, which is
-# 3/512 at most, and fp16 leaves passages a hair longer than 1.
+# How far off a product of two vectors of length 1 can be in bf16: both vectors and the result are rounded to 8 bits,
+# which makes 3/512 at most, and fp16 leaves passages' vectors slightly longer than 1.
 _ROUNDING = 1 / 128
 
 
 class ExactIndex:
     """Finds the best of all passages of a corpus; for corpora up to some tens of thousands of passages.
 
-    Where the processor multiplies bf16, which is ten times as fast, all passages are scored in that first, and only
-    those that the rounding leaves a chance are scored in full.
+    Where the processor multiplies bf16, which is ten times as fast, all passages are scored in that precision first.
+    Only those that could be among the best, given its rounding error, are then scored in full.
 
     Args:
         folder: written by :meth:`write`.
-        encoder: of the checkpoint that the index was written with.
+        encoder: the encoder of the checkpoint that the index was written with.
         texts: the corpus' passages as they were encoded.
     """
 
@@ -48,14 +48,14 @@ class ExactIndex:
         """The ``k`` best passages of each query by the sum, over its tokens, of the best similarity in the passage.
 
         Args:
-            queries: vectors [tokens, dim] of each query, fp32.
-            k: at most the number of passages.
+            queries: for each query its vectors ``(tokens, dim)``, fp32.
+            k: passages per query; at most the number of passages.
 
         Returns:
             For each query the passages' places in the corpus with their scores, best first; ties in corpus order.
         """
         scores = self._score_all(queries) if self._coarse is None else self._score_likely(self._coarse, queries, k)
-        # Rounded, so that equal passages tie wherever in a chunk they are.
+        # Rounded, so that equal passages tie wherever they are in a chunk.
         found = scores.round(decimals=_DECIMALS).sort(dim=1, descending=True, stable=True)
         return [
             list(zip(places, values, strict=True))
@@ -63,8 +63,8 @@ class ExactIndex:
         ]
 
     def _score_all(self, queries: list[torch.Tensor]) -> torch.Tensor:
-        """Scores [queries, passages], passages in corpus order."""
-        # The type is said: a model that loads in another thread changes torch's default meanwhile.
+        """Scores of shape ``(queries, passages)``, passages in corpus order."""
+        # The type is explicit, because a model that loads in another thread changes torch's default meanwhile.
         scores = torch.empty(len(queries), len(self._places), dtype=torch.float32)
         for rows, tokens, length in self._blocks():
             chunk = self._vectors[tokens].float()
@@ -75,7 +75,7 @@ class ExactIndex:
         return scores
 
     def _score_likely(self, coarse: torch.Tensor, queries: list[torch.Tensor], k: int) -> torch.Tensor:
-        """The scores of all passages that can be among the ``k`` best; the others have minus infinity."""
+        """The scores of all passages that can be among the ``k`` best; those of the others are minus infinity."""
         scores = torch.full((len(queries), len(self._places)), -torch.inf, dtype=torch.float32)
         for query, (vectors, estimates) in enumerate(zip(queries, self._estimate(coarse, queries), strict=True)):
             error = _ROUNDING * len(vectors)
@@ -84,7 +84,7 @@ class ExactIndex:
         return scores
 
     def _estimate(self, coarse: torch.Tensor, queries: list[torch.Tensor]) -> Iterator[torch.Tensor]:
-        """For each query the scores [passages] in bf16, passages as they are stored."""
+        """For each query its scores ``(passages,)`` in bf16, passages in the order in which they are stored."""
         for start in range(0, len(queries), _QUERIES):
             group = queries[start : start + _QUERIES]
             vectors = torch.cat(group).bfloat16().T  # [dim, query tokens]
@@ -104,7 +104,7 @@ class ExactIndex:
         return torch.segment_reduce(similar, "max", lengths=lengths).sum(dim=1)
 
     def _blocks(self) -> Iterator[tuple[slice, slice, int]]:
-        """Dense blocks: the stored passages, their tokens, and how many tokens each of them has."""
+        """Dense blocks: slices of the stored passages and of their tokens, and how many tokens each passage has."""
         row = start = 0
         for passages, length in self._runs:
             yield slice(row, row + passages), slice(start, start + passages * length), length

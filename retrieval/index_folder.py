@@ -33,7 +33,7 @@ class Manifest(BaseModel):
         checkpoint: the checkpoint as the user named it.
         checkpoint_digest: SHA-256 of the checkpoint.
         kind: ``exact`` or ``plaid``.
-        settings: what the index was built with.
+        settings: settings that the index was built with.
         files: SHA-256 of every file, by its path in the folder.
     """
 
@@ -54,7 +54,7 @@ class BrokenIndexError(Exception):
 
 
 def index_folder(corpus: Corpus, checkpoint: Checkpoint, kind: Kind) -> Path:
-    """Where the index of a corpus under a checkpoint lives; both are in the name, so a change of either is another."""
+    """The folder of a corpus' index; its name holds corpus and checkpoint, so that a change of either gives another."""
     return home() / "indexes" / f"{corpus.digest[:16]}-{checkpoint.digest[:16]}-{kind}"
 
 
@@ -66,7 +66,7 @@ def open_index(folder: Path, wanted: Manifest, build: Callable[[Path], None]) ->
 
     Args:
         folder: the index' folder.
-        wanted: its manifest, without ``files``.
+        wanted: the manifest that it must have, without ``files``.
         build: writes the index into the empty folder it is given.
 
     Raises:

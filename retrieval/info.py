@@ -1,4 +1,4 @@
-"""What there is of a retriever's index on this machine."""
+"""The state of a retriever's index on this machine."""
 
 from hoptimizer.retrieval.passage import Corpus
 from hoptimizer.retrieval.settings import RetrieverOptions, RetrieverSettings
@@ -16,10 +16,17 @@ def index_info(settings: RetrieverOptions, corpus: Corpus) -> dict[str, str | in
         for a retriever of the user's;
         ``corpus``, its ``passages`` and ``corpus_digest``. For an index on disk also ``checkpoint`` and
         ``checkpoint_digest``, ``folder``, ``bytes`` and ``state``: ``ready``, ``absent`` (it will be built) or
-        ``broken``, the reason following.
+        ``broken`` with the reason.
 
     Raises:
         UserError: the checkpoint can't be had.
+
+    Example:
+        >>> from hoptimizer.retrieval import Corpus, Passage, RetrieverSettings, index_info
+        >>> corpus = Corpus([Passage("rhine", "Rhine", "The Rhine flows through Basel.")], name="rivers")
+        >>> info = index_info(RetrieverSettings(name="bm25"), corpus)
+        >>> info["index"], info["corpus"], info["passages"]
+        ('memory', 'rivers', 1)
     """
     info: dict[str, str | int] = {"retriever": settings.name, "index": "own"}
     info |= {"corpus": corpus.name, "passages": len(corpus), "corpus_digest": corpus.digest}

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,6 +17,12 @@ class Passage:
         title: name of the page or entity it is about; may be empty.
         text: its words, without the title.
         score: the retriever's score for the query that found it; higher is better, ``None`` outside a ranking.
+
+    Example:
+        >>> from hoptimizer.retrieval import Passage
+        >>> passage = Passage(id="mercury-planet", title="Mercury (planet)", text="It is closest to the Sun.")
+        >>> str(passage), passage.bare_title
+        ('Mercury (planet): It is closest to the Sun.', 'Mercury')
     """
 
     id: str
@@ -27,6 +34,11 @@ class Passage:
         """This passage as a result of a search."""
         return replace(self, score=score)
 
+    @property
+    def bare_title(self) -> str:
+        """The title without the brackets at its end that tell namesakes apart: ``Mercury`` for ``Mercury (planet)``."""
+        return re.sub(r" \([^()]*\)$", "", self.title)
+
     def __str__(self) -> str:
         return f"{self.title}: {self.text}" if self.title else self.text
 
@@ -37,6 +49,15 @@ class Corpus:
     Args:
         passages: the passages; their order is the index's order.
         name: what messages call the corpus (a data set's name or a file).
+
+    Attributes:
+        passages, name: as given.
+
+    Example:
+        >>> from hoptimizer.retrieval import Corpus, Passage
+        >>> corpus = Corpus([Passage("rhine", "Rhine", "The Rhine flows through Basel.")], name="rivers")
+        >>> len(corpus), "rhine" in corpus, corpus["rhine"].title
+        (1, True, 'Rhine')
     """
 
     def __init__(self, passages: list[Passage], name: str = "corpus") -> None:

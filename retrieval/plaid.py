@@ -20,21 +20,21 @@ from hoptimizer.retrieval.retriever import Progress
 from hoptimizer.retrieval.token_store import TokenStore
 
 # Chosen on 6,119 passages so that PLAID finds at least 95 of 100 passages of exact search's top 10, which
-# benchmarks/retrieval.py measures. colbert-ai's defaults compress to 1 bit and look into one cell a query token.
+# benchmarks/retrieval.py measures. colbert-ai's defaults compress to 1 bit and look into one cell per query token.
 _NCELLS = 8
 _THRESHOLD = 0.3
 _NDOCS = 4096
 
-# colbert-ai sets a twentieth of the tokens aside to choose its quantiles by, and can't do with none.
+# colbert-ai sets a twentieth of the tokens aside to choose its quantiles by, and fails if that is none.
 _LEAST_TOKENS = 20
 
 
 class PlaidIndex:
-    """Prunes by centroids, then scores compressed token vectors.
+    """Finds candidates by centroids, then scores their compressed token vectors.
 
     Args:
         folder: written by :meth:`write`.
-        encoder: of the checkpoint that the index was written with.
+        encoder: the encoder of the checkpoint that the index was written with.
         texts: the corpus' passages as they were encoded.
 
     Raises:
@@ -55,7 +55,7 @@ class PlaidIndex:
                 collection=texts,
                 verbose=0,
             )
-        # Queries come in encoded, so the searcher's own copy of the model is of no use.
+        # Queries are encoded already, so that the searcher's own copy of the model is not needed.
         self._ranker = searcher.ranker
         self._settings = encoder.config
         self._passages = len(texts)
@@ -94,7 +94,7 @@ class PlaidIndex:
             raise UserError(f"retriever.index: {len(texts)} short passages are too few for plaid: set it to exact")
         stored = _Stored(store, texts)
         config = ColBERTConfig(**PlaidIndex.SETTINGS, index_path=str(folder))
-        # In this process: with ranks of its own, indexing on a CPU fails.
+        # In this process, because indexing on a CPU fails in processes of its own.
         run = Run().context(RunConfig(nranks=1, avoid_fork_if_possible=True))
         with _compiling(), _replaced(collection_indexer, stored), _global_state_kept(), quiet_loading(), run:
             load_extensions()
@@ -106,7 +106,7 @@ class PlaidIndex:
 class _Stored:
     """Stands in for colbert-ai's CollectionEncoder: hands out vectors that are encoded already.
 
-    It is asked for every passage twice, first to find the centroids.
+    It is asked for every passage twice; the first time is to find the centroids.
     """
 
     def __init__(self, store: TokenStore, texts: list[str]) -> None:
@@ -116,17 +116,17 @@ class _Stored:
         self._vectors = store.vectors
 
     def encode_passages(self, passages: list[str]) -> tuple[torch.Tensor, list[int]]:
-        """All tokens of the passages [tokens, dim], and each passage's number of tokens."""
+        """All token vectors of the passages ``(tokens, dim)``, and each passage's number of tokens."""
         spans = [self._spans[text] for text in passages]
         vectors = torch.cat([self._vectors[start:end] for start, end in spans])
-        # It insists on fp16 where there is a GPU and on fp32 where there is none.
+        # colbert-ai insists on fp16 where there is a GPU, and on fp32 where there is none.
         return vectors if torch.cuda.is_available() else vectors.float(), [end - start for start, end in spans]
 
 
 def _centroids(dim: int, partitions: int, iterations: int, samples: list[list[torch.Tensor]]) -> torch.Tensor:
     """colbert-ai's k-means, without faiss' report on it, and for small corpora too."""
     sample = samples[0][0].float().numpy()
-    # A corpus of few tokens has fewer of them than colbert-ai wants cells; the rest repeats and stays empty.
+    # A small corpus may have fewer tokens than colbert-ai wants cells; the other cells repeat and stay empty.
     cells = min(partitions, len(sample))
     kmeans = faiss.Kmeans(dim, cells, niter=iterations, seed=123, min_points_per_centroid=1)
     kmeans.train(sample)
@@ -164,7 +164,7 @@ def _global_state_kept() -> Iterator[None]:
 
 @contextmanager
 def _compiling() -> Iterator[None]:
-    """Turn a missing compiler into one line."""
+    """Report a missing compiler in one line."""
     try:
         yield
     except (RuntimeError, OSError) as error:

@@ -11,16 +11,32 @@ from hoptimizer.retrieval.passage import Passage
 
 MAX_BATCH = 64
 
-# Called while an index is built, with the passages encoded so far and all there are.
 Progress = Callable[[int, int], None]
+"""Called while an index is built, with the number of passages encoded so far and that of all passages."""
 
 
 class Retriever(ABC):
-    """Finds passages of one corpus for queries in natural language."""
+    """Finds passages of one corpus for queries in natural language.
+
+    A subclass writes :meth:`search` and has a ``name``; programs call :meth:`asearch`, which batches.
+
+    Example:
+        >>> from hoptimizer.programs import RAG
+        >>> from hoptimizer.retrieval import Corpus, Passage, Retriever
+        >>> class TitleRetriever(Retriever):
+        ...     name = "title"
+        ...     def __init__(self, corpus):
+        ...         self.corpus = corpus
+        ...     def search(self, queries, k):
+        ...         return [sorted(self.corpus, key=lambda p: p.title not in query)[:k] for query in queries]
+        >>> corpus = Corpus([Passage("1", "Oslo", "A city."), Passage("2", "Lima", "Another city.")])
+        >>> [passage.title for passage in RAG(TitleRetriever(corpus), k=1, reader="none")("Where is Lima?").passages]
+        ['Lima']
+    """
 
     name: str
     computes: ClassVar[bool] = True
-    """Whether a search takes this machine's cores, rather than waiting for another one."""
+    """Whether a search computes on this machine, rather than waiting for another one."""
 
     @abstractmethod
     def search(self, queries: list[str], k: int) -> list[list[Passage]]:
@@ -28,7 +44,7 @@ class Retriever(ABC):
 
         Args:
             queries: the questions or sentences to search with.
-            k: passages a query; fewer come back only where the corpus holds fewer.
+            k: passages per query; fewer come back only where the corpus holds fewer.
         """
 
     async def asearch(self, query: str, k: int) -> list[Passage]:
@@ -44,6 +60,6 @@ class Retriever(ABC):
         return Batcher(self._search_batch, limit=MAX_BATCH, on=CORES if self.computes else None)
 
     def _search_batch(self, items: list[tuple[str, int]]) -> list[list[Passage]]:
-        # Callers of one batch may want different k: search with the largest, cut for each.
+        # The callers of a batch may want different k: search with the largest, and cut for each.
         rankings = self.search([query for query, _ in items], max(k for _, k in items))
         return [ranking[:k] for ranking, (_, k) in zip(rankings, items, strict=True)]

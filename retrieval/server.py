@@ -1,4 +1,4 @@
-"""A ColBERT server, searched by URL."""
+"""A ColBERT server that is searched by its URL."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -20,9 +20,16 @@ class ColBERTServer(Retriever):
     ``dspy.ColBERTv2`` nothing is cached, for a server's index may change, and ``k`` may exceed 100.
 
     Args:
-        url: of the search, such as ``http://localhost:8893/api/search``.
-        corpus: a found passage whose title and text it holds is given as that passage, so that ids agree; another
-            keeps the server's ``pid`` as its id.
+        url: the URL of the search, such as ``http://localhost:8893/api/search``.
+        corpus: a found passage whose title and text it holds is given as that passage, so that ids agree; any other
+            passage keeps the server's ``pid`` as its id.
+
+    Example:
+        >>> from hoptimizer.retrieval import ColBERTServer, Corpus
+        >>> retriever = ColBERTServer("http://localhost:1/api/search", Corpus([]))
+        >>> retriever.search(["Who designed the bridge?"], k=4)
+        Traceback (most recent call last):
+        hoptimizer.common.errors.UserError: retriever.url: no answer from http://localhost:1/api/search ...
     """
 
     name = "colbert"

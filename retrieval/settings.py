@@ -31,7 +31,12 @@ class RetrieverSettings(RetrieverOptions):
         index: ``exact`` scores every passage, ``plaid`` prunes first (Santhanam et al., 2022), ``auto`` chooses by the
             corpus' size.
         k: passages that a search returns.
-        url: a ColBERT server that searches instead; no index is built here then.
+        url: URL of a ColBERT server that searches instead, so that no index is built here.
+
+    Example:
+        >>> from hoptimizer.retrieval import RetrieverSettings
+        >>> RetrieverSettings(name="bm25", k=6)
+        RetrieverSettings(name='bm25', k=6, checkpoint='minilm', index='auto', url=None)
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -15,16 +15,16 @@ _LENGTHS = "lengths.npy"
 
 
 class TokenStore:
-    """Token vectors of passages, in the order they were encoded in: by length, or nearly.
+    """Token vectors of passages, in the order in which they were encoded: roughly by length.
 
     Args:
         folder: where :meth:`write` put them.
 
     Attributes:
-        places: each stored passage's place in the corpus, int64 [passages].
-        lengths: each stored passage's number of tokens, int64 [passages].
-        vectors: all tokens of all passages, fp16 [tokens, dim], memory-mapped.
-        coarse: the same in bf16.
+        places: each stored passage's place in the corpus, int64 of shape ``(passages,)``.
+        lengths: each stored passage's number of tokens, int64 of shape ``(passages,)``.
+        vectors: the vectors of all tokens of all passages, fp16 of shape ``(tokens, dim)``, memory-mapped.
+        coarse: the same vectors in bf16.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -52,5 +52,5 @@ class TokenStore:
 
 
 def _mapped(file: Path, dtype: torch.dtype) -> torch.Tensor:
-    # Mapped copy-on-write, because torch takes no read-only memory without a warning; nothing writes to it.
+    # Mapped copy-on-write, because torch warns of read-only memory; nothing writes to it.
     return torch.from_numpy(np.memmap(file, dtype=np.int16, mode="c")).view(dtype)

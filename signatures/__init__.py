@@ -1,9 +1,56 @@
-"""The typed signatures of every step."""
+"""The typed signatures of every step.
+
+A signature's docstring is the instruction that a language model reads, and its fields' descriptions are a part of the
+prompt, so that examples stand here:
+
+>>> import dspy
+>>> from hoptimizer import signatures
+>>> dspy.Predict(signatures.Read).signature.instructions
+'Answer the question from the passages, in as few words as possible.'
+
+Readers answer from memory or from passages, at once or with a chain of thought:
+
+>>> signatures.Answer.signature, signatures.AnswerWithChain.signature
+('question -> answer', 'question -> chain')
+>>> signatures.Read.signature, signatures.ReadWithChain.signature
+('context, question -> answer', 'context, question -> chain')
+
+IRCoT asks for the next sentence of a chain of thought:
+
+>>> signatures.NextThought.signature
+'context, question, thoughts -> thought'
+
+RA-ISF asks what the model knows and what is relevant, and splits questions up:
+
+>>> signatures.SelfKnowledge.signature, signatures.Relevance.signature
+('question -> knows', 'passage, question -> relevant')
+>>> signatures.Decompose.signature, signatures.Combine.signature
+('question -> subquestions', 'findings, question -> answer')
+
+EfficientRAG labels what it finds and writes the next query:
+
+>>> signatures.LabelPassage.signature, signatures.NextQuery.signature
+('passage, query -> useful, tag', 'query, known -> next_query')
+
+Its training data comes from a teacher, which is asked three things:
+
+>>> signatures.SplitByPassages.signature
+'passages, question, answer -> subquestions, answers'
+>>> signatures.FindDependencies.signature
+'subquestions, subquestion -> after'
+>>> signatures.LabelWords.signature
+'passage, question, answer -> useful'
+
+A judge of answers is asked this:
+
+>>> signatures.Correctness.signature
+'question, right_answers, answer -> correct'
+"""
 
 from hoptimizer.signatures.answering import Answer, AnswerWithChain, Read, ReadWithChain
 from hoptimizer.signatures.decomposing import Combine, Decompose
 from hoptimizer.signatures.hopping import LabelPassage, NextQuery
-from hoptimizer.signatures.judging import Relevance, SelfKnowledge
+from hoptimizer.signatures.judging import Correctness, Relevance, SelfKnowledge
 from hoptimizer.signatures.reasoning import NextThought
 from hoptimizer.signatures.synthesis import FindDependencies, LabelWords, SplitByPassages
 
@@ -11,6 +58,7 @@ __all__ = [
     "Answer",
     "AnswerWithChain",
     "Combine",
+    "Correctness",
     "Decompose",
     "FindDependencies",
     "LabelPassage",

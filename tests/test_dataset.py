@@ -134,7 +134,7 @@ def test_fields_of_the_users_own_are_left_alone(folder: Path):
 
 
 BAD_QUESTIONS = {
-    "malformed JSON": ('{"id": "q1",', ["dev.jsonl:1", "malformed JSON", "one object a line"]),
+    "malformed JSON": ('{"id": "q1",', ["dev.jsonl:1", "malformed JSON", "one object per line"]),
     "not an object": ('["q1"]\n', ["dev.jsonl, item 1", "expected an object"]),
     "a bare string": ('\n"q1"\n', ["dev.jsonl:2", "expected an object"]),
     "missing question": (lines([{**QUESTION, "question": None}]), ["dev.jsonl:1", "'question' is missing"]),

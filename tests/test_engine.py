@@ -17,11 +17,11 @@ import torch
 from dspy.utils.exceptions import ContextWindowExceededError, LMUnsupportedFeatureError
 
 from hoptimizer.models import LMSettings, build_adapter, build_lm
-from hoptimizer.models.engine.attention import KeyValues
 from hoptimizer.models.engine.constrained_decoding import Constraint
 from hoptimizer.models.engine.engine import LocalEngine, generator
 from hoptimizer.models.engine.generator import Generator
-from hoptimizer.models.engine.loading import best_dtype
+from hoptimizer.models.engine.key_values import KeyValues
+from hoptimizer.models.engine.loading import device_and_dtype
 from hoptimizer.models.engine.prefix_cache import PAGE, PrefixCache
 from hoptimizer.models.engine.request import GenerationRequest
 from hoptimizer.models.weights.store import pull
@@ -66,12 +66,12 @@ def test_writes_what_transformers_writes(model):
     from transformers import AutoModelForCausalLM
 
     folder = str(pull("smollm2-135m-instruct"))
-    ours = Generator(folder, device="cpu", dtype=torch.float32)
-    reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    ours = Generator(folder, dtype=torch.float32)
+    reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).to(ours.device)
     prompts = [*_prompts(model, 2), *_prompts(model, 1, facts="")]
     for prompt in prompts:
         options = {"max_new_tokens": 12, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
-        out = reference.generate(torch.tensor([prompt]), **options)
+        out = reference.generate(torch.tensor([prompt], device=ours.device), **options)
         tokens = out.sequences[0, len(prompt) :]
         written = ours.submit(GenerationRequest(prompt, 12, logprobs=True)).result()
         assert written.text == model.tokenizer.decode(tokens, skip_special_tokens=True)
@@ -353,5 +353,6 @@ def test_prefixes_used_longest_ago_are_forgotten_first():
 
 
 def test_fp32_is_taken_where_bf16_is_not_multiplied(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
-    assert best_dtype(torch.device("cpu")) == torch.float32
+    assert device_and_dtype() == (torch.device("cpu"), torch.float32)

@@ -1,7 +1,10 @@
-"""The folder table holds: what each folder may import, and that the wheel's package list misses none."""
+"""The tables of folders and rooms hold: what each may import, how large they may be, and that the wheel misses none."""
 
 import ast
 import tomllib
+from collections.abc import Iterable, Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -20,24 +23,92 @@ MAY_IMPORT = {
 }
 FOLDERS = [*MAY_IMPORT, "core"]
 
+# Folder -> its rooms (sub-folders), each with those of its siblings that it may import.
+ROOMS = {
+    "models": {"weights": set(), "engine": {"weights"}, "small": {"engine", "weights"}},
+    "eval": {"atlas": set(), "datasets": {"atlas"}},
+    "optimizers": {
+        "labels": set(),
+        "prompt": {"labels"},
+        "training": {"labels"},
+        "training/retriever": set(),
+        "tuning": {"labels", "training"},
+    },
+    "core": {"tracking": set(), "study": {"tracking"}, "cli": {"study", "tracking"}},
+}
+# The most imports, file to file, from one room of a folder into another.
+MOST_ARROWS = {"models": 15, "optimizers": 40}
+MOST_LINES = 300
+MOST_MODULES = 15
+
 
 def project() -> dict:
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
+def files(folder: str) -> list[Path]:
+    return sorted((ROOT / folder).rglob("*.py"))
+
+
 def imported(path: Path) -> set[str]:
-    """The modules that a file imports, at its top or later."""
+    """What a file imports, at its top or later: modules, and names from modules with the module before them."""
+    return _names(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+def imported_at_once(path: Path) -> set[str]:
+    """What a file imports when it is imported itself."""
+    return _names(_executed(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+def _names(nodes: Iterable[ast.AST]) -> set[str]:
     names = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            names.add(node.module or "")
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
     return names
 
 
-def files(folder: str) -> list[Path]:
-    return sorted((ROOT / folder).rglob("*.py"))
+def _executed(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes that an import executes: neither the bodies of functions, nor what only type checkers read."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
+            continue
+        yield child
+        yield from _executed(child)
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """The files of the package by the name under which they are imported."""
+    found = {}
+    for path in (path for folder in FOLDERS for path in files(folder)):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        parts = parts[1:] if parts[0] == "core" else parts
+        parts = parts[:-1] if parts[-1] == "__init__" else parts
+        found[".".join(("hoptimizer", *parts))] = path
+    return found
+
+
+def known_files(names: set[str]) -> set[Path]:
+    """The package's own files among what is imported; of a name from a module, the module's."""
+    owners = (name if name in modules() else name.rpartition(".")[0] for name in names)
+    return {modules()[name] for name in owners if name in modules()}
+
+
+def room(path: Path) -> str:
+    """A file's room: the path of its folder within the top-level one, empty where it stands there itself."""
+    return path.relative_to(ROOT).parent.as_posix().partition("/")[2]
+
+
+def arrows(folder: str) -> list[tuple[Path, Path]]:
+    """The imports, file to file, from one room of a folder into another."""
+    pairs = [(path, target) for path in files(folder) for target in known_files(imported(path))]
+    inside = [(path, target) for path, target in pairs if target.is_relative_to(ROOT / folder)]
+    return [(path, target) for path, target in inside if room(path) and room(target) and room(path) != room(target)]
 
 
 @pytest.mark.parametrize("folder", MAY_IMPORT)
@@ -70,3 +141,42 @@ def test_every_dependency_is_pinned_in_the_constraints_file():
     for line in lines:
         name = next(part for part in line.replace(">", "=").replace("[", "=").split("=") if part)
         assert name.lower().replace("_", "-") in pinned, name
+
+
+def test_no_file_is_too_long():
+    lengths = {str(path.relative_to(ROOT)): len(path.read_bytes().splitlines()) for path in modules().values()}
+    assert {name: length for name, length in lengths.items() if length > MOST_LINES} == {}
+
+
+def test_no_folder_holds_too_many_modules():
+    for folder in {path.parent for path in modules().values()}:
+        count = sum(path.name != "__init__.py" for path in folder.glob("*.py"))
+        assert count <= MOST_MODULES, f"{folder.relative_to(ROOT)} holds {count} modules"
+
+
+def test_no_files_import_one_another_in_a_circle():
+    try:
+        TopologicalSorter({path: known_files(imported_at_once(path)) for path in modules().values()}).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(str(path.relative_to(ROOT)) for path in reversed(error.args[1])))
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_room_imports_only_what_its_row_of_the_table_allows(folder):
+    rooms = ROOMS.get(folder, {})
+    assert {room(path) for path in files(folder)} - {""} == set(rooms)
+    for path, target in arrows(folder):
+        assert room(target) in rooms[room(path)], f"{path.relative_to(ROOT)} imports {target.relative_to(ROOT)}"
+
+
+@pytest.mark.parametrize("folder", ROOMS)
+def test_the_table_allows_no_circle_of_rooms(folder):
+    TopologicalSorter(ROOMS[folder]).prepare()
+
+
+@pytest.mark.parametrize(("folder", "most"), MOST_ARROWS.items())
+def test_rooms_know_little_of_one_another(folder, most):
+    found = arrows(folder)
+    assert len(found) <= most, "\n".join(
+        f"{path.relative_to(ROOT)} -> {target.relative_to(ROOT)}" for path, target in found
+    )

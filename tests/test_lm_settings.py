@@ -7,7 +7,8 @@ import dspy
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from hoptimizer.models import LMSettings, UserError, build_adapter, build_lm, check_lm
+from hoptimizer.common.errors import UserError
+from hoptimizer.models import LMSettings, build_adapter, build_lm, check_lm
 from hoptimizer.models.engine.engine import AsyncLocalEngine, LocalEngine
 
 KEY = "sk-secret-key"

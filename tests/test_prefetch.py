@@ -14,12 +14,13 @@ from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.objective import Objective
 from hoptimizer.models.usage import BudgetExhausted
 from hoptimizer.optimizers import CompileContext
+from hoptimizer.optimizers.format_check import WAVE
 from hoptimizer.optimizers.prompt.bootstrap_loops import BootstrapLoop, mipro_loops, random_search_loops
 from hoptimizer.optimizers.prompt.few_shot import BootstrapFewShot
 from hoptimizer.optimizers.prompt.few_shot_search import BootstrapOptuna, BootstrapRandomSearch
 from hoptimizer.optimizers.prompt.instructions import InferRules
 from hoptimizer.optimizers.prompt.mipro import MIPROv2
-from hoptimizer.optimizers.prompt.prefetch import WAVE, prefetch
+from hoptimizer.optimizers.prompt.prefetch import prefetch
 from hoptimizer.optimizers.prompt.search import finished
 from hoptimizer.optimizers.teacher import teacher
 from hoptimizer.programs import RAG, IRCoT

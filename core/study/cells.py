@@ -95,6 +95,21 @@ def load_study(
     Raises:
         UserError: the file or the config of a cell is malformed, or its data can't be had; the message names the file,
             the cell and the key.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from hoptimizer import load_study
+        >>> _ = Path("depth.yaml").write_text('''
+        ... base:
+        ...   data: {name: atlas, dev: 5}
+        ...   program: {name: rag, reader: none}
+        ...   retriever: {name: bm25}
+        ... grid:
+        ...   retriever.k: [2, 4]
+        ... ''')
+        >>> study = load_study(Path("depth.yaml"), ["seed=1"])
+        >>> [cell.config.retriever.k for cell in study.cells]
+        [2, 4]
     """
     values = OmegaConf.to_container(read_mapping(path), resolve=False)
     try:

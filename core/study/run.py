@@ -93,6 +93,22 @@ def run_study(study: Study, report: Report = silent) -> StudyResult:
 
     Raises:
         UserError: the tracking store can't be opened.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from hoptimizer import load_study, run_study
+        >>> _ = Path("depth.yaml").write_text('''
+        ... base:
+        ...   data: {name: atlas, dev: 5}
+        ...   program: {name: rag, reader: none}
+        ...   retriever: {name: bm25}
+        ... grid:
+        ...   retriever.k: [2, 4]
+        ... ''')
+        >>> store = f"tracking.uri=sqlite:///{Path.cwd()}/mlflow.db"
+        >>> result = run_study(load_study(Path("depth.yaml"), [store]))
+        >>> result.failed, [outcome.metrics["passages"] for outcome in result.outcomes]
+        ([], [2.0, 4.0])
     """
     config = study.config
     tracker = Tracker(config.tracking.uri, config.experiment)

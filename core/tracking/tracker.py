@@ -58,6 +58,13 @@ class Tracker:
 
     Raises:
         UserError: the store can't be opened.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from hoptimizer import Tracker
+        >>> tracker = Tracker(f"sqlite:///{Path.cwd()}/mlflow.db", "atlas")
+        >>> tracker.runs()
+        []
     """
 
     def __init__(self, uri: str, experiment: str) -> None:

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from hoptimizer.eval.atlas.facts import Entity, Facts
 
-# No page ends more than this many steps away.
+# The longest chain, in steps.
 LONGEST = 4
 
 
 @dataclass(frozen=True)
 class Step:
-    """One fact of a chain: the column of an entity and the value there."""
+    """One fact of a chain: an entity, a column of its row, and the value there."""
 
     entity: Entity
     column: str
@@ -19,7 +19,7 @@ class Step:
 
     @property
     def relation(self) -> str:
-        """Its name in ``wording_questions.yaml``."""
+        """The fact's relation, as ``wording_questions.yaml`` names it."""
         return f"{self.entity.kind}.{self.column}"
 
 
@@ -45,12 +45,12 @@ def _from(facts: Facts, entity: Entity, before: Chain, relations: set[str]) -> I
 
 
 def signature(chain: Chain) -> str:
-    """The relations of a chain; chains with the same signature ask the same kind of thing."""
+    """The relations of a chain; chains with the same signature ask for the same kind of thing."""
     return "+".join(step.relation for step in chain)
 
 
 def circular(chain: Chain) -> bool:
-    """Whether the answer stands in the chain already, as with the capital of the country of Paris."""
+    """Whether the answer occurs earlier in the chain, as with the capital of the country that Paris lies in."""
     return chain[-1].value in [step.entity.name for step in chain] + [step.value for step in chain[:-1]]
 
 

@@ -13,7 +13,7 @@ import yaml
 
 HERE = Path(__file__).parent
 
-# Columns that name an entity, by the kind of entity that they name; the others hold plain values.
+# The columns that name an entity, with the kind of that entity; all other columns hold plain values.
 REFERENCES = {
     "author": "person",
     "birthplace": "city",
@@ -24,7 +24,7 @@ REFERENCES = {
     "country": "country",
 }
 
-# Kinds whose names say nothing about what they are: questions put the word before them.
+# Kinds whose names do not say what they are: questions put a word for it before the name.
 LABELLED = ("music", "painting", "film", "moon", "element")
 
 
@@ -39,7 +39,7 @@ class Entity:
     Attributes:
         kind: the table's kind, such as ``person``.
         name: as it stands in running text, with its article where it has one (``the Rhine``).
-        fields: the row's other columns that are known, as text.
+        fields: the values of the row's other columns as text, where they are known.
     """
 
     kind: str
@@ -59,7 +59,7 @@ class Entity:
 
     @property
     def described(self) -> str:
-        """The name after the word for what it is, unless it says so itself: ``the opera Tosca``."""
+        """The name after a word for what it is, unless the name says so itself: ``the opera Tosca``."""
         what = self.fields["what"]
         if what.split()[-1] in self.name.lower() or self.name.startswith("the "):
             return self.name
@@ -67,7 +67,7 @@ class Entity:
 
     @property
     def labelled(self) -> str:
-        """The name as questions have it: described where the name alone could mean something else."""
+        """The name as questions use it: with a description if the name alone could mean something else."""
         return self.described if self.kind in LABELLED else self.name
 
 
@@ -76,8 +76,8 @@ class Facts:
     """Every entity, in the order of the tables.
 
     Attributes:
-        entities: all of them; names are unique within a kind, titles altogether.
-        aliases: other names by name, as in ``aliases.yaml``.
+        entities: all entities; names are unique within a kind, titles among all entities.
+        aliases: other names of an entity by its name, as ``aliases.yaml`` has them.
     """
 
     entities: list[Entity]
@@ -96,7 +96,7 @@ class Facts:
         return [entity for entity in self.entities if entity.kind == kind]
 
     def follow(self, entity: Entity, column: str) -> Entity | None:
-        """The entity that a column names; ``None`` where it is unknown or has no page."""
+        """The entity that a column names; ``None`` if it is unknown or has no page."""
         value = entity.fields.get(column)
         kind = REFERENCES.get(column)
         return self._by_name.get((kind, value)) if kind and value else None
@@ -146,7 +146,7 @@ def capitalised(text: str) -> str:
 
 
 def fold(text: str) -> str:
-    """The text in ASCII: accents dropped, special letters replaced."""
+    """The text in ASCII: accents are dropped, special letters replaced."""
     for letter, plain in {"ø": "o", "Ø": "O", "ł": "l", "Ł": "L", "ß": "ss", "æ": "ae", "–": "-"}.items():
         text = text.replace(letter, plain)
     return unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()

@@ -16,14 +16,14 @@ def generate(folder: Path = DATA) -> dict[str, int]:
     """Write ``corpus.jsonl``, ``train.jsonl``, ``dev.jsonl`` and ``test.jsonl``, the same bytes on every run.
 
     Args:
-        folder: where they go; it is made if need be, and files of the same names are replaced.
+        folder: where to write them; it is created if need be, and files of the same names are replaced.
 
     Returns:
-        how many rows each file has, by its stem.
+        The number of rows of each file, by its name without the ending.
 
     Raises:
         FactError: the tables contradict themselves.
-        ValueError: the tables hold too little for the number of questions.
+        ValueError: the tables hold too few facts for the number of questions.
     """
     facts = read()
     files = {"corpus": passages(facts), **splits(facts)}

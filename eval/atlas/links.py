@@ -1,7 +1,7 @@
 """Sentences that mention a page's neighbours.
 
-They are true by the tables, make the pages read less like forms, and above all put other entities' names and words
-into every page: a search by keywords alone is then led astray, as it is in an encyclopedia.
+They are true by the tables and make the pages read less like forms. Above all they put names and words of other
+entities into every page, so that a search by keywords alone is led astray as it would be in an encyclopedia.
 """
 
 from collections.abc import Callable
@@ -12,13 +12,13 @@ Link = Callable[[Facts, Entity], str | None]
 
 
 def links(facts: Facts, entity: Entity) -> dict[str, str]:
-    """The ``*_link`` fields of a page, by name; absent where there is nothing to say."""
+    """The ``*_link`` sentences of a page by their field's name, without those for which there is nothing to say."""
     made = {name: link(facts, entity) for name, link in _LINKS.get(entity.kind, {}).items()}
     return {name: sentence for name, sentence in made.items() if sentence}
 
 
 def _others(facts: Facts, entity: Entity, column: str) -> list[Entity]:
-    """The other entities of the kind with the same value in a column, shuffled; none where it is unknown."""
+    """The other entities of the same kind and with the same value in a column, shuffled; none if it is unknown."""
     value = entity.fields.get(column)
     same = [other for other in facts.of(entity.kind) if other != entity and other.fields.get(column) == value]
     return sorted(same, key=lambda other: rank("link", entity.id, other.id)) if value else []
@@ -33,7 +33,7 @@ def _years(count: int) -> str:
 
 
 def _fellow(facts: Facts, entity: Entity) -> str | None:
-    """Another person from the same place, else how much older or younger a colleague was."""
+    """A sentence on another person from the same place, else on how much older or younger a colleague was."""
     neighbours = _others(facts, entity, "birthplace")
     if neighbours:
         other = neighbours[0].described
@@ -51,7 +51,7 @@ def _fellow(facts: Facts, entity: Entity) -> str | None:
 
 
 def _sibling(facts: Facts, entity: Entity) -> str | None:
-    """Another work of the same person."""
+    """A sentence on another work of the same person."""
     others = _others(facts, entity, "author")
     if not others:
         return None
@@ -78,7 +78,7 @@ def _other_finding(facts: Facts, entity: Entity) -> str | None:
 
 
 def _older(facts: Facts, entity: Entity) -> str | None:
-    """How the age compares with that of another one."""
+    """A sentence that compares the age with that of another entity of the same kind."""
     others = [other for other in facts.of(entity.kind) if other.fields.get("year", "") != entity.fields.get("year")]
     others = [other for other in others if "year" in other.fields and other.fields.get("city") != entity.fields["city"]]
     if "year" not in entity.fields or not others:
@@ -89,7 +89,7 @@ def _older(facts: Facts, entity: Entity) -> str | None:
 
 
 def _native(facts: Facts, entity: Entity) -> str | None:
-    """One person who was born in the place, or who died there."""
+    """A sentence on a person who was born in the place, or who died there."""
     for column, form in (("birthplace", "{} was born there."), ("deathplace", "{} died there.")):
         people = [person for person in facts.of("person") if person.fields.get(column) == entity.name]
         if people:

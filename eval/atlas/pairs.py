@@ -11,7 +11,7 @@ from hoptimizer.eval.atlas.chains import Chain, Step
 from hoptimizer.eval.atlas.facts import HERE, Entity, Facts, pick, rank
 from hoptimizer.eval.atlas.questions import QuestionRow, Wording, rationale
 
-# Years that lie closer together than this are not compared: calendars and sources may differ.
+# Years closer together than this are not compared, because calendars and sources may differ.
 CLEAR_GAP = 3
 
 
@@ -20,9 +20,9 @@ class Pair:
     """Two chains over the same columns.
 
     Attributes:
-        form: the entry of ``wording_pairs.yaml``.
-        first, second: the chains, in the order in which the question names their entities.
-        group: what the question asks for; questions are taken from each group in turn.
+        form: the wording, an entry of ``wording_pairs.yaml``.
+        first, second: the two chains, in the order in which the question names their entities.
+        group: the kind of thing that the question asks for; questions are taken from each group in turn.
         answer: the answer in running text.
     """
 
@@ -34,7 +34,7 @@ class Pair:
 
 
 def comparisons(facts: Facts) -> Iterator[Pair]:
-    """Every pair whose values can be compared, once, asked for the lower or the higher value."""
+    """Every pair whose values can be compared, once; the question asks for the lower or for the higher value."""
     for form in _forms("comparison"):
         for first, second in _both(facts, form):
             low, high = sorted((first, second), key=lambda chain: int(chain[-1].value))
@@ -59,7 +59,7 @@ def yes_or_no(facts: Facts) -> Iterator[Pair]:
 
 
 def about(wording: Wording, pair: Pair, type: str) -> QuestionRow:
-    """The question about a pair, without id."""
+    """The question about a pair, without an id."""
     names = [chain[0].entity.labelled for chain in (pair.first, pair.second)]
     plain = [chain[0].entity.name for chain in (pair.first, pair.second)]
     steps = [*pair.first, *pair.second]

@@ -1,4 +1,4 @@
-"""The pages: sentences from the facts of an entity."""
+"""The pages of the corpus: sentences made from the facts of an entity."""
 
 import string
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ def _fields(form: str) -> set[str]:
 
 
 def _values(facts: Facts, entity: Entity) -> Mapping[str, str]:
-    """What the layouts may mention of an entity."""
+    """The values that the layouts may mention of an entity."""
     values = {**entity.fields, **links(facts, entity), "x": entity.name, "X": capitalised(entity.name)}
     values["described"] = entity.described
     if "what" in values:

@@ -21,7 +21,7 @@ class Wording:
         self.base_verbs: dict[str, str] = table["base_verbs"]
 
     def ask(self, chain: Chain) -> str:
-        """The question for the end of a chain that names only its first entity."""
+        """The question for the end of a chain; it names only the chain's first entity."""
         subject, parts = chain[0].entity.labelled, self._parts(chain)
         for depth, part in enumerate(parts[:-1]):
             form = pick(_light(self._forms(part)["phrase"], depth), "phrase", subject)
@@ -35,15 +35,15 @@ class Wording:
         return capitalised(self._fill(form, step, step.entity.labelled))
 
     def hop(self, step: Step) -> QuestionRow:
-        """A hop of a question: the single fact asked for on its own."""
+        """A hop of a question, which asks for a single fact on its own."""
         return {"question": self.ask((step,)), "answer": bare_name(step.value), "passage": step.entity.id}
 
     def _parts(self, chain: Chain) -> list[Chain]:
-        """The chain cut into steps, some pairs of steps left together where one phrase covers them."""
+        """The chain cut into steps, with some pairs of steps left together where one phrase covers both."""
         parts, start = [], 0
         while start < len(chain):
             pair = chain[start : start + 2]
-            # A phrase for two steps is shorter; every second time the steps are spelt out, for variety.
+            # A phrase for two steps is shorter; about every second time the steps are spelt out, for variety.
             together = signature(pair) in self.pairs and pick([True, False], "pair", *(step.value for step in chain))
             if together and start + 2 < len(chain):
                 together = "phrase" in self.pairs[signature(pair)]
@@ -61,10 +61,10 @@ class Wording:
 
 
 def _light(forms: list[str], depth: int) -> list[str]:
-    """The forms that stay readable around a phrase of that depth.
+    """The forms that stay readable around a phrase of a given depth.
 
-    Words after a long phrase pile up verbs at the end ("the river on which the city where the museum is lies"):
-    any number may follow a name, two a phrase, none a phrase within a phrase.
+    Words that follow a long phrase pile up verbs at the end ("the river on which the city where the museum is lies").
+    Therefore any number of words may follow a name, two a phrase, and none a phrase within a phrase.
     """
     if depth == 0:
         return forms
@@ -73,12 +73,12 @@ def _light(forms: list[str], depth: int) -> list[str]:
 
 
 def rationale(statements: list[str], answer: str) -> str:
-    """The chain of thought: what each hop states, then the answer."""
+    """The chain of thought: the statement of each hop, then the answer."""
     return " ".join([*statements, f"So the answer is: {answer}."])
 
 
 def along(wording: Wording, chain: Chain) -> QuestionRow:
-    """The question for the end of a chain, without id."""
+    """The question for the end of a chain, with its annotations and without an id."""
     answers = wording.facts.answers(chain[-1].value)
     return {
         "question": wording.ask(chain),

@@ -1,4 +1,4 @@
-"""Which of all possible questions make the data set, and in which split they stand.
+"""Chooses the data set's questions among all possible ones, and their splits.
 
 No entity starts two chain questions, and no pair is asked about twice, so that no chain of a test question is seen
 in training. Choices follow :func:`hoptimizer.eval.atlas.facts.rank`, not a random generator whose numbers may change
@@ -14,23 +14,23 @@ from hoptimizer.eval.atlas.facts import Facts, rank
 from hoptimizer.eval.atlas.pairs import Pair, about, comparisons, yes_or_no
 from hoptimizer.eval.atlas.questions import QuestionRow, Wording, along
 
-# Questions of each type in each split.
+# How many questions of each type each split has.
 QUOTAS: dict[str, dict[str, int]] = {
     "train": {"single": 40, "bridge2": 60, "bridge3": 34, "bridge4": 12, "comparison": 30, "yesno": 24},
     "dev": {"single": 12, "bridge2": 18, "bridge3": 10, "bridge4": 4, "comparison": 9, "yesno": 7},
     "test": {"single": 12, "bridge2": 18, "bridge3": 10, "bridge4": 4, "comparison": 9, "yesno": 7},
 }
 
-# Guessing the most frequent answer must not pay: an answer stands in this many chain questions at most.
+# Guessing the most frequent answer must not pay: it is the answer of at most so many chain questions.
 MOST_SAME_ANSWERS = 4
-# So that pairs are not always about the same few entities.
+# How many pairs one entity may be in, so that pairs are not always about the same few entities.
 MOST_PAIRS_OF_ONE = 2
 
 Candidate = TypeVar("Candidate")
 
 
 def splits(facts: Facts) -> dict[str, list[QuestionRow]]:
-    """The rows of each split, with ids, in an order that mixes the types."""
+    """The rows of each split with their ids, in an order that mixes the types."""
     wording = Wording(facts)
     by_type = {**_chain_questions(facts, wording), **_pair_questions(facts, wording)}
     made = {}
@@ -46,7 +46,7 @@ def _quota(type: str) -> int:
 
 
 def _chain_questions(facts: Facts, wording: Wording) -> dict[str, list[QuestionRow]]:
-    """Questions along chains by type; the long ones choose first, as they are the rarest."""
+    """Questions along chains, by type; long chains choose first, because they are the rarest."""
     pool: dict[int, list[Chain]] = defaultdict(list)
     for chain in chains(facts, set(wording.relations)):
         if not circular(chain) and not gives_itself_away(chain):
@@ -74,7 +74,7 @@ def _chain_key(chain: Chain) -> str:
 
 
 def _pair_questions(facts: Facts, wording: Wording) -> dict[str, list[QuestionRow]]:
-    """Questions about pairs by type; as many with yes as with no, in turn, so that each split gets both."""
+    """Questions about pairs, by type; those with yes and with no take turns, so that each split gets both."""
     asked: set[frozenset[str]] = set()
     compared = _pairs(comparisons(facts), _quota("comparison"), asked)
     pairs, half = list(yes_or_no(facts)), _quota("yesno") // 2
@@ -87,7 +87,7 @@ def _pair_questions(facts: Facts, wording: Wording) -> dict[str, list[QuestionRo
 
 
 def _pairs(pairs: Iterable[Pair], count: int, asked: set[frozenset[str]]) -> list[Pair]:
-    """``count`` pairs that were not asked about; they are added to ``asked``."""
+    """``count`` pairs that were not asked about before; they are added to ``asked``."""
     used: Counter[str] = Counter()
 
     def accept(pair: Pair) -> bool:
@@ -112,7 +112,7 @@ def _in_turn(
     accept: Callable[[Candidate], bool],
     count: int,
 ) -> list[Candidate]:
-    """``count`` acceptable candidates, one of each group in turn, shuffled.
+    """``count`` acceptable candidates, taken from each group in turn, then shuffled.
 
     Raises:
         ValueError: there are too few.

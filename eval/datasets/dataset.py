@@ -1,4 +1,4 @@
-"""Data sets: the bundled ones by name, everybody's own by folder."""
+"""Data sets: bundled ones by their name, users' own by their folder."""
 
 import hashlib
 import random
@@ -22,7 +22,17 @@ class DataSet:
         name: the bundled set's name or the folder's.
         folder: where it was read from.
         corpus: what is searched.
-        splits: the questions by split (``train``, ``dev``, ``test``), only those the data set has.
+        splits: the questions by split (``train``, ``dev``, ``test``); only the splits that the data set has.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from hoptimizer.eval import DataSet, Question
+        >>> from hoptimizer.retrieval import Corpus, Passage
+        >>> corpus = Corpus([Passage("curie", "Marie Curie", "She was born in Warsaw.")])
+        >>> question = Question(id="1", question="Where was Marie Curie born?", answers=["Warsaw"])
+        >>> data = DataSet("physicists", Path("physicists"), corpus, {"dev": [question]})
+        >>> data.split("dev", 1)[0].answers
+        ['Warsaw']
     """
 
     name: str
@@ -46,7 +56,7 @@ class DataSet:
         Args:
             name: ``train``, ``dev`` or ``test``.
             n: how many; ``None`` is all.
-            seed: with it the ``n`` are a random sample, the same for the same seed; without, the first ``n``.
+            seed: decides on the random sample that the ``n`` questions are; ``None`` takes the first ``n``.
 
         Raises:
             UserError: the data set has no such split, or fewer than ``n`` questions in it.
@@ -71,7 +81,7 @@ def locate(name: str | Path) -> Path:
     """The folder of a data set: a bundled one's by its name, else the path itself.
 
     Raises:
-        UserError: neither a bundled set nor an existing path.
+        UserError: it is neither a bundled set nor an existing path.
     """
     known = bundled()
     if str(name) in known:
@@ -89,6 +99,12 @@ def load(settings: DataSettings | str) -> DataSet:
 
     Raises:
         UserError: there is none, it is malformed (the file, line and field are named), or it is too small.
+
+    Example:
+        >>> from hoptimizer.eval import DataSettings, load
+        >>> data = load(DataSettings(name="atlas", train=10, dev=5))
+        >>> {name: len(questions) for name, questions in data.splits.items()}
+        {'train': 10, 'dev': 5, 'test': 60}
     """
     if isinstance(settings, str):
         settings = DataSettings(name=settings)
@@ -99,14 +115,25 @@ def load(settings: DataSettings | str) -> DataSet:
     sizes = settings.sizes()
     for split, size in sizes.items():
         if size is not None:
-            whole.split(split, size)  # says so where the split is absent or too small
+            whole.split(split, size)  # raises where the split is absent or too small
     return DataSet(name, path, corpus, {split: questions[: sizes[split]] for split, questions in splits.items()})
 
 
 def check(name: str | Path, corpus: Path | None = None, limit: int = 20) -> folders.Check:
-    """Figures and problems of a data set, bundled or a folder; see :func:`hoptimizer.eval.datasets.folder.check`.
+    """Find out what a data set holds, and everything that is wrong with it.
+
+    Args:
+        name: a bundled set's name or a folder.
+        corpus: a corpus file to read instead of the folder's own.
+        limit: the most problems to list; the rest are counted.
 
     Raises:
         UserError: there is no such data set.
+
+    Example:
+        >>> from hoptimizer.eval import check
+        >>> found = check("atlas")
+        >>> found.problems, found.splits["train"].questions, found.corpus.passages
+        ([], 200, 870)
     """
     return folders.check(locate(name), corpus, limit)

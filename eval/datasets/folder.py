@@ -32,7 +32,7 @@ class PassageRow(Record):
 
 
 class SplitFigures(BaseModel):
-    """What a split holds. The means are over the questions that have any, ``None`` where none has."""
+    """What a split holds. Means are over the questions that have such annotations, and ``None`` where none has."""
 
     questions: int
     types: dict[str, int]
@@ -52,7 +52,22 @@ class CorpusFigures(BaseModel):
 
 
 class Check(BaseModel):
-    """What :func:`check` found: figures of what could be read, and the problems, most ``limit`` of them."""
+    """What a check of a data set found.
+
+    Attributes:
+        splits: figures of each split, of what could be read.
+        corpus: figures of the corpus.
+        problems: a line for each problem that is listed; it names the file, the line and what to do.
+        more_problems: how many further problems there are.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from hoptimizer.eval import Check, check
+        >>> _ = Path("dev.jsonl").write_text('{"id": "1", "question": "Where?", "answers": []}')
+        >>> found: Check = check(".")
+        >>> found.problems
+        ["dev.jsonl:1: 'answers' must be at least one entry, but is []; correct it"]
+    """
 
     splits: dict[str, SplitFigures]
     corpus: CorpusFigures
@@ -69,10 +84,10 @@ def read_folder(
         folder: the data set's folder.
         corpus: a corpus file to read instead of the folder's own.
         name: what messages call the corpus; the folder's name by default.
-        report: takes each problem; by default the first one is raised.
+        report: called with each problem; by default the first one is raised.
 
     Raises:
-        UserError: by default, at the first problem.
+        UserError: a problem was found, and ``report`` is the default.
     """
     name = name or folder.resolve().name
     if not folder.is_dir():
@@ -109,7 +124,7 @@ def read_corpus(path: Path, report: OnProblem = fail) -> dict[str, Passage]:
     """The passages of a corpus file by their ids, in the file's order.
 
     Raises:
-        UserError: by default, at the first problem.
+        UserError: a problem was found, and ``report`` is the default.
     """
     passages: dict[str, Passage] = {}
     ids: dict[str, str] = {}
@@ -164,7 +179,7 @@ def _check_passages(question: Question, row: DataRow, known: Iterable[str], repo
 
 
 def check(folder: Path, corpus: Path | None = None, limit: int = 20) -> Check:
-    """Everything that is wrong with a data set's folder, and its figures.
+    """Find out what a data set's folder holds, and everything that is wrong with it.
 
     Args:
         folder: the data set's folder.
@@ -199,7 +214,7 @@ def _figures(questions: list[Question]) -> SplitFigures:
 
 
 def free_folder(out: Path) -> Path:
-    """``out`` if nothing is there to lose.
+    """The folder ``out``, if nothing there could be lost.
 
     Raises:
         UserError: it is a file, or a folder with something in it.
@@ -228,17 +243,27 @@ def write_folder(out: Path, corpus: Iterable[Passage], splits: Mapping[str, Iter
                 lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
                 (whole / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
             if out.is_dir():
-                out.rmdir()  # empty, as checked; not every system replaces one
+                out.rmdir()  # it is empty, as was checked; not every system replaces folders
             whole.replace(out)
     except OSError as error:
         raise UserError(f"{out}: cannot be written ({error.strerror or error}); choose another folder") from error
 
 
 def new(out: Path) -> None:
-    """Start a data set's folder: four passages and a question a split, to be replaced by the user's own.
+    """Start a data set's folder: four passages and a question per split, to be replaced by the user's own.
+
+    Args:
+        out: the folder to make.
 
     Raises:
         UserError: ``out`` exists and isn't empty, or can't be written.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from hoptimizer.eval import new
+        >>> new(Path("bridges"))
+        >>> sorted(file.name for file in Path("bridges").iterdir())
+        ['corpus.jsonl', 'dev.jsonl', 'test.jsonl', 'train.jsonl']
     """
     corpus = [
         Passage("harbour-bridge", "Harbour Bridge", "The Harbour Bridge was designed by Ines Moreau."),

@@ -1,4 +1,4 @@
-"""A question of a data set, with what is known about its answer."""
+"""Questions of a data set, with what is known about their answers."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,18 +11,23 @@ Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
 class Record(BaseModel):
-    """A row of a data file: no field changes its type silently, and nothing changes after reading."""
+    """A row of a data file: no value changes its type silently when it is read, and none changes afterwards."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
 
 class Hop(Record):
-    """One step of a question's chain: a single-hop question, its answer, and the passage that states it.
+    """One hop of a multi-hop question: a single-hop question, its answer, and the passage that states it.
 
     Attributes:
-        question: answerable on its own (references to earlier hops are filled in).
-        answer: the hop's answer.
+        question: the single-hop question, which can be answered on its own: references to earlier hops are filled in.
+        answer: its answer.
         passage: id of the passage that holds the answer, where known.
+
+    Example:
+        >>> from hoptimizer.eval import Hop
+        >>> Hop(question="Who designed the Harbour Bridge?", answer="Ines Moreau", passage="harbour-bridge").answer
+        'Ines Moreau'
     """
 
     question: Text
@@ -41,6 +46,12 @@ class Question(Record):
         hops: the chain of single-hop questions, where known.
         rationale: a chain of thought that ends in the answer, where known.
         type: the data set's name for the kind of question, such as ``bridge``.
+
+    Example:
+        >>> from hoptimizer.eval import Question
+        >>> question = Question(id="1", question="Where was Marie Curie born?", answers=["Warsaw"], passages=["curie"])
+        >>> question.to_dspy().inputs().toDict()
+        {'question': 'Where was Marie Curie born?'}
     """
 
     id: Text
@@ -52,8 +63,8 @@ class Question(Record):
     type: Text | None = None
 
     def to_dspy(self) -> "dspy.Example":
-        """The same as a ``dspy.Example`` whose input is ``question``; ``answer`` is the first of ``answers``."""
-        import dspy  # takes a second, and reading data needs none of it
+        """The question as a ``dspy.Example`` whose input is ``question``; ``answer`` is the first of ``answers``."""
+        import dspy  # imported here: it takes a second, and reading data does not need it
 
         return dspy.Example(
             id=self.id,

@@ -1,4 +1,4 @@
-"""Rows of data files, each with the place it stands at, and one-line messages about what is wrong with them."""
+"""Rows of data files, each with its place in the file, and one-line messages about what is wrong with them."""
 
 import csv
 import io
@@ -15,7 +15,7 @@ from hoptimizer.common.errors import UserError, closest
 
 Model = TypeVar("Model", bound=BaseModel)
 
-# Takes one line about a problem. Reading stops at the first problem where it raises, and goes on where it returns.
+# Called with one line about a problem. Reading stops where it raises, and goes on where it returns.
 OnProblem = Callable[[str], None]
 
 # Columns that hold lists: a CSV cell carries them as JSON text.
@@ -38,7 +38,12 @@ _EXPECTED = {
 
 @dataclass(frozen=True, slots=True)
 class DataRow:
-    """One row: its fields (absent where null or empty) and its place, such as ``train.jsonl:3``."""
+    """A row of a data file.
+
+    Attributes:
+        place: where it stands, such as ``train.jsonl:3``.
+        fields: its fields by name, without those that are null or empty.
+    """
 
     place: str
     fields: dict[str, Any]
@@ -56,8 +61,8 @@ def fail(message: str) -> None:
 def read_rows(path: Path, report: OnProblem = fail) -> Iterator[DataRow]:
     """The rows of a ``.jsonl``, ``.json``, ``.csv`` or ``.parquet`` file.
 
-    JSON may be one array or one object a line; a byte order mark, CRLF and blank lines do no harm. Rows that
-    can't be read are reported and left out.
+    JSON may be one array or one object per line; a byte order mark, CRLF and blank lines do no harm. Rows that can't be
+    read are reported and left out.
     """
     try:
         if path.suffix == ".csv":
@@ -73,7 +78,7 @@ def read_rows(path: Path, report: OnProblem = fail) -> Iterator[DataRow]:
 
 
 def parse(model: type[Model], row: DataRow, report: OnProblem) -> Model | None:
-    """The row as a ``model``; ``None`` where it isn't one, each reason being reported."""
+    """The row as a ``model``; ``None`` where it isn't one, after each reason was reported."""
     try:
         return model.model_validate(row.fields)
     except ValidationError as error:
@@ -86,7 +91,7 @@ def require(model: type[Model], row: DataRow) -> Model:
     """The row as a ``model``.
 
     Raises:
-        UserError: it isn't one; the first reason is given.
+        UserError: it isn't one; the message gives the first reason.
     """
     try:
         return model.model_validate(row.fields)
@@ -110,7 +115,7 @@ def _describe(detail: ErrorDetails) -> str:
 
 
 def misspelt(model: type[BaseModel], row: DataRow) -> str | None:
-    """A line about a field that looks like a known but absent one; other unknown fields are the user's own."""
+    """A line about a field that looks like a misspelt one; other unknown fields are the user's own."""
     absent = [name for name in model.model_fields if name not in row.fields]
     for name in row.fields:
         if name not in model.model_fields and (near := closest(name, absent, score=80)):
@@ -120,7 +125,7 @@ def misspelt(model: type[BaseModel], row: DataRow) -> str | None:
 
 def _row(place: str, fields: object, report: OnProblem) -> DataRow | None:
     if not isinstance(fields, dict):
-        report(f"{place}: expected an object with named fields, found {fields!r:.60}; write one object a row")
+        report(f"{place}: expected an object with named fields, found {fields!r:.60}; write one object per row")
         return None
     return DataRow(place, {key: value for key, value in fields.items() if value is not None and value != ""})
 
@@ -164,7 +169,7 @@ def _read_lines(path: Path, report: OnProblem) -> Iterator[DataRow]:
                 report(f"{place}: not UTF-8; save the file as UTF-8")
                 continue
             except json.JSONDecodeError as error:
-                report(f"{place}: malformed JSON, {error.msg} at column {error.colno}; write one object a line")
+                report(f"{place}: malformed JSON, {error.msg} at column {error.colno}; write one object per line")
                 continue
             if text and (row := _row(place, fields, report)):
                 yield row
@@ -192,14 +197,14 @@ def _read_csv(path: Path, report: OnProblem) -> Iterator[DataRow]:
 
 
 def _read_parquet(path: Path, report: OnProblem) -> Iterator[DataRow]:
-    import pandas as pd  # half a second that the other formats do not need
+    import pandas as pd  # imported here: half a second that the other formats do not need
 
     try:
         frame = pd.read_parquet(path)
     except ValueError as error:  # what pyarrow raises for a file that isn't parquet
         report(f"{path}: cannot be read as parquet ({' '.join(str(error).split())}); write it again")
         return
-    # By way of JSON: arrays become lists and missing values null, whatever pandas holds them as.
+    # By way of JSON, arrays become lists and missing values null, however pandas holds them.
     for number, fields in enumerate(json.loads(frame.to_json(orient="records")), 1):
         if (row := _row(f"{path}, row {number}", fields, report)) and _decode_lists(row, report):
             yield row

@@ -7,14 +7,26 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator,
 
 
 def bundled() -> dict[str, Path]:
-    """Folders of the data sets that come with the package, by name."""
+    """Folders of the data sets that come with the package, by name.
+
+    Example:
+        >>> from hoptimizer.eval import bundled
+        >>> list(bundled())
+        ['atlas']
+    """
     from hoptimizer.eval.atlas import DATA
 
     return {"atlas": DATA}
 
 
 class DataSettings(BaseModel):
-    """Which data set, and how much of it. A plain string stands for ``{name: ...}``."""
+    """Which data set, and how much of it. A plain string stands for a mapping with that ``name`` alone.
+
+    Example:
+        >>> from hoptimizer.eval import DataSettings
+        >>> DataSettings(name="atlas", train=120, dev=60).sizes()
+        {'train': 120, 'dev': 60, 'test': None}
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -36,7 +48,7 @@ class DataSettings(BaseModel):
     @field_validator("name", "corpus")
     @classmethod
     def _from_anywhere(cls, value: str | Path | None) -> str | Path | None:
-        """Keep the path of what exists absolute: a run's config is read again from other working folders."""
+        """Make existing paths absolute, because a run's config may be read again from another working folder."""
         if value is None or str(value) in bundled() or not (path := Path(value).expanduser()).exists():
             return value
         return type(value)(path.resolve())

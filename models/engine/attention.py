@@ -1,19 +1,17 @@
 """Attention over a batch of sequences of unlike lengths, with the keys and values of all of them in one place.
 
-One forward pass gets the new tokens of every sequence laid side by side, without padding: one token of a sequence
-that is being written, hundreds of one that is being read in. Linear layers see one matrix; only attention has to
-tell the sequences apart, which is done here, behind transformers' attention interface, so that any architecture
-that uses the interface works.
+One forward pass gets the new tokens of all sequences side by side, without padding: one token of a sequence that is
+being written, hundreds of one whose prompt is being read. Linear layers see one matrix; only attention has to tell the
+sequences apart. That is done here, behind transformers' attention interface, so that any architecture that uses the
+interface works.
 
 Two things were measured before this was written (SmolLM2-135M in bf16 on two Zen 5 cores): torch's fused CPU kernel
 takes three to four times as long as the plain products below for prompts, and twice as long (eight times with
 grouped heads) for single tokens; and the plain products give a token the same bits whatever else is in the batch,
-as long as its own keys are cut in the same places. Hence the blocks at fixed positions.
+as long as its own keys are cut in the same places. That is why keys and values lie in blocks at fixed positions.
 """
 
-import math
-import mmap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
@@ -23,75 +21,14 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
 from hoptimizer.common.errors import UserError
+from hoptimizer.models.engine.key_values import BLOCK, KeyValues, spans
 
-# Positions a block: large enough that few products are needed, small enough that little is computed past the end.
-BLOCK = 256
-# Queries of a prompt are cut every so many positions (a divisor of BLOCK), so that half of the triangle is skipped.
+# The queries of a prompt are cut every so many positions (a divisor of BLOCK), so that most of what causality hides
+# from them is not computed.
 CUT = 128
 NAME = "hoptimizer"
-# Products with fewer rows take other fp32 kernels, which sum in another order.
+# Products with fewer rows run in other fp32 kernels, which sum in another order.
 MIN_ROWS = 8
-
-
-class KeyValues:
-    """Keys and values of every sequence in the batch.
-
-    A list of blocks, one for every ``BLOCK`` positions, each a tensor of shape
-    ``(layers, 2, slots, heads, BLOCK, dim)``. It grows by a block when a sequence does, without a copy, and the blocks
-    of neighbouring slots are contiguous, which the matrix products need. On CPU a block takes memory for the slots
-    whose sequences reach it: among 32, one of 8,000 tokens costs what it needs alone.
-    """
-
-    def __init__(self, layers: int, heads: int, dim: int, slots: int, dtype: torch.dtype, device: torch.device) -> None:
-        self._shape = (layers, 2, slots, heads, BLOCK, dim)
-        self._dtype, self._device = dtype, device
-        self.blocks: list[Tensor] = []
-        # By block, layer and 0 for keys or 1 for values: taking a tensor apart costs microseconds, thousands of times.
-        self.parts: list[list[tuple[Tensor, ...]]] = []
-
-    def reserve(self, length: int) -> None:
-        """Make room for sequences of ``length`` tokens."""
-        while len(self.blocks) * BLOCK < length:
-            self.blocks.append(_zeros(self._shape, self._dtype, self._device))
-            self.parts.append([layer.unbind(0) for layer in self.blocks[-1].unbind(0)])
-
-    def release(self) -> None:
-        """Give the memory back; no slot is in use."""
-        self.blocks.clear()
-        self.parts.clear()
-
-    def load(self, slot: int, start: int, states: Tensor) -> None:
-        """Write states of shape ``(layers, 2, heads, n, dim)`` at positions ``start`` and following of a slot."""
-        offset = 0
-        for block, low, high in _spans(start, start + states.shape[3]):
-            self.blocks[block][:, :, slot, :, low:high] = states[:, :, :, offset : offset + high - low]
-            offset += high - low
-
-    def read(self, slot: int, start: int, stop: int) -> Tensor:
-        """A copy of the states of some positions of a slot, in the shape that :meth:`load` takes."""
-        parts = [self.blocks[b][:, :, slot, :, low:high] for b, low, high in _spans(start, stop)]
-        return torch.cat(parts, dim=3)
-
-    def move(self, source: int, target: int, length: int) -> None:
-        """Copy the first ``length`` positions of one slot to another."""
-        for block, low, high in _spans(0, length):
-            states = self.blocks[block]
-            states[:, :, target, :, low:high] = states[:, :, source, :, low:high]
-
-
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Zeros and not whatever memory holds: a masked position weighs 0, and 0 times NaN is NaN."""
-    if device.type != "cpu":
-        return torch.zeros(shape, dtype=dtype, device=device)
-    # The system's own zeros: a page of them takes memory when something is written to it.
-    pages = mmap.mmap(-1, math.prod(shape) * dtype.itemsize, access=mmap.ACCESS_COPY)
-    return torch.frombuffer(pages, dtype=dtype).view(shape)
-
-
-def _spans(start: int, stop: int, size: int = BLOCK) -> Iterable[tuple[int, int, int]]:
-    """The blocks of ``size`` that hold positions ``start`` to ``stop``, each with its first and last offset."""
-    for block in range(start // size, -(-stop // size)):
-        yield block, max(start - block * size, 0), min(stop - block * size, size)
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
@@ -121,8 +58,8 @@ class PrefillChunk:
 class DecodeToken:
     """The one new token of a sequence that is being written.
 
-    Such tokens of all sequences are attended in common, prefill chunks sequence by sequence. Which way a token takes
-    must not depend on how much of its prompt was cached, or its bits would.
+    The decode tokens of all sequences are attended together, prefill chunks sequence by sequence. Which of the two a
+    token is must not depend on how much of its prompt was cached, or its bits would.
 
     Attributes:
         slot: the sequence's slot.
@@ -167,7 +104,8 @@ class AttentionMetadata:
         device = self.states.blocks[0].device
         self._rows = torch.tensor([offset for offset, _ in self._decode], device=device)
         self._row_slots = torch.tensor([slot - self._first for slot in slots], device=device)
-        # For every block: which rows write into it, and which slots reach it.
+        # For every block that is written to: the decode tokens that write into it, as their numbers, and for each of
+        # them its slot and its offset in the block.
         self._writes: list[tuple[int, Tensor, Tensor, Tensor]] = []
         by_block: dict[int, list[int]] = {}
         for i, (_, chunk) in enumerate(self._decode):
@@ -176,7 +114,7 @@ class AttentionMetadata:
             index = torch.tensor(members, device=device)
             offsets = torch.tensor([self._decode[i][1].start % BLOCK for i in members], device=device)
             self._writes.append((block, index, self._row_slots[index] + self._first, offsets))
-        # The slots that reach each block, as a range; what else is in the range is computed and masked.
+        # For every block the range of slots that reach it; slots in the range that do not are computed and masked.
         self._reach: list[tuple[int, int]] = []
         for block in range(-(-max(lengths) // BLOCK)):
             reaching = [i for i, length in enumerate(lengths) if length > block * BLOCK]
@@ -193,7 +131,7 @@ class AttentionMetadata:
             layer: index of the layer.
             query: scaled queries of shape ``(heads, tokens, dim)``.
             key: keys of shape ``(key heads, tokens, dim)``.
-            value: values, as the keys.
+            value: values of the same shape as the keys.
             window: how many last positions a query sees; ``None`` for all.
 
         Returns:
@@ -223,16 +161,19 @@ class AttentionMetadata:
         key_heads = key.shape[0]
         stop = chunk.start + chunk.count
         offset = 0
-        for block, low, high in _spans(chunk.start, stop):
+        for block, low, high in spans(chunk.start, stop):
             for new, states in zip((key, value), self.states.parts[block][layer], strict=True):
                 states[chunk.slot, :, low:high] = new[:, offset : offset + high - low]
             offset += high - low
+        # All keys and values of the sequence so far, of shape (key heads, positions, dim).
         filled = self.states.parts[: -(-stop // BLOCK)]
         keys = torch.cat([parts[layer][0][chunk.slot] for parts in filled], dim=1)
         values = torch.cat([parts[layer][1][chunk.slot] for parts in filled], dim=1)
-        for cut, low, high in _spans(chunk.start, stop, CUT):
+        for cut, low, high in spans(chunk.start, stop, CUT):
             seen = (cut + 1) * CUT
             first = cut * CUT + low - chunk.start
+            # The heads that share keys become rows of one product: (key heads, group * queries, dim). A cut's queries
+            # see no key past its end, so that scores have the shape (heads, queries, seen).
             queries = query[:, first : first + high - low].reshape(key_heads, -1, dim)
             scores = _product(queries, keys[:, :seen].transpose(1, 2)).view(heads, high - low, seen)
             _hide(scores, cut * CUT + low, window)
@@ -246,11 +187,14 @@ class AttentionMetadata:
         for block, index, at_slots, offsets in self._writes:
             for new, states in zip((key, value), self.states.parts[block][layer], strict=True):
                 states[at_slots, :, offsets] = new[:, index].transpose(0, 1)
-        # The heads that share keys become rows of one product: (slots, key heads, group, dim).
+        # The heads that share keys become rows of one product: (slots, key heads, group, dim). Slots of the range that
+        # decode nothing in this pass keep zeros.
         queries = query.new_zeros(slots, key_heads, heads // key_heads, dim)
         queries[self._row_slots] = query.view(key_heads, -1, query.shape[1], dim).permute(2, 0, 1, 3)
         scores = queries.new_full((slots, key_heads, heads // key_heads, len(self._reach) * BLOCK), float("-inf"))
         for block, (low, high) in enumerate(self._reach):
+            # Of shape (slots, key heads, BLOCK, dim). A block that all sequences share is read once, from the first
+            # slot, with the queries of all slots as rows of one product.
             keys = self.states.parts[block][layer][0][self._first + low : self._first + high]
             if block < self._shared_blocks:
                 together = queries[low:high].transpose(0, 1).reshape(key_heads, -1, dim)
@@ -281,7 +225,13 @@ class AttentionMetadata:
 
 
 def _hide(scores: Tensor, start: int, window: int | None) -> None:
-    """Mask what the queries at positions ``start`` and following may not see, in scores of all keys from 0 on."""
+    """Mask what queries may not see.
+
+    Args:
+        scores: of shape ``(heads, queries, keys)``; the keys begin at position 0.
+        start: position of the first query.
+        window: how many last positions a query sees; ``None`` for all.
+    """
     count, seen = scores.shape[1:]
     queries = torch.arange(start, start + count, device=scores.device)[:, None]
     # Without a window only the last cut holds keys that some query precedes.
@@ -306,7 +256,7 @@ def attend(
     s_aux: Tensor | None = None,
     **kwargs: object,
 ) -> tuple[Tensor, None]:
-    """transformers' attention function: everything but ``metadata`` is as its interface says."""
+    """The attention function for transformers' interface, which describes every argument but ``metadata``."""
     if metadata is None:
         raise RuntimeError("this model was loaded for the engine, which alone can run it")
     if softcap is not None or s_aux is not None:

@@ -6,22 +6,24 @@ import jinja2
 from transformers import PreTrainedTokenizerBase
 
 Message = dict[str, str]
-"""``role`` and ``content``."""
+"""A message's ``role`` and ``content``."""
 
 
 def render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], templated: bool) -> str:
     """The prompt of a conversation.
 
     Args:
-        tokenizer: has the chat template; a base model's has none.
-        messages: the first one may be the system's.
+        tokenizer: the model's tokenizer, which has the chat template; that of a base model has none.
+        messages: the conversation, which may begin with a message of the system.
         templated: whether to use the template; else messages follow one another as they are.
     """
     if not templated or tokenizer.chat_template is None:
         return "\n\n".join(message["content"] for message in messages) + "\n\n"
     try:
         return _template(tokenizer, list(messages))
-    except jinja2.TemplateError:  # some templates know no system role
+    except (
+        jinja2.TemplateError
+    ):  # some templates refuse the system role: its message goes before the first of the user's
         system, first, *rest = messages
         return _template(tokenizer, [{**first, "content": f"{system['content']}\n\n{first['content']}"}, *rest])
 

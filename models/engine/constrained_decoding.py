@@ -1,8 +1,8 @@
 """Decoding that can only write JSON of a schema, and always writes it to the end.
 
-llguidance says which tokens may follow. Two things are added. The prompt format is the one in which DSPy's JSON adapter
-shows its demonstrations, since a small model writes best what it has just read. And a budget: however few tokens are
-left, the object is closed before they run out, and no field eats what the fields after it need.
+llguidance says which tokens may follow. Two things are added. The JSON is laid out as DSPy's JSON adapter shows its
+demonstrations, since a small model writes best what it has just read. And there is a budget: however few tokens are
+left, the object is closed before they run out, and no field uses up what the fields after it need.
 """
 
 import copy
@@ -17,26 +17,26 @@ from transformers import PreTrainedTokenizerBase
 
 # Tokens kept for every field that is still to come, where the budget allows it.
 FIELD_RESERVE = 32
-# A shortest answer longer than this is a schema that no budget serves.
+# If even the shortest answer is longer than this, no budget serves the schema.
 LONGEST_CLOSING = 4096
 
-# What a list may ask for beside the kind of its items; such lists are written on one line.
+# What a schema may ask of a list beside the kind of its items; such lists are written on one line.
 _BOUNDS = {"minItems", "maxItems", "prefixItems", "uniqueItems", "contains"}
 _STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-# What brings a value to its end, outside of a string, in the order of trying. With a leading space where the prompt
-# format has one, because "colon, space" leaves the space to the next token; a line's end before a comma, because a list
-# ends with the one and goes on with the other.
+# What brings a value to its end outside of a string, in the order of trying. Some have a leading space, because after a
+# colon the space may be left to the next token. A line's end comes before a comma, because a list ends with the one and
+# goes on with the other.
 _CLOSERS = ["]", "}", "\n", ",", "[]", " []", '"', ' "', "null", " null", "0", " 0", "false", " false"]
 _CLOSERS += ["{", " {", "[", " [", " "]
 
 
 @dataclass(frozen=True)
 class Grammar:
-    """A schema, compiled.
+    """A compiled schema.
 
     Attributes:
         text: the grammar as llguidance takes it.
-        fields: how many fields the object has, where that is known; else 1.
+        fields: how many fields the object has, or 1 where that is not known.
     """
 
     text: str
@@ -98,7 +98,7 @@ def _grammar(schema: dict[str, Any]) -> Grammar:
 
 
 def _value(name: str, schema: dict[str, Any], shared: dict[str, Any]) -> list[str]:
-    """The rules of a field's value: a list has one item on each line."""
+    """The grammar rules of a field's value: a list has one item on each line."""
     items = schema.get("items")
     if schema.get("type") != "array" or not isinstance(items, dict) or _BOUNDS.intersection(schema):
         return [f"{name}: {_json(schema, shared)}"]
@@ -115,7 +115,7 @@ def _json(schema: dict[str, Any], shared: dict[str, Any]) -> str:
 
 @dataclass
 class _Scanner:
-    """Where in a JSON text we are, kept up to date byte by byte."""
+    """The place in a JSON text that was reached, kept up to date byte by byte."""
 
     string: bool = False
     escaped: bool = False
@@ -154,7 +154,7 @@ class Constraint:
     """One answer being written under a grammar.
 
     Args:
-        compiler: where the grammar is from.
+        compiler: the compiler that made the grammar.
         grammar: what may be written.
         budget: the most tokens to write. An object whose shortest form is longer is written in its shortest form.
 
@@ -186,9 +186,11 @@ class Constraint:
         return np.unpackbits(bits, bitorder="little")[: self._compiler.vocabulary].astype(bool)
 
     def take(self, token: int) -> list[int]:
-        """Go on with ``token``; what was written instead of it and after it without a choice.
+        """Go on with ``token``.
 
-        The token itself is replaced where it would leave too few tokens to finish the answer.
+        Returns:
+            The tokens that were written: this one, and those that follow it without a choice. Where it would leave too
+            few tokens to finish the answer, the shortest way to close what is open is written instead.
         """
         before, left = self._state.copy(), self._left
         plain = self._plain(token)
@@ -207,6 +209,7 @@ class Constraint:
         return written + self._close() if len(closing) == room else written
 
     def _room(self) -> int:
+        """Tokens that the current field may still use: what is left, less the reserve of the fields after it."""
         return self._left - self._reserve * max(0, self._grammar.fields - 1 - self._state.scanner.fields)
 
     def _plain(self, token: int) -> bool:
@@ -256,6 +259,6 @@ class Constraint:
         for token in candidates:
             if token is not None and state.matcher.validate_tokens([token]) == 1:
                 return token
-        # Inside an enumeration, an escape or a character of several bytes: any way on will do.
+        # Inside an enumeration, an escape or a character of several bytes, any token that may follow will do.
         bits = np.frombuffer(state.matcher.compute_bitmask(), dtype=np.uint8)
         return int(np.unpackbits(bits, bitorder="little").argmax())

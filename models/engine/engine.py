@@ -22,7 +22,7 @@ from hoptimizer.models.settings import LOCAL
 from hoptimizer.models.weights.store import resolve
 
 DEFAULT_MAX_TOKENS = 256
-# A prompt must leave room for at least so many tokens of answer (or max_tokens, if that is less).
+# A prompt must leave room for at least so many tokens of the answer (or for max_tokens, if that is less).
 LEAST_ROOM = 32
 
 _generators: dict[str, Generator] = {}
@@ -30,7 +30,7 @@ _lock = threading.Lock()
 
 
 def generator(model: str) -> Generator:
-    """The loaded model of a ``local/NAME`` string; loaded at the first call, one for all engines.
+    """The model of a ``local/NAME`` string, loaded at the first call and shared by all engines.
 
     Raises:
         UserError: there is no such model, or it can't be pulled or loaded.
@@ -78,8 +78,9 @@ class RolloutCallback(BaseCallback):
 class Engine:
     """What the two engines have in common.
 
-    An engine is a name and nothing else: copies, pickles and saved programs refer to the model, which is loaded once a
-    process, at its first use. The model that answers is the one the request names.
+    An engine is a name and nothing else: copies, pickles and saved programs refer to the model, which is loaded once
+        per
+    process, at its first use. The model that answers is the one that the request names.
 
     Args:
         model: the ``local/NAME`` string whose context :meth:`count_tokens` and :attr:`context_length` speak of.
@@ -156,7 +157,7 @@ class Engine:
 
 
 class LocalEngine(Engine):
-    """DSPy engine over models in this process; ``dspy.LM(engine=…)`` takes it."""
+    """DSPy engine over models in this process, for ``dspy.LM(engine=...)``."""
 
     def complete(self, request: lm15.Request) -> lm15.Response:
         """Answer one request; concurrent ones share batches.
@@ -168,29 +169,29 @@ class LocalEngine(Engine):
         return _response(request, self._submit(request).result())
 
     def stream(self, request: lm15.Request) -> Iterator[Any]:
-        """The answer as DSPy's stream events, all at its end."""
+        """The answer as DSPy's stream events, all of them at its end."""
         return lm15.response_to_events(self.complete(request))
 
     def close(self) -> None:
-        """Nothing: the model serves other engines too."""
+        """Do nothing: the model serves other engines too."""
 
 
 class AsyncLocalEngine(Engine):
-    """The same for ``dspy.LM(async_engine=…)``."""
+    """Asynchronous DSPy engine over models in this process, for ``dspy.LM(async_engine=...)``."""
 
     async def complete(self, request: lm15.Request) -> lm15.Response:
-        """As :meth:`LocalEngine.complete`; a cancelled call leaves its batch."""
+        """Like :meth:`LocalEngine.complete`; a cancelled call leaves its batch."""
         # Rendering, counting and, the first time, loading take too long for the event loop.
         future = await asyncio.to_thread(self._submit, request)
         return _response(request, await asyncio.wrap_future(future))
 
     async def stream(self, request: lm15.Request) -> AsyncIterator[Any]:
-        """As :meth:`LocalEngine.stream`."""
+        """Like :meth:`LocalEngine.stream`."""
         for event in lm15.response_to_events(await self.complete(request)):
             yield event
 
     async def aclose(self) -> None:
-        """Nothing: the model serves other engines too."""
+        """Do nothing: the model serves other engines too."""
 
 
 EngineType = TypeVar("EngineType", bound=Engine)

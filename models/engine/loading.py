@@ -15,7 +15,7 @@ from hoptimizer.models.engine import attention
 
 @contextmanager
 def quiet_loading() -> Iterator[None]:
-    """Load and save without transformers' progress bars, warnings and tables of keys."""
+    """Within it, models are loaded and saved without transformers' progress bars, warnings and tables of keys."""
     shown, verbosity = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
@@ -29,15 +29,15 @@ def quiet_loading() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
-def best_dtype(device: torch.device) -> torch.dtype:
-    """bf16 where the hardware multiplies it, else fp32."""
-    if device.type != "cpu":
-        return torch.bfloat16
-    return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
+def device_and_dtype() -> tuple[torch.device, torch.dtype]:
+    """Where models run, a GPU if there is one, and in which precision: bf16, or fp32 on a CPU that lacks it."""
+    if torch.cuda.is_available():
+        return torch.device("cuda"), torch.bfloat16
+    return torch.device("cpu"), torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
 
 
 def memory_share(device: torch.device) -> int:
-    """An eighth of the memory of the machine, or of what a GPU has free: bytes."""
+    """An eighth of the machine's memory, or of what is free on a GPU, in bytes."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0] // 8
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8
@@ -56,7 +56,7 @@ def load(name: str, device: torch.device, dtype: torch.dtype) -> PreTrainedModel
     Args:
         name: folder or hub id.
         device: where to run.
-        dtype: of the weights.
+        dtype: precision of the weights.
 
     Raises:
         UserError: it can't be loaded, or its architecture has no attention interface.

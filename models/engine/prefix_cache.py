@@ -20,8 +20,8 @@ class _Node:
 class PrefixCache:
     """A trie over pages of ``PAGE`` tokens; a node holds the states of its page after the pages above it.
 
-    Prompts of one program share their instructions and demonstrations, later steps of a question also its passages:
-    what they share is kept once. The pages that were used longest ago leave first.
+    Prompts of one program share their instructions and demonstrations, and those of later steps of a question also its
+    passages; what they share is kept once. The pages that were used longest ago are dropped first.
 
     Args:
         capacity: the most bytes of states to keep.
@@ -37,7 +37,8 @@ class PrefixCache:
         return len(self._recent)
 
     def match(self, tokens: list[int]) -> list[Tensor]:
-        """The states of the longest known prefix of ``tokens``, a tensor for every page."""
+        """The states of the longest known prefix of ``tokens``: for every page a tensor ``(layers, 2, heads, PAGE,
+        dim)``."""
         path = self._path(tokens)
         self._touch(path)
         return [node.states for node in path if node.states is not None]

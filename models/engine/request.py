@@ -10,13 +10,13 @@ class GenerationRequest:
     """One text to write.
 
     Attributes:
-        tokens: the prompt.
+        tokens: the prompt, as token ids.
         max_tokens: the most tokens to write.
         grammar: what may be written; ``None`` for free text.
         temperature: 0 takes the likeliest token.
         top_p: sample among the likeliest tokens that have this probability together.
         top_k: sample among so many of the likeliest tokens.
-        seed: of the sampling.
+        seed: seed of the sampling.
         stop: texts at which free text ends, which are left out.
         ignore_end: write ``max_tokens`` whatever the model says, for benchmarks.
         logprobs: whether to tell how likely each token was.
@@ -43,10 +43,10 @@ class Completion:
         finished: whether the model ended it; else ``max_tokens`` did.
         cut: whether a field of a JSON object was closed by the budget (the object is whole all the same).
         prompt_tokens: tokens of the prompt.
-        reused_tokens: how many of them had been computed for an earlier prompt.
+        cached_tokens: how many of them had been computed for an earlier prompt.
         tokens: tokens written.
-        logprobs: each token's text and the logarithm of its probability by the model alone, whatever the grammar
-            forbids; 0 where there was no choice. ``None`` where the request did not ask.
+        logprobs: each token's text and the logarithm of the probability that the model itself gives it, before the
+            grammar forbids anything; 0 where there was no choice. ``None`` where the request did not ask for it.
     """
 
     text: str
@@ -60,7 +60,14 @@ class Completion:
 
 @dataclass
 class GenerationCounts:
-    """What a generator has done so far; for tests, benchmarks and the curious."""
+    """What a generator has done so far.
+
+    Attributes:
+        passes: forward passes.
+        prompt_tokens: tokens of prompts that were computed.
+        cached_tokens: tokens of prompts that were found in the prefix cache.
+        completion_tokens: tokens that were written.
+    """
 
     passes: int = 0
     prompt_tokens: int = 0

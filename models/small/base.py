@@ -1,4 +1,4 @@
-"""What a model must offer to take a step of a program over, and what the small models have in common."""
+"""What a model must offer to take over a step of a program, and what the small models have in common."""
 
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -22,18 +22,21 @@ class StepModel(Protocol):
             inputs: the signature's input fields by name; a passage is shown as text, ``"title: text"``.
 
         Returns:
-            the signature's output fields by name, each of its type or as text that reads as one; also, where the
-            model has it, ``probability``: how sure it is, from 0 to 1.
+            The signature's output fields by name, each of its type or as text that can be parsed as it; and, if the
+            model can tell, ``probability``: how sure it is, from 0 to 1.
         """
         ...
 
 
 class SmallModel(ABC):
-    """A model in a folder that fulfils a step (:class:`StepModel`).
+    """A model in a folder that fulfils a step (:class:`StepModel`). It runs on a GPU if there is one.
 
     Args:
-        folder: its files.
-        card: the folder's.
+        folder: its card and, for every kind but ``confidence``, weights as safetensors, config and tokenizer.
+        card: the folder's card.
+
+    Raises:
+        UserError: the model can't be loaded.
 
     Attributes:
         folder, card: as given.
@@ -53,8 +56,8 @@ class SmallModel(ABC):
             inputs: the card's input fields; passages as texts.
 
         Returns:
-            the output field; of one that chooses also ``probability``: of two labels the positive one's, else the
-            chosen one's.
+            The output field by name. A model that chooses also gives ``probability``: that of the positive label where
+            there are two, else that of the chosen one.
         """
 
     def __deepcopy__(self, memo: dict[int, object]) -> Self:

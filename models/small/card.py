@@ -19,11 +19,11 @@ _LEAST = 1e-4
 
 
 class DataSummary(BaseModel):
-    """What a small model learned from or was scored on.
+    """The examples that a small model learned from or was scored on.
 
     Attributes:
-        n: examples.
-        classes: examples of each label; empty for a generator.
+        n: number of examples.
+        classes: number of examples of each label; empty for a generator.
         digest: SHA-256 over the examples in order.
     """
 
@@ -35,12 +35,14 @@ class DataSummary(BaseModel):
 
 
 class RankCalibration(BaseModel):
-    """How a passage's place in the search bears on its being kept: log-odds are linear in both.
+    """How a passage's place in the search bears on whether it is kept.
+
+    The calibrated log-odds are linear in the model's own log-odds and in the logarithm of the place.
 
     Attributes:
         odds: weight of the model's own log-odds.
-        place: weight of the logarithm of the place, from 1.
-        bias: what is added.
+        place: weight of the logarithm of the place, which counts from 1.
+        bias: the constant term.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -50,13 +52,13 @@ class RankCalibration(BaseModel):
     bias: float
 
     def __call__(self, probability: float, place: int) -> float:
-        """The probability in view of the place."""
+        """The calibrated probability of a passage at a place, from 1."""
         total = self.odds * log_odds(probability) + self.place * math.log(place) + self.bias
         return 1 / (1 + math.exp(-total))
 
 
 def log_odds(probability: float) -> float:
-    """The log-odds of a probability, which is kept away from 0 and 1."""
+    """The log-odds of a probability, kept finite at 0 and 1."""
     return math.log((probability + _LEAST) / (1 - probability + _LEAST))
 
 
@@ -67,26 +69,27 @@ class Card(BaseModel):
         step: name of the step that the model fulfils.
         inputs: the input fields of the step's signature, in the order in which the model reads them.
         output: the signature's output field.
-        kind: ``classifier`` chooses one of ``labels``; ``confidence`` does by how likely the language model's own
-            answer is, and has no weights; ``generator`` writes a text or a list of texts; ``labeler`` chooses one for
-            a passage and copies words of it; ``filter`` writes by copying words.
-        labels: of one that chooses; a classifier's in the order of its logits. Of two, the second is the positive one.
+        kind: ``classifier`` chooses one of ``labels``; ``confidence`` chooses one by how likely the language model's
+            own answer is, and has no weights; ``generator`` writes a text or a list of texts; ``labeler`` chooses one
+            of ``labels`` for a passage and copies words of it; ``filter`` writes by copying words.
+        labels: what a model that chooses can choose, in the order of its logits; of two, the second is the positive
+            one.
         token_threshold: the least probability at which a labeler or filter copies a word.
-        rank: how a labeler makes use of a passage's place in the search, for what the question finds and for what later
-            queries find; ``None`` where it doesn't.
+        rank: how a labeler makes use of a passage's place in the search: for passages that the question finds, and for
+            those that later queries find. ``None`` where it makes no use of it.
         listed: whether a generator's output is a list of texts.
         base: the model that was fine-tuned, as the training named it; or the language model that answers.
-        threshold: the least probability of the positive label at which it is chosen, of a labeler of all but
-            ``terminate``; ``None`` chooses the likeliest.
-        max_tokens: where the input of one that reads is cut.
+        threshold: the least probability at which the positive label is chosen, or with a labeler any label but
+            ``terminate``; ``None`` chooses the likeliest label.
+        max_tokens: the most tokens of an input; longer ones are cut.
         shared_tokens: whether a classifier is shown which tokens its two texts share.
         max_new_tokens: the most tokens that a generator writes.
-        train: what it learned from.
-        dev: what decided on epoch and threshold, and gave the scores.
-        config: of the training: its hyper-parameters; ``recipe`` in the cards of version 0.1.
-        seed: of the training.
-        scores: on dev, by name.
-        version: of hoptimizer.
+        train: the examples that it learned from.
+        dev: the examples that decided on the epoch and the threshold, and that gave the scores.
+        config: the training's hyper-parameters; cards of version 0.1 call them ``recipe``.
+        seed: the training's seed.
+        scores: scores on ``dev`` by name.
+        version: the version of hoptimizer that trained it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -125,7 +128,7 @@ class Card(BaseModel):
 
 
 def write_card(card: Card, folder: Path) -> None:
-    """Put the card into the folder of its model, in one step."""
+    """Write the card into the folder of its model, in one step."""
     write_whole(folder / CARD, card.model_dump_json(indent=2) + "\n")
 
 
@@ -133,7 +136,7 @@ def read_card(folder: Path) -> Card:
     """The card of the small model in a folder.
 
     Raises:
-        UserError: there is no card, or it is none that this version reads.
+        UserError: there is no card, or this version can't read it.
     """
     file = folder / CARD
     try:

@@ -1,4 +1,4 @@
-"""A fine-tuned encoder that fulfils a step which chooses: known or unknown, relevant or not."""
+"""A fine-tuned encoder that takes a step which chooses: known or unknown, relevant or not."""
 
 import asyncio
 from collections.abc import Sequence
@@ -6,10 +6,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from hoptimizer.common.batching import CORES, Batcher
-from hoptimizer.models.engine.loading import best_dtype
+from hoptimizer.models.engine.loading import device_and_dtype
 from hoptimizer.models.small.base import SmallModel
 from hoptimizer.models.small.card import Card
 from hoptimizer.models.small.encoder import ROWS, PairTokenizer, TextPair, by_length, load_encoder, probabilities
@@ -19,25 +17,16 @@ from hoptimizer.models.small.fields import pair
 class Classifier(SmallModel):
     """A small model that gives an output field one of its labels.
 
-    Calls that are under way at the same time share forward passes, in the order of their length.
-
-    Args:
-        folder: weights as safetensors, config and tokenizer.
-        card: the folder's.
-        device: where to run; by default a GPU if there is one.
-
-    Raises:
-        UserError: the model can't be loaded.
+    Calls that are under way at the same time share forward passes, those of similar length together.
 
     Attributes:
         passes: forward passes so far.
     """
 
-    def __init__(self, folder: Path, card: Card, device: str | None = None) -> None:
+    def __init__(self, folder: Path, card: Card) -> None:
         super().__init__(folder, card)
-        on = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         model, tokenizer = load_encoder(str(folder), len(card.labels), trained=True)
-        self._model = model.to(on, best_dtype(on))
+        self._model = model.to(*device_and_dtype())
         self._tokenizer = PairTokenizer(tokenizer, card.max_tokens, card.shared_tokens)
         self.passes = 0
 
@@ -45,7 +34,7 @@ class Classifier(SmallModel):
         return await asyncio.wrap_future(self._batcher.submit(pair(inputs, self.card.inputs)))
 
     def predict(self, inputs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Decide for many sets of input fields; in order."""
+        """Choose for many sets of input fields; the results are in their order."""
         return self._decide([pair(one, self.card.inputs) for one in inputs])
 
     @cached_property

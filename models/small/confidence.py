@@ -1,4 +1,4 @@
-"""A language model's trust in its own answer, in place of a judgement whether it knows."""
+"""A language model's confidence in its own answer, in place of its judgement of whether it knows."""
 
 from typing import Any, ClassVar
 
@@ -9,10 +9,10 @@ ANSWER_PROBABILITY = "answer_probability"
 
 
 class Confidence(SmallModel):
-    """Judges that a question's answer is known where the model wrote it with some probability or more.
+    """Judges that a question's answer is known if the probability with which the model wrote it reaches a threshold.
 
-    It has no weights: the probability comes with the answer, which the model writes anyway where it knows it. What is
-    learned is the threshold. Where a model does not tell the probability, nothing is known.
+    It has no weights: the probability comes with the answer, which the model writes in any case where it knows it. Only
+    the threshold is learned. Where a model does not tell the probability, nothing counts as known.
     """
 
     extra_inputs: ClassVar[frozenset[str]] = frozenset({ANSWER_PROBABILITY})

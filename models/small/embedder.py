@@ -15,13 +15,13 @@ _MAX_TOKENS = 256
 
 
 class Embedder:
-    """Texts as unit vectors, whose dot product says how alike they are.
+    """Encodes texts as unit vectors, whose dot product says how similar the texts are.
 
     Args:
         name: a name of the weights store, a folder or a hub id.
 
     Raises:
-        UserError: it can't be loaded.
+        UserError: the encoder can't be loaded.
     """
 
     def __init__(self, name: str) -> None:
@@ -36,12 +36,12 @@ class Embedder:
     @classmethod
     @cache
     def of(cls, name: str) -> "Embedder":
-        """The embedder of that name, loaded once."""
+        """The embedder of that name, which is loaded once."""
         return cls(name)
 
     @torch.inference_mode()
     def __call__(self, texts: Sequence[str]) -> Tensor:
-        """The vectors, ``(texts, dimensions)``; each depends on its text alone."""
+        """Vectors of shape ``(texts, dimensions)``; each depends on its text alone."""
         # One by one: in a batch, the padding would change a vector's last bits.
         return torch.cat([self._one(text) for text in texts])
 

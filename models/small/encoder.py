@@ -1,4 +1,4 @@
-"""Encoders with a classification head: loading them, and running texts through them in batches of like length."""
+"""Encoders with a classification head: loading them, and running texts of similar length through them in batches."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,11 +21,12 @@ from hoptimizer.models.engine.loading import quiet_loading
 
 # Texts in one forward pass.
 ROWS = 64
-# Texts go together where they fill up to the same multiple of so many tokens. How far a text is padded then depends
-# on itself alone, and with it, in bf16 on a CPU, every bit of its result, whatever else is being asked.
+# Texts share a batch if their lengths round up to the same multiple of so many tokens. How far a text is padded then
+# depends on its own length alone; in bf16 on a CPU, so does every bit of its result, whatever else is in the batch.
 WIDTH = 16
 
 TextPair = tuple[str, str | None]
+"""A text, and the second one that is read with it, or ``None``."""
 
 
 def load_encoder(name: str, labels: int, trained: bool) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -33,13 +34,13 @@ def load_encoder(name: str, labels: int, trained: bool) -> tuple[PreTrainedModel
 
     Args:
         name: folder or hub id.
-        labels: logits of the head.
-        trained: whether the head is in the files too; else it starts at random, by torch's seed.
+        labels: how many logits the head has.
+        trained: whether the head must be in the files too; else it starts at random, by torch's seed.
 
     Raises:
         UserError: it can't be loaded, or is no encoder.
     """
-    # Eager: SDPA takes twice as long to train a small encoder on a CPU, and is no faster without gradients.
+    # Eager attention: SDPA takes twice as long to train a small encoder on a CPU, and is no faster without gradients.
     options = {"dtype": torch.float32, "attn_implementation": "eager"} | ({"use_safetensors": True} if trained else {})
     with quiet_loading():
         try:
@@ -56,7 +57,7 @@ def load_encoder(name: str, labels: int, trained: bool) -> tuple[PreTrainedModel
 
 
 def cant_load(name: str, kind: str, error: Exception) -> UserError:
-    """The error for a model that transformers does not load."""
+    """The error for a model that transformers can't load."""
     reason = str(error).strip().splitlines()[0].rstrip(".")
     return UserError(
         f"can't load {name!r} as {kind}: {reason}; give a name of `hop models list`, a folder with config.json, "
@@ -70,8 +71,8 @@ class AlignedPair:
 
     Attributes:
         row: the model's inputs, without padding.
-        places: of each token which text it is of, 0 or 1, and where it stands there in characters; ``None`` of the
-            tokenizer's own tokens.
+        places: for each token the number of its text, 0 or 1, and where it stands in that text, in characters; ``None``
+            for the tokenizer's special tokens.
     """
 
     row: dict[str, list[int]]
@@ -79,15 +80,15 @@ class AlignedPair:
 
 
 class PairTokenizer:
-    """Texts and pairs of texts as token ids, cut where they are too long.
+    """Turns texts and pairs of texts into token ids, and cuts those that are too long.
 
-    With ``shared``, the token types tell not first and second text apart (the separator does), but tokens that both
-    texts hold and others. Whether a passage is about what the question names is then seen at once, where a small
-    encoder would need thousands of examples to learn to compare words (exact match cues; Boualili et al., 2020).
+    With ``shared``, token types do not tell the first text from the second, which the separator does anyway, but tokens
+    that both texts hold from all others. Whether a passage is about what the question names can then be seen at once; a
+    small encoder would need thousands of examples to learn to compare words (exact match cues; Boualili et al., 2020).
 
     Args:
-        tokenizer: the encoder's; ``shared`` needs a fast one with token types, and is without effect on others.
-        max_tokens: of a pair; of two texts, the longer is cut.
+        tokenizer: the encoder's tokenizer; ``shared`` needs a fast one with token types, and has no effect on others.
+        max_tokens: the most tokens of a pair; the longer of its texts is cut.
         shared: whether to mark tokens that both texts hold.
     """
 
@@ -103,7 +104,7 @@ class PairTokenizer:
         return [row for row, _ in self._encode(pairs)]
 
     def aligned(self, pairs: Sequence[TextPair]) -> list[AlignedPair]:
-        """The model's inputs for each pair, and where in the texts each token stands; for fast tokenizers."""
+        """The model's inputs for each pair, and where in the texts each token stands; it needs a fast tokenizer."""
         return [
             AlignedPair(row, [None if side is None else (side, span) for side, span in zip(sides, spans, strict=True)])
             for row, (sides, spans) in self._encode(pairs, offsets=True)
@@ -112,7 +113,8 @@ class PairTokenizer:
     def _encode(
         self, pairs: Sequence[TextPair], offsets: bool = False
     ) -> list[tuple[dict[str, list[int]], tuple[list[int | None], list[Span]]]]:
-        """The inputs for each pair; and of each token, which text it is of and, with ``offsets``, where it stands."""
+        """The inputs for each pair, and for each token the number of its text and, with ``offsets``, where it
+        stands."""
         if not pairs:
             return []
         firsts = [first + self._between for first, _ in pairs]
@@ -129,12 +131,12 @@ class PairTokenizer:
         return list(zip(rows, zip(sides, spans, strict=True), strict=True))
 
     def pad(self, rows: Sequence[dict[str, list[int]]], device: torch.device) -> dict[str, Tensor]:
-        """The inputs of a batch, [rows, tokens] each, padded to a multiple of :data:`WIDTH`."""
+        """The inputs of a batch, tensors of shape ``(rows, tokens)``, padded to a multiple of :data:`WIDTH`."""
         return dict(self._tokenizer.pad(list(rows), pad_to_multiple_of=WIDTH, return_tensors="pt").to(device))
 
 
 def _shared_tokens(ids: Sequence[int], sides: Sequence[int | None]) -> list[int]:
-    """1 for each token that the other text holds as well."""
+    """1 for each token that the other text holds as well, 0 for the others."""
     held: tuple[set[int], set[int]] = (set(), set())
     for token, side in zip(ids, sides, strict=True):
         if side is not None:
@@ -144,7 +146,7 @@ def _shared_tokens(ids: Sequence[int], sides: Sequence[int | None]) -> list[int]
 
 
 def by_length(rows: Sequence[dict[str, list[int]]], size: int = ROWS) -> Iterator[list[int]]:
-    """Places of the rows in batches that are padded to one multiple of :data:`WIDTH`."""
+    """Batches of rows that are padded to the same multiple of :data:`WIDTH`, as the rows' places."""
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]["input_ids"]))
     for _, alike in groupby(order, key=lambda i: -(-len(rows[i]["input_ids"]) // WIDTH)):
         places = list(alike)
@@ -154,9 +156,9 @@ def by_length(rows: Sequence[dict[str, list[int]]], size: int = ROWS) -> Iterato
 
 @torch.inference_mode()
 def probabilities(model: PreTrainedModel, tokenizer: PairTokenizer, rows: Sequence[dict[str, list[int]]]) -> Tensor:
-    """Probabilities [rows, labels] of tokenized texts, fp32 on the CPU.
+    """Probabilities of shape ``(rows, labels)`` for tokenized texts, fp32 on the CPU.
 
-    In bf16 on a CPU they do not depend on which texts are judged together; in fp32 they differ in the eighth digit.
+    In bf16 on a CPU they do not depend on which texts are in a batch together; in fp32 they differ in the eighth digit.
     """
     device = next(model.parameters()).device
     result = torch.empty(len(rows), model.config.num_labels)

@@ -19,7 +19,7 @@ def texts(inputs: Mapping[str, Any], fields: Sequence[str]) -> list[str]:
 
 
 def pair(inputs: Mapping[str, Any], fields: Sequence[str]) -> tuple[str, str | None]:
-    """The inputs as an encoder reads them: the first field, and the others together."""
+    """The inputs as an encoder reads them: the first field, and all others joined by line breaks."""
     first, *rest = texts(inputs, fields)
     return first, "\n".join(rest) if rest else None
 
@@ -36,7 +36,7 @@ def written(output: str | Sequence[str]) -> str:
 
 
 def parse(text: str, listed: bool) -> str | list[str]:
-    """What a generator wrote, as the output's type; empty lines are left out."""
+    """What a generator wrote as the output's type: a text, or the lines that are not empty."""
     return [line.strip() for line in text.splitlines() if line.strip()] if listed else text.strip()
 
 

@@ -1,4 +1,4 @@
-"""A fine-tuned language model that fulfils a step which writes: a text, or a list of texts such as sub-questions."""
+"""A fine-tuned language model that takes a step which writes: a text, or a list of texts such as sub-questions."""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from transformers import (
 
 from hoptimizer.common.batching import CORES, Batcher
 from hoptimizer.models.engine.generator import Generator
-from hoptimizer.models.engine.loading import best_dtype, quiet_loading
+from hoptimizer.models.engine.loading import device_and_dtype, quiet_loading
 from hoptimizer.models.engine.request import GenerationRequest
 from hoptimizer.models.small.base import SmallModel
 from hoptimizer.models.small.card import Card
@@ -38,7 +38,7 @@ def load_writer(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         name: folder or hub id.
 
     Raises:
-        UserError: it can't be loaded, or is of neither kind.
+        UserError: the model can't be loaded, or is of neither kind.
     """
     with quiet_loading():
         try:
@@ -51,38 +51,27 @@ def load_writer(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 
 
 def prompt_tokens(tokenizer: PreTrainedTokenizerBase, text: str, max_tokens: int) -> list[int]:
-    """A prompt's token ids; of one that is too long the end stays, where the output's name is."""
+    """A prompt's token ids; one that is too long loses its beginning, because the output's name stands at its end."""
     return tokenizer(text)["input_ids"][-max_tokens:]
 
 
 class StepGenerator(SmallModel):
-    """A small model that writes an output field; calls that are under way at the same time share batches.
+    """A small model that writes an output field; calls that are under way at the same time share batches."""
 
-    Args:
-        folder: weights as safetensors, config and tokenizer.
-        card: the folder's.
-        device: where to run; by default a GPU if there is one.
-
-    Raises:
-        UserError: the model can't be loaded.
-    """
-
-    def __init__(self, folder: Path, card: Card, device: str | None = None) -> None:
+    def __init__(self, folder: Path, card: Card) -> None:
         super().__init__(folder, card)
         with quiet_loading():
             try:
                 config = AutoConfig.from_pretrained(folder)
             except (OSError, ValueError) as error:
                 raise cant_load(str(folder), "a language model", error) from error
-        self._writer: _Seq2Seq | _Causal = (
-            _Seq2Seq(folder, card, device) if config.is_encoder_decoder else _Causal(folder, card, device)
-        )
+        self._writer: _Seq2Seq | _Causal = (_Seq2Seq if config.is_encoder_decoder else _Causal)(folder, card)
 
     async def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
         return self._named(await asyncio.wrap_future(self._submit(inputs)))
 
     def predict(self, inputs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Write for many sets of input fields; in order."""
+        """Write for many sets of input fields; the results are in their order."""
         futures = [self._submit(one) for one in inputs]
         return [self._named(future.result()) for future in futures]
 
@@ -94,10 +83,10 @@ class StepGenerator(SmallModel):
 
 
 class _Causal:
-    """A causal model, in the engine that serves the ``local/`` models."""
+    """A causal model, run by the engine that serves the ``local/`` models."""
 
-    def __init__(self, folder: Path, card: Card, device: str | None) -> None:
-        self._generator = Generator(str(folder), device)
+    def __init__(self, folder: Path, card: Card) -> None:
+        self._generator = Generator(str(folder))
         self._card = card
 
     def submit(self, text: str) -> "Future[str]":
@@ -113,12 +102,11 @@ class _Causal:
 
 
 class _Seq2Seq:
-    """An encoder-decoder, by transformers' own generation."""
+    """An encoder-decoder model, run by transformers' own generation."""
 
-    def __init__(self, folder: Path, card: Card, device: str | None) -> None:
-        on = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    def __init__(self, folder: Path, card: Card) -> None:
         model, self._tokenizer = load_writer(str(folder))
-        self._model = model.to(on, best_dtype(on))
+        self._model = model.to(*device_and_dtype())
         self._card = card
 
     def submit(self, text: str) -> "Future[str]":

@@ -8,38 +8,35 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
-
 from hoptimizer.common.batching import CORES, Batcher
 from hoptimizer.common.text import Span, joined, words
-from hoptimizer.models.engine.loading import best_dtype
+from hoptimizer.models.engine.loading import device_and_dtype
 from hoptimizer.models.small.base import SmallModel
 from hoptimizer.models.small.card import Card, Label, RankCalibration
 from hoptimizer.models.small.encoder import AlignedPair, PairTokenizer, TextPair
 from hoptimizer.models.small.fields import pair
 from hoptimizer.models.small.tagger import TaggerOutput, TokenTagger, load_tagger, tag_texts
 
-# The most pairs of a batch, whatever waits.
+# The most pairs in a batch.
 _LIMIT = 512
 
 TERMINATE = "terminate"
 
 
 class _TokenModel(SmallModel):
-    """What both share: pairs of texts, tagged in batches of those that are under way at the same time."""
+    """What labeler and filter share: calls that are under way at the same time are tagged in one batch."""
 
-    def __init__(self, folder: Path, card: Card, device: str | None = None) -> None:
+    def __init__(self, folder: Path, card: Card) -> None:
         super().__init__(folder, card)
-        on = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         model, tokenizer = load_tagger(str(folder), len(card.labels), trained=True, attention="sdpa")
-        self._model: TokenTagger = model.to(on, best_dtype(on))
+        self._model: TokenTagger = model.to(*device_and_dtype())
         self._tokenizer = PairTokenizer(tokenizer, card.max_tokens, card.shared_tokens)
 
     async def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
         return self._output(inputs, *await asyncio.wrap_future(self._batcher.submit(pair(inputs, self.card.inputs))))
 
     def predict(self, inputs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Decide for many sets of input fields; in order."""
+        """Take the step for many sets of input fields; the results are in their order."""
         tagged = self._tag([pair(one, self.card.inputs) for one in inputs])
         return [self._output(one, *result) for one, result in zip(inputs, tagged, strict=True)]
 
@@ -52,20 +49,11 @@ class _TokenModel(SmallModel):
 
     @abstractmethod
     def _output(self, inputs: dict[str, Any], aligned: AlignedPair, tagged: TaggerOutput) -> dict[str, Any]:
-        """The step's output, from what was tagged."""
+        """The step's output fields, made from the probabilities of a tagged pair."""
 
 
 class Labeler(_TokenModel):
-    """The labeler & tagger: tags a passage for a query, and copies the words of a passage that is kept.
-
-    Args:
-        folder: weights as safetensors, config and tokenizer.
-        card: the folder's.
-        device: where to run; by default a GPU if there is one.
-
-    Raises:
-        UserError: the model can't be loaded.
-    """
+    """The labeler & tagger: tags a passage for a query, and copies the words of a passage that is kept."""
 
     extra_inputs: ClassVar[frozenset[str]] = frozenset({"rank", "round"})
 
@@ -77,13 +65,14 @@ class Labeler(_TokenModel):
 
 @dataclass(frozen=True)
 class TagDecision:
-    """How a labeler's probabilities are read.
+    """Decides by a labeler's probabilities on a passage's tag and its useful words.
 
     Attributes:
         labels: the tags, in the order of the logits.
         threshold: the least probability at which a passage is kept.
         token_threshold: the least probability at which a word is copied.
-        rank: see :class:`~hoptimizer.models.small.card.Card`.
+        rank: how the passage's place in the search bears on its being kept: for passages that the question finds, and
+            for those that later queries find; ``None`` if it does not.
     """
 
     labels: tuple[Label, ...]
@@ -98,10 +87,10 @@ class TagDecision:
             inputs: ``query``, ``passage``, the passage's ``rank`` in the search, from 1, and the ``round`` of the
                 search, from 0.
             aligned: the tokens of query and passage.
-            tagged: the tokens' probabilities and the tags'.
+            tagged: the probabilities of the tokens and of the tags.
 
         Returns:
-            ``tag``, ``useful`` (phrases of the passage, in order) and ``probability``, that of its being kept.
+            ``tag``, ``useful`` (phrases of the passage, in order) and ``probability``, that of the passage being kept.
         """
         kept = 1 - tagged.tags[self.labels.index(TERMINATE)]
         if self.rank is not None:
@@ -119,16 +108,7 @@ class TagDecision:
 
 
 class QueryFilter(_TokenModel):
-    """The filter: the words of a query and of what is known that are the next query, in their order.
-
-    Args:
-        folder: weights as safetensors, config and tokenizer.
-        card: the folder's.
-        device: where to run; by default a GPU if there is one.
-
-    Raises:
-        UserError: the model can't be loaded.
-    """
+    """The filter: makes the next query of words of the query and of what is known, in their order."""
 
     def _output(self, inputs: dict[str, Any], aligned: AlignedPair, tagged: TaggerOutput) -> dict[str, Any]:
         both = pair(inputs, self.card.inputs)
@@ -144,13 +124,14 @@ class QueryFilter(_TokenModel):
 def chosen_words(text: str, side: int, aligned: AlignedPair, tagged: TaggerOutput, threshold: float) -> list[Span]:
     """The words of one of a pair's texts whose likeliest token reaches a threshold.
 
-    Where none does, the threshold is half of the most that one has: a passage that is kept says something.
+    Where no word reaches it, those that have at least half the probability of the likeliest word are chosen, because a
+    passage that is kept must say something.
 
     Args:
         text: the text.
         side: which of the pair it is, 0 or 1.
         aligned: the pair's tokens.
-        tagged: their probabilities.
+        tagged: the tokens' probabilities.
         threshold: the least probability of a token.
     """
     probability: dict[int, float] = {}  # of each character where a token starts

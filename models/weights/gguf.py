@@ -1,4 +1,4 @@
-"""Conversion of a GGUF file to a folder of bf16 safetensors, once, because dequantising takes many seconds a load."""
+"""Conversion of a GGUF file to bf16 safetensors, once, because dequantising it at every load would take seconds."""
 
 import io
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ def convert(source: Path, file: str, target: Path) -> None:
     Args:
         source: the folder that holds the file.
         file: the GGUF file's name in it.
-        target: the folder to write; made where it does not exist.
+        target: the folder to write; it is created if need be.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-# Seconds. A network without a hub must say so quickly, since a wheel may still be reachable.
+# Seconds. Where the hub is out of reach, that must be found out quickly, since a wheel may still be reachable.
 HUB_CONNECT_TIMEOUT = 5.0
 HUB_READ_TIMEOUT = 30.0
 CHUNK = 1 << 20
@@ -17,7 +17,7 @@ Advance = Callable[[int], None]
 
 
 class SourceError(Exception):
-    """One source could not be fetched; the store goes on to the next and shows this line if none is left."""
+    """A source could not be fetched; the store tries the next one, and shows this message if none is left."""
 
 
 class Source(Protocol):
@@ -28,7 +28,7 @@ class Source(Protocol):
         """How messages name the source."""
 
     def fetch(self, files: list[str], folder: Path, advance: Advance) -> None:
-        """Write ``files`` into ``folder``, telling ``advance`` the bytes written since its last call.
+        """Write ``files`` into ``folder``, and call ``advance`` with the number of bytes written since its last call.
 
         Raises:
             SourceError: the source is out of reach or does not hold a file.
@@ -41,7 +41,7 @@ class HubSource:
 
     Attributes:
         repo: the repository's id.
-        revision: a commit or branch of it.
+        revision: a commit or branch of the repository.
     """
 
     repo: str
@@ -52,7 +52,7 @@ class HubSource:
         return f"hub {self.repo}"
 
     def fetch(self, files: list[str], folder: Path, advance: Advance) -> None:
-        # Imported here: the hub's client takes half a second, and most calls find the weights in place.
+        # Imported here: the hub's client takes half a second to import, and most calls find the weights in place.
         import httpx
         from huggingface_hub import get_session, hf_hub_url
         from huggingface_hub.constants import is_offline_mode

@@ -33,10 +33,10 @@ class StoredModel:
     Attributes:
         name: the model's name in the store.
         licence: SPDX identifier of the weights' licence.
-        about: what it is, in a line.
+        about: what it is, in one line.
         size: bytes to download.
-        sources: where it is fetched from, in the order of trying.
-        folder: where it is installed; ``None`` where it is not.
+        sources: where it is fetched from, in the order in which they are tried.
+        folder: where it is installed, or ``None``.
     """
 
     name: str
@@ -81,7 +81,8 @@ def resolve(name: str) -> str:
 def pull(name: str) -> Path:
     """Make a model of the store available and return its folder, as transformers' ``from_pretrained`` takes it.
 
-    Does nothing where it is installed already. Several processes may ask at once: one downloads, the others wait.
+    It does nothing where the model is installed already. Several processes may ask at once: one downloads, the others
+    wait.
 
     Raises:
         UserError: no such name, no source within reach, a wrong checksum, or too little disk space.
@@ -160,7 +161,11 @@ def _install(entry: PinnedWeights) -> Path:
 
 
 def _fetch(entry: PinnedWeights, staging: Path) -> tuple[str, Path]:
-    """Fetch the files from the first source that has them right; its label, and the folder they are in."""
+    """Fetch the files from the first source that has the right ones.
+
+    Returns:
+        The source's label, and the folder that the files are in.
+    """
     tried = []
     for number, source in enumerate(entry.sources):
         folder = staging / f"source{number}"
@@ -201,7 +206,7 @@ def _write_manifest(entry: PinnedWeights, folder: Path, source: str) -> None:
 
 @contextmanager
 def _bar(title: str, total: int | None) -> Iterator[Progress]:
-    console = Console(file=sys.stderr)  # the stream of now: the conversion silences sys.stderr
+    console = Console(file=sys.stderr)  # the present stream: the conversion replaces sys.stderr
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         progress.add_task(title, total=total)

@@ -13,12 +13,12 @@ from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.failures import SYSTEMIC
 from hoptimizer.models.lm import build_adapter
 from hoptimizer.models.settings import PromptFormat
+from hoptimizer.optimizers.format_check import FormatCheck
 from hoptimizer.optimizers.labels.annotations import Unannotated
 from hoptimizer.optimizers.labels.examples import TrainingExample
 from hoptimizer.optimizers.labels.labelling import PendingExample, collect
 from hoptimizer.optimizers.labels.oracle import StepExample, replay
 from hoptimizer.optimizers.optimizer import CompileContext
-from hoptimizer.optimizers.prompt.prefetch import FormatCheck
 from hoptimizer.optimizers.teacher import teacher, teacher_settings
 from hoptimizer.optimizers.teacher_runs import TeacherRuns
 

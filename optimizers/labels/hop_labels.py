@@ -4,7 +4,6 @@ Labels come from a data set's annotations or from a teacher (:mod:`hoptimizer.op
 format.
 """
 
-import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
@@ -124,18 +123,18 @@ def _by_titles(question: Question, corpus: Corpus) -> Iterator[HopLabel]:
     asked = set(folded(question.question).split())
 
     def named(passage: Passage) -> bool:
-        return bool(find(question.question, bare_title(passage)))
+        return bool(find(question.question, passage.bare_title))
 
     # First what the question names, then what it shares the most words with.
     passages.sort(key=lambda p: (not named(p), -len(asked & set(folded(str(p)).split()))))
     sources: list[int | None] = []
     for number, passage in enumerate(passages):
-        leading = [i for i in range(number) if find(str(passages[i]), bare_title(passage))]
+        leading = [i for i in range(number) if find(str(passages[i]), passage.bare_title)]
         sources.append(None if named(passage) or not leading else leading[0])
     queries: list[str] = []
     for number, (passage, source) in enumerate(zip(passages, sources, strict=True)):
-        text, title = str(passage), bare_title(passage)
-        found = [bare_title(passages[i]) for i, before in enumerate(sources) if before == number]
+        text, title = str(passage), passage.bare_title
+        found = [passages[i].bare_title for i, before in enumerate(sources) if before == number]
         useful = found or [answer for answer in question.answers[:1] if find(text, answer)]
         query = question.question
         if source is not None:
@@ -170,8 +169,3 @@ def kept_words(query: str, known: str, following: str) -> list[Span]:
     """Where the words of a query stand that a following text has, too, and what is known has not."""
     pending = set(folded(following).split()) - set(folded(known).split())
     return [(start, end) for start, end in words(query) if folded(query[start:end]) in pending]
-
-
-def bare_title(passage: Passage) -> str:
-    """A passage's title without the brackets that tell namesakes apart."""
-    return re.sub(r" \([^()]*\)$", "", passage.title)

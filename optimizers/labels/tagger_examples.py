@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hoptimizer.common.text import Span, find, folded, words
 from hoptimizer.models.small.labeler import TERMINATE
 from hoptimizer.optimizers.labels.examples import Task, TrainingExample
-from hoptimizer.optimizers.labels.hop_labels import HopLabel, LabelledQuestion, bare_title, kept_words
+from hoptimizer.optimizers.labels.hop_labels import HopLabel, LabelledQuestion, kept_words
 from hoptimizer.retrieval import Corpus, Passage, Retriever
 
 CONTINUE, FINISH = "continue", "finish"
@@ -112,7 +112,7 @@ def _template(hop: HopLabel, corpus: Corpus) -> str | None:
 
 def _replaced(text: str, passage: Passage, by: str) -> str | None:
     """A text with another name in the place of a passage's title; ``None`` where it doesn't name it."""
-    for title in dict.fromkeys((passage.title, bare_title(passage))):
+    for title in dict.fromkeys((passage.title, passage.bare_title)):
         if spans := find(text, title):
             start, end = spans[0]
             # A title's brackets are no words: they go with it.
@@ -133,7 +133,7 @@ def _refill(
             continue
         other = rng.choice(others)
         instead = corpus[other.passage]
-        name = instead.title if rng.random() < 0.5 else bare_title(instead)
+        name = instead.title if rng.random() < 0.5 else instead.bare_title
         filled = _replaced(question if hop.after is None else hop.query, corpus[hop.passage], name)
         if filled is None:
             continue

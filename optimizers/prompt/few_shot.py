@@ -10,10 +10,11 @@ import dspy
 from pydantic import Field
 
 from hoptimizer.optimizers.candidates import SearchContext
+from hoptimizer.optimizers.format_check import WAVE
 from hoptimizer.optimizers.labels.demonstrations import annotate
 from hoptimizer.optimizers.optimizer import CompileContext
 from hoptimizer.optimizers.prompt.bootstrap_loops import BootstrapLoop
-from hoptimizer.optimizers.prompt.prefetch import WAVE, prefetch
+from hoptimizer.optimizers.prompt.prefetch import prefetch
 from hoptimizer.optimizers.prompt.search import Search, WorkEstimate, finished
 from hoptimizer.optimizers.teacher import check_threshold, teacher_settings
 from hoptimizer.programs import Program

@@ -10,9 +10,10 @@ from dspy.utils.exceptions import DSPyError
 from pydantic import Field
 
 from hoptimizer.optimizers.candidates import SearchContext
+from hoptimizer.optimizers.format_check import check_format
 from hoptimizer.optimizers.optimizer import CompileContext
 from hoptimizer.optimizers.prompt.few_shot import Count, Demonstrating, Positive, Share
-from hoptimizer.optimizers.prompt.prefetch import check_format, without
+from hoptimizer.optimizers.prompt.prefetch import without
 from hoptimizer.optimizers.prompt.search import WorkEstimate
 from hoptimizer.optimizers.teacher import check_threshold, teacher, teacher_settings
 from hoptimizer.optimizers.teacher_runs import TeacherRuns

@@ -1,20 +1,17 @@
 """Runs of a teacher, made concurrently ahead of DSPy's sequential bootstrap loops."""
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 
 import dspy
 from dspy.utils.exceptions import DSPyError
 
-from hoptimizer.common.errors import UserError
+from hoptimizer.optimizers.format_check import WAVE, FormatCheck, check_format
 from hoptimizer.optimizers.optimizer import CompileContext
 from hoptimizer.optimizers.prompt.bootstrap_loops import BootstrapLoop
 from hoptimizer.optimizers.teacher import teacher, teacher_settings
-from hoptimizer.optimizers.teacher_runs import TeacherRun, TeacherRuns, replaying
+from hoptimizer.optimizers.teacher_runs import TeacherRuns, replaying
 from hoptimizer.programs import Program
-
-# Questions that a loop asks at once. Its calls, which cost something, must not depend on how many workers there are.
-WAVE = 16
 
 
 def prefetch(context: CompileContext, loops: Sequence[BootstrapLoop], threshold: float) -> Program:
@@ -68,7 +65,7 @@ async def _waves(
     loop: BootstrapLoop,
     threshold: float,
     runs: TeacherRuns,
-    trial: "FormatCheck",
+    trial: FormatCheck,
 ) -> None:
     asked = failed = 0
     running: set[asyncio.Task[bool]] = set()
@@ -90,58 +87,6 @@ async def _waves(
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-
-
-def check_format(runs: Sequence[TeacherRun]) -> None:
-    """Give a teacher up that can't keep to the format.
-
-    Args:
-        runs: some of its, made in the present settings.
-
-    Raises:
-        UserError: in none of them could any output be parsed.
-    """
-    if runs and not any(run.is_readable for run in runs):
-        raise UserError(
-            f"the teacher {dspy.settings.lm.model} can't keep to the format: in {len(runs)} runs no output could be "
-            "parsed; name another lm.teacher, or lm.default.prompt_format=json"
-        )
-
-
-class FormatCheck:
-    """The first runs of a teacher, which is given up where it can't keep to the format in any of them.
-
-    They are the first by their questions' order, not those that are over first.
-
-    Args:
-        questions: the ids of all that it will be asked.
-    """
-
-    def __init__(self, questions: Sequence[str]) -> None:
-        self._waited = set(questions[:WAVE])
-        self._made: list[TeacherRun] = []
-
-    async def run(self, make: Awaitable[TeacherRun], question: str) -> TeacherRun:
-        """A run that is being made for a question.
-
-        Raises:
-            DSPyError: the run failed.
-            UserError: none of the first runs, of which this is the last, could be parsed.
-        """
-        try:
-            run = await make
-        except DSPyError:
-            self._over(question, [])
-            raise
-        self._over(question, [run])
-        return run
-
-    def _over(self, question: str, made: Sequence[TeacherRun]) -> None:
-        if question in self._waited:
-            self._waited.remove(question)
-            self._made += made
-            if not self._waited:
-                check_format(self._made)
 
 
 async def _succeeds(

@@ -7,6 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from hoptimizer.models.engine.loading import device_and_dtype
 from hoptimizer.models.small.card import Card
 from hoptimizer.models.small.encoder import PairTokenizer, load_encoder, probabilities
 from hoptimizer.models.small.fields import pair
@@ -17,7 +18,6 @@ from hoptimizer.optimizers.training.loop import TrainingReport
 from hoptimizer.optimizers.training.run import (
     TrainingConfig,
     TrainingFolder,
-    device_and_dtype,
     freeze_embeddings,
     training,
 )

@@ -10,9 +10,10 @@ from pydantic import Field
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from hoptimizer.models.engine.loading import device_and_dtype
 from hoptimizer.optimizers.training.loop import BestEpoch, TrainingReport
 from hoptimizer.optimizers.training.lora import adapted, merged
-from hoptimizer.optimizers.training.run import TrainingConfig, device_and_dtype, freeze_embeddings, training
+from hoptimizer.optimizers.training.run import TrainingConfig, freeze_embeddings, training
 
 TokenizedExample = tuple[list[int], list[int]]
 """The tokens that are read, and those that are written."""

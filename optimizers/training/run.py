@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.models.engine.loading import best_dtype, quiet_loading
+from hoptimizer.models.engine.loading import quiet_loading
 from hoptimizer.models.small.card import CARD, Card, read_card, write_card
 from hoptimizer.models.small.tagger import TokenTagger
 from hoptimizer.optimizers.labels.examples import Task, TrainingExample, describe
@@ -176,9 +176,3 @@ def freeze_embeddings(model: PreTrainedModel) -> None:
     embeddings = whole if isinstance(whole, nn.Module) else model.get_input_embeddings()
     for name, weight in embeddings.named_parameters():
         weight.requires_grad_("token_type" in name)
-
-
-def device_and_dtype() -> tuple[torch.device, torch.dtype]:
-    """Where to train, and the precision of forward and backward pass."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return device, best_dtype(device)

@@ -9,6 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from hoptimizer.models.engine.loading import device_and_dtype
 from hoptimizer.models.small.card import Card
 from hoptimizer.models.small.encoder import AlignedPair, PairTokenizer
 from hoptimizer.models.small.fields import pair
@@ -21,7 +22,6 @@ from hoptimizer.optimizers.training.loop import TrainingReport
 from hoptimizer.optimizers.training.run import (
     TrainingConfig,
     TrainingFolder,
-    device_and_dtype,
     freeze_embeddings,
     training,
 )

@@ -61,21 +61,16 @@ def batch_queries(
     return queries
 
 
-def plain_title(passage: Passage) -> str:
-    """A title without the brackets that tell it from others of its name."""
-    return re.sub(r" \(.*\)$", "", passage.title)
-
-
 def _renamed(question: Question, passages: Mapping[str, Passage], draw: random.Random) -> TrainingQuery | None:
     """The question with the titles that it names replaced by those of other passages, which it then asks for."""
-    named = [id for id in question.passages if plain_title(passages[id]).lower() in question.question.lower()]
+    named = [id for id in question.passages if passages[id].bare_title.lower() in question.question.lower()]
     others = [id for id, passage in passages.items() if passage.title and id not in question.passages]
     if not named or len(others) < len(named):
         return None
     text, positives = question.question, set()
     for id, other in zip(named, draw.sample(others, len(named)), strict=True):
-        title = plain_title(passages[other])
-        text = re.sub(re.escape(plain_title(passages[id])), title.replace("\\", "\\\\"), text, flags=re.IGNORECASE)
+        title = passages[other].bare_title
+        text = re.sub(re.escape(passages[id].bare_title), title.replace("\\", "\\\\"), text, flags=re.IGNORECASE)
         positives.add(other)
     return TrainingQuery(text, frozenset(positives))
 
@@ -90,7 +85,7 @@ def _words_of(passage: Passage, draw: random.Random) -> str:
     """A passage's title, or some of its words in a row."""
     words = passage.text.split()
     if passage.title and draw.random() < 0.5:
-        return plain_title(passage)
+        return passage.bare_title
     length = draw.randint(*_SPAN)
     start = draw.randrange(max(1, len(words) - length))
     return " ".join(words[start : start + length])

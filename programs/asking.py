@@ -1,0 +1,96 @@
+"""Asking the model of a step, a small one or a language model whose context may be too short for the prompt."""
+
+import math
+from typing import Any
+
+import dspy
+from dspy.adapters.utils import parse_value
+from dspy.utils.exceptions import AdapterParseError, ContextWindowExceededError
+
+from hoptimizer.models.small.base import StepModel
+
+
+async def ask_small_model(
+    model: StepModel, signature: type[dspy.Signature], inputs: dict[str, Any]
+) -> tuple[dspy.Prediction, str | None]:
+    """Ask a small model, and parse its output by the signature's types, as a language model's is.
+
+    Returns:
+        The prediction, whose fields are ``None`` if the output can't be used, and why it can't, or ``None``.
+    """
+    outputs = await model(inputs)
+    probability = {"probability": outputs["probability"]} if "probability" in outputs else {}
+    try:
+        values = {name: parse_value(outputs[name], info.annotation) for name, info in signature.output_fields.items()}
+    except (KeyError, ValueError) as error:
+        blank = dict.fromkeys(signature.output_fields)
+        return dspy.Prediction(**blank, **probability), " ".join(f"unusable output {outputs!r:.200}: {error}".split())
+    return dspy.Prediction(**values, **probability), None
+
+
+def likelihood(prediction: dspy.Prediction) -> float | None:
+    """The probability that the model gave to all that it wrote.
+
+    The tokens' probabilities are taken off the prediction, because demonstrations are made from it.
+    """
+    tokens = (prediction.get("logprobs") or {}).get("content")
+    if "logprobs" in prediction:
+        del prediction["logprobs"]
+    return math.exp(sum(token["logprob"] for token in tokens)) if tokens else None
+
+
+async def ask_language_model(
+    predictor: dspy.Predict,
+    lm: dspy.LM | None,
+    inputs: dict[str, Any],
+    demos: list[Any],
+    cuttable: list[str],
+    options: dict[str, Any],
+) -> tuple[dspy.Prediction, int, str | None]:
+    """Call the predictor, and shorten its prompt for as long as it does not fit the model's context.
+
+    Demonstrations are dropped from the front first, then the longest passage is halved (IRCoT, appendix on prompts).
+    The question is never cut.
+
+    Args:
+        predictor: the step's predictor.
+        lm: the language model to ask; ``None`` for DSPy's configured one.
+        inputs: the fields of the signature.
+        demos: the demonstrations to show.
+        cuttable: the fields that hold a passage or a list of passages.
+        options: further arguments of the call.
+
+    Returns:
+        The prediction, the number of calls that were made, and why the output can't be used, or ``None``.
+    """
+    for calls in range(1, 1_000):
+        try:
+            return await predictor.acall(lm=lm, demos=demos, **options, **inputs), calls, None
+        except AdapterParseError as error:
+            blank = dict.fromkeys(predictor.signature.output_fields)
+            return dspy.Prediction(**blank), calls, str(error.message or "unparsable output")
+        except ContextWindowExceededError:
+            if demos:
+                demos = demos[1:]
+            elif not (inputs := _halve_longest(inputs, cuttable)):
+                raise
+    raise RuntimeError("a prompt could not be made to fit its model's context")
+
+
+def _halve_longest(inputs: dict[str, Any], cuttable: list[str]) -> dict[str, Any]:
+    """The inputs with their longest passage cut to its first half; empty if none can be cut.
+
+    Args:
+        inputs: a predictor's inputs.
+        cuttable: the fields that hold a passage or a list of passages.
+    """
+    passages = {key: inputs[key] if isinstance(inputs[key], list) else [inputs[key]] for key in cuttable}
+    longest = max(
+        ((len(text), key, i) for key, texts in passages.items() for i, text in enumerate(texts)), default=(0, "", 0)
+    )
+    length, key, i = longest
+    if length < 2:
+        return {}
+    # By characters: in many scripts a passage is one word.
+    passages[key] = [*passages[key][:i], passages[key][i][: length // 2].rstrip(), *passages[key][i + 1 :]]
+    return inputs | {key: passages[key] if isinstance(inputs[key], list) else passages[key][0]}
