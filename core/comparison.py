@@ -124,7 +124,9 @@ def compare_variants(
     last = known[-1][1]
     if not run_ids:
         known = [(run, p) for run, p in known if _questions(p.table) == _questions(last.table) and p.data == last.data]
-    columns = [column for column in COLUMNS if _alike(column, known)]
+    numeric = {name for _, p in known for name in p.table.select_dtypes("number")}
+    wanted = [*COLUMNS, *({metric} & numeric - set(COLUMNS))]  # a metric of the user's is no column by default
+    columns = [column for column in wanted if _alike(column, known)]
     variants = [_compared(tracker, run, predictions.table, columns, seed) for run, predictions in known]
     first = variants[0]
     for variant in variants[1:]:

@@ -28,9 +28,14 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def _present(*rows: dict[str, float]) -> list[str]:
-    """The figures that any row has."""
-    return [name for name in _FIGURES if any(name in row for row in rows)]
+def _present(*rows: dict[str, float], metric: str = "") -> list[str]:
+    """The figures that any row has, first what is maximized where that is a metric of the user's."""
+    return [name for name in dict.fromkeys([metric, *_FIGURES]) if any(name in row for row in rows)]
+
+
+def _own_metric(variant: Variant) -> str:
+    name = variant.config.objective.name
+    return "" if name in _FIGURES else name
 
 
 def _cells(metrics: dict[str, float], names: list[str]) -> list[str]:
@@ -64,7 +69,7 @@ def _spent(spent: Mapping[str, float], estimate: Mapping[str, float] | None) -> 
 
 def scores(variant: Variant) -> Table:
     """Scores of one variant."""
-    shown = _present(variant.after.metrics)
+    shown = _present(variant.after.metrics, metric=_own_metric(variant))
     table = _table(f"run {variant.run_id} on {variant.split}, n = {len(variant.after.rows)}", "", *shown)
     table.add_row(variant.config.program.name, *_cells(variant.after.metrics, shown))
     table.caption = _caption(variant)
@@ -76,7 +81,7 @@ def before_and_after(variant: Variant) -> Table:
     if variant.before is None:
         return scores(variant)
     before, after, program = variant.before.metrics, variant.after.metrics, variant.config.program.name
-    shown = _present(before, after)
+    shown = _present(before, after, metric=_own_metric(variant))
     table = _table(f"run {variant.run_id} on {variant.split}, n = {len(variant.after.rows)}", "", *shown)
     table.add_row(f"{program}, before compiling", *_cells(before, shown))
     table.add_row(f"{program}, compiled", *_cells(after, shown), style="bold")
@@ -86,7 +91,8 @@ def before_and_after(variant: Variant) -> Table:
 
 def comparison(compared: Comparison) -> Table:
     """Variants side by side."""
-    present = [name for name in COLUMNS if any(name in v.estimates for v in compared.variants)]
+    wanted = dict.fromkeys([compared.metric, *COLUMNS]) if compared.metric not in COLUMNS else COLUMNS
+    present = [name for name in wanted if any(name in v.estimates for v in compared.variants)]
     table = _table(
         f"{compared.split}, n = {len(compared.variants[0].ids)}, 95% intervals",
         "variant",

@@ -1,0 +1,1 @@
+"""Parts of one's own for hoptimizer."""
