@@ -18,6 +18,7 @@ lint: $(VENV)/.dev wheel
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --python-executable build/wheel-venv/bin/python -p hoptimizer
+	$(BIN)/mypy --python-executable build/wheel-venv/bin/python benchmarks
 
 # DATA: the folder of the published data sets' folders, which benchmarks/retrieval.py describes.
 bench: $(VENV)/.dev

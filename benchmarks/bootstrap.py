@@ -11,11 +11,9 @@ The ratio has a ceiling that the draw sets: 16 questions at once take as long as
 two. Where every question is one call, as ``rag``'s, it is 16 if DSPy needs 16 questions, and 8.5 if it needs 17.
 """
 
-import argparse
 import contextlib
 import io
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -27,7 +25,6 @@ from random import Random
 from typing import Any
 
 import dspy
-from rich.console import Console
 from rich.table import Table
 
 from hoptimizer import Workbench, make_config
@@ -35,10 +32,11 @@ from hoptimizer.eval.datasets.dataset import locate
 from hoptimizer.models import build_adapter, build_lm
 from hoptimizer.models.usage import UsageMeter
 from hoptimizer.optimizers import CompileContext
-from hoptimizer.optimizers.candidates import CandidateRecorder
+from hoptimizer.optimizers.candidates import CandidateRecorder, SearchContext
 from hoptimizer.optimizers.labels.demonstrations import annotate
 from hoptimizer.optimizers.prompt.few_shot import BootstrapFewShot
 from hoptimizer.programs import Program
+from reporting import benchmark_parser, load, show
 
 WORKERS = 16
 DEMOS = (4, 8)
@@ -53,6 +51,7 @@ def scripted_server(seed: int) -> Iterator[str]:
     command = [sys.executable, str(script), str(questions), "--seed", str(seed)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
+            assert process.stdout is not None  # it is a pipe
             yield process.stdout.readline().strip()
         finally:
             process.terminate()
@@ -79,9 +78,8 @@ def by_dspy(optimizer: BootstrapFewShot, context: CompileContext) -> Program:
 
 def by_us(optimizer: BootstrapFewShot, context: CompileContext) -> Program:
     """What the optimizer compiles, without the estimate of a compile's cost that goes before it."""
-    return optimizer.search(
-        context, CandidateRecorder(UsageMeter(lambda spent: False), [], context.record, context.settle)
-    )
+    recorder = CandidateRecorder(UsageMeter(lambda _: False), [], context.objective.worst, context.listener)
+    return optimizer.search(SearchContext(**vars(context), recorder=recorder))
 
 
 def timed(url: str, bench: Workbench, search: Callable[[CompileContext], Program]) -> tuple[dict[str, Any], float, int]:
@@ -97,7 +95,6 @@ def timed(url: str, bench: Workbench, search: Callable[[CompileContext], Program
         seed=config.seed,
         workers=WORKERS,
         folder=Path(),
-        report=lambda *_: None,
     )
     lm = build_lm(config.lm["default"])
     with tempfile.TemporaryDirectory() as folder, dspy.context(lm=lm, adapter=build_adapter()):
@@ -124,11 +121,15 @@ def measure(seed: int) -> list[dict[str, Any]]:
             lms = {"default": {"model": "openai/scripted", "api_base": f"{url}/v1"}}
             config = {"data": "atlas", "program": name, "retriever": "bm25", "lm": lms, "seed": seed}
             bench = Workbench(make_config(config))
-            timed(
-                url, bench, lambda context: by_us(BootstrapFewShot(max_bootstrapped_demos=1), context)
-            )  # what is made at the first call
+            _warm_up(url, bench)
             rows += [_compare(url, bench, demos) for demos in DEMOS]
     return rows
+
+
+def _warm_up(url: str, bench: Workbench) -> None:
+    """Have everything made that is made at the first call."""
+    optimizer = BootstrapFewShot(max_bootstrapped_demos=1)
+    timed(url, bench, lambda context: by_us(optimizer, context))
 
 
 def _compare(url: str, bench: Workbench, demos: int) -> dict[str, Any]:
@@ -150,21 +151,17 @@ def _compare(url: str, bench: Workbench, demos: int) -> dict[str, Any]:
 
 def main() -> None:
     """Print the table; fails where demonstrations differ."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[7, 8, 9], help="of the script and of the compile")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
     rows = [row for seed in options.seeds for row in measure(seed)]
-    if options.json:
-        sys.stdout.write(json.dumps({"workers": WORKERS, "load": os.getloadavg()[0], "rows": rows}) + "\n")
-    else:
-        _print(rows)
+    show({"workers": WORKERS, "load": load(), "rows": rows}, options.json, _table(rows))
     if not all(row["same"] for row in rows):
         sys.exit("the demonstrations differ from DSPy's")
 
 
-def _print(rows: list[dict[str, Any]]) -> None:
-    title = f"scripted server, 100 ms a call, {WORKERS} workers; atlas, bm25; load {os.getloadavg()[0]:.1f}"
+def _table(rows: list[dict[str, Any]]) -> Table:
+    title = f"scripted server, 100 ms per call, {WORKERS} workers; atlas, bm25; load {load():.1f}"
     heads = ("program", "demos", "seed", "DSPy, s", "ours, s", "ratio", "DSPy's calls", "our calls", "same demos")
     table = Table(*heads, title=title, box=None)
     for row in rows:
@@ -172,7 +169,7 @@ def _print(rows: list[dict[str, Any]]) -> None:
         plain = (str(row[key]) for key in ("stock_calls", "calls"))
         same = "yes" if row["same"] else "NO"
         table.add_row(row["program"], str(row["demos"]), str(row["seed"]), *times, *plain, same)
-    Console().print(table)
+    return table
 
 
 if __name__ == "__main__":

@@ -1,36 +1,37 @@
 """How fast a trained EfficientRAG retrieves, and what its reading saves against reading ten passages.
 
-    python benchmarks/efficient_rag.py [--run ID] [--split test] [--read] [--json] [KEY=VALUE]...
+    python benchmarks/efficient_rag.py [--run ID] [--split test] [--read] [--json] [CONFIG.yaml] [KEY=VALUE]...
 
 ID is a variant that `hop compile program=efficient_rag optimizer=train_tagger` made; without it, program.steps names
 the small models. The time is that of all rounds of all questions, asked together as the runner asks them, over their
-number; beside it what the forward passes alone take: the labeler's and the filter's over the same pairs, and the
-retriever's encoder over the same queries. With --read, the answers too, beside those of `rag` with ten passages and the
-same prompts, and the prompt tokens that each reads.
+number. Beside it stands what the forward passes alone take: the labeler's and the filter's over the same pairs, and the
+retriever's encoder over the same queries. With --read, the answers are scored too, and compared with those of `rag`
+with ten passages and the same prompts, as are the prompt tokens that each reads.
 """
 
-import argparse
-import json
-import sys
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest.mock import patch
 
 import dspy
 import torch
-from rich.console import Console
+from rich.pretty import Pretty
 
-from hoptimizer.cli.options import config_of_run, read_words
+from hoptimizer.cli.options import config_of
 from hoptimizer.common.errors import UserError
-from hoptimizer.compiled import restore, variant_of
+from hoptimizer.compiled import program_of
 from hoptimizer.eval import statistics
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.runner import Evaluation, evaluate
-from hoptimizer.models.small.encoder import AlignedPair
+from hoptimizer.models.small.encoder import AlignedPair, TextPair
+from hoptimizer.models.small.labeler import Labeler, QueryFilter
 from hoptimizer.models.small.tagger import tag
 from hoptimizer.programs import RAG, EfficientRAG, Program
 from hoptimizer.tracking.tracker import Tracker
 from hoptimizer.workbench import Workbench
+from reporting import benchmark_parser, show, user_mistakes
 
 ROUNDS = 3
 RAG_PASSAGES = 10
@@ -39,8 +40,9 @@ RAG_PASSAGES = 10
 class Kept:
     """Wraps a function over batches, and keeps what it was given."""
 
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        self.function, self.given = function, []
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.given: list[list[Any]] = []
 
     def __call__(self, batch: Sequence[Any], *others: Any) -> Any:  # noqa: ANN401 - whatever the function gives
         self.given.append(list(batch))
@@ -49,24 +51,27 @@ class Kept:
 
 def retrieval(program: EfficientRAG, questions: Sequence[Question], workers: int) -> dict[str, float]:
     """Scores and times of the retrieval alone."""
-    reader, program.reader = program.reader, None
-    kept = {name: Kept(program.models[name]._tag) for name in ("labeler", "filter") if name in program.models}
-    for name, function in kept.items():
-        program.models[name]._tag = function
-    search = program.retriever.search = Kept(program.retriever.search)
-    evaluate(program, questions[:4], workers=workers)  # threads and kernels are set up
+    retriever = program.retriever
+    assert retriever is not None  # this program always has one
+    models = [model for model in program.models.values() if isinstance(model, Labeler | QueryFilter)]
+    tagged, search = [Kept(model._tag) for model in models], Kept(retriever.search)
     times = []
-    for _ in range(ROUNDS):
-        for function in (*kept.values(), search):
-            function.given.clear()
-        start = time.perf_counter()
-        evaluation = evaluate(program, questions, workers=workers)
-        times.append(time.perf_counter() - start)
-    limit = sum(forward(program.models[name], function.given) for name, function in kept.items())
-    encoder = getattr(program.retriever, "_encoder", None)
+    with contextlib.ExitStack() as patches:
+        patches.enter_context(patch.object(program, "reader", None))
+        patches.enter_context(patch.object(retriever, "search", search))
+        for model, function in zip(models, tagged, strict=True):
+            patches.enter_context(patch.object(model, "_tag", function))
+        evaluate(program, questions[:4], workers=workers)  # threads and kernels are set up
+        for _ in range(ROUNDS):
+            for function in (*tagged, search):
+                function.given.clear()
+            start = time.perf_counter()
+            evaluation = evaluate(program, questions, workers=workers)
+            times.append(time.perf_counter() - start)
+    limit = sum(forward(model, function.given) for model, function in zip(models, tagged, strict=True))
+    encoder = getattr(retriever, "_encoder", None)
     if encoder is not None:
         limit += clock(lambda: [encoder.queries(batch) for batch in search.given])
-    program.reader = reader
     names = ("recall", "passages", "model_calls", "retrievals", "iterations")
     return {
         **{name: evaluation.metrics[name] for name in names},
@@ -75,7 +80,7 @@ def retrieval(program: EfficientRAG, questions: Sequence[Question], workers: int
     }
 
 
-def forward(model: Any, batches: Sequence[Sequence[Any]]) -> float:  # noqa: ANN401 - a labeler or a filter
+def forward(model: Labeler | QueryFilter, batches: Sequence[Sequence[TextPair]]) -> float:
     """Seconds that the model's forward passes take over batches that were tokenized before."""
     aligned: list[list[AlignedPair]] = [model._tokenizer.aligned(batch) for batch in batches]
     return clock(lambda: [tag(model._model, model._tokenizer, batch) for batch in aligned])
@@ -92,7 +97,7 @@ def clock(work: Callable[[], Any]) -> float:
 
 
 def reading(program: Program, questions: Sequence[Question], lm: dspy.LM, workers: int) -> tuple[Evaluation, float]:
-    """Scores with the answers, and prompt tokens a question."""
+    """Scores with the answers, and prompt tokens per question."""
     lm.history.clear()
     evaluation = evaluate(program, questions, workers=workers)
     return evaluation, sum(entry["usage"]["prompt_tokens"] for entry in lm.history) / len(questions)
@@ -122,33 +127,28 @@ def scores(evaluation: Evaluation) -> dict[str, float]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("words", nargs="*", metavar="KEY=VALUE", help="settings that win over the run's")
-    parser.add_argument("--run", help="the variant's MLflow run")
-    parser.add_argument("--split", default="test", help="the questions")
+    parser = benchmark_parser(__doc__)
+    parser.add_argument(
+        "overrides", nargs="*", metavar="KEY=VALUE", help="a config file, and settings that win over it and the run's"
+    )
+    parser.add_argument("--run", metavar="ID", help="the variant's MLflow run")
+    parser.add_argument("--split", default="test", help="the questions (default: test)")
     parser.add_argument("--read", action="store_true", help="compare the answers too")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    arguments = parser.parse_args()
-    try:
-        config = config_of_run(arguments.run, arguments.words) if arguments.run else read_words(arguments.words)
+    options = parser.parse_args()
+    with user_mistakes():
+        run_id, config = config_of(options.run, options.overrides)
         bench = Workbench(config)
-        questions = bench.data.split(arguments.split)
+        questions = bench.data.split(options.split)
+        tracker = Tracker(config.tracking.uri, config.experiment) if run_id else None
         with bench.active():
-            if arguments.run:
-                state = Tracker(config.tracking.uri, config.experiment).load_state(arguments.run)
-                program = restore(bench, state, variant_of(arguments.run))
-            else:
-                program = bench.program()
+            program = program_of(bench, tracker, run_id)
+            if not isinstance(program, EfficientRAG):
+                raise UserError(f"program.name: expected efficient_rag, got {config.program.name}; give program.name")
             figures: dict[str, Any] = {"n": len(questions), "threads": torch.get_num_threads()}
             figures["retrieval"] = retrieval(program, questions, config.workers)
-            if arguments.read:
+            if options.read:
                 figures["answers"] = answers(bench, program, questions)
-    except UserError as error:
-        sys.exit(str(error))
-    if arguments.json:
-        print(json.dumps(figures))
-    else:
-        Console().print(figures)
+    show(figures, options.json, Pretty(figures))
 
 
 if __name__ == "__main__":

@@ -6,21 +6,18 @@ All figures are of one run, with nothing else on the machine if they are to mean
 instructions and demonstrations that all share, passages and a question of their own.
 """
 
-import argparse
-import json
-import os
 import platform
 import random
 import time
 from concurrent.futures import Future
 
 import torch
-from rich.console import Console
 from rich.table import Table
 
 from hoptimizer.models.engine.generator import Generator
 from hoptimizer.models.engine.request import Completion, GenerationRequest
 from hoptimizer.models.weights.store import resolve
+from reporting import benchmark_parser, load, show, user_mistakes
 
 SHARED_TOKENS, OWN_TOKENS, NEW_TOKENS = 600, 300, 40
 
@@ -33,7 +30,7 @@ def prompts(count: int, shared: int, own: int, seed: int) -> list[list[int]]:
 
 
 def run(model: Generator, batch: list[list[int]], new: int, batched: bool = True) -> tuple[float, int]:
-    """Seconds and written tokens of one batch, submitted at once or one after the other."""
+    """Seconds and completion tokens of one batch, submitted at once or one after the other."""
     start = time.perf_counter()
     futures: list[Future[Completion]] = []
     for prompt in batch:
@@ -46,7 +43,7 @@ def run(model: Generator, batch: list[list[int]], new: int, batched: bool = True
 
 
 def measure(name: str) -> dict[str, float]:
-    """All figures, by name; speeds in tokens a second."""
+    """All figures, by name; speeds in tokens per second."""
     folder = resolve(name)
     plain = Generator(folder, prefix_bytes=0)
     run(plain, prompts(4, 0, 200, seed=0), 4)  # warm
@@ -76,25 +73,25 @@ def measure(name: str) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="smollm2-135m-instruct")
-    parser.add_argument("--json", action="store_true")
+    """Measure and print."""
+    parser = benchmark_parser(__doc__)
+    parser.add_argument(
+        "--model", default="smollm2-135m-instruct", help="a name of the weights store, a folder or a Hub id"
+    )
     options = parser.parse_args()
-    figures = measure(options.model)
+    with user_mistakes():
+        figures = measure(options.model)
     machine = {
         "model": options.model,
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "cpu": platform.processor() or platform.machine(),
-        "load": os.getloadavg()[0],
+        "load": load(),
     }
-    if options.json:
-        print(json.dumps({**machine, **figures}))
-        return
     table = Table("", "figure", title=", ".join(f"{key} {value}" for key, value in machine.items()))
     for key, value in figures.items():
         table.add_row(key, f"{value:,.1f}")
-    Console().print(table)
+    show({**machine, **figures}, options.json, table)
 
 
 if __name__ == "__main__":

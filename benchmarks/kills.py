@@ -4,12 +4,11 @@ Every optimizer compiles ``rag`` on a small part of atlas once undisturbed. Then
 moment between its first call and its end, each time in an empty folder with a home of its own, and the same command is
 given again.
 
-    python benchmarks/kills.py [--kills 2] [--seed 7] [OPTIMIZER ...]
+    python benchmarks/kills.py [--kills 2] [--seed 7] [--json] [OPTIMIZER ...]
 
 Exits 1 where a program differs.
 """
 
-import argparse
 import json
 import os
 import random
@@ -21,10 +20,14 @@ import time
 from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import mlflow
+from rich.box import MARKDOWN
+from rich.table import Table
 
 from hoptimizer.common.paths import home
+from reporting import benchmark_parser, show
 
 COMMAND = [
     "compile", "data=atlas", "data.train=12", "data.dev=6", "program=rag", "retriever=bm25", "retriever.k=2",
@@ -90,41 +93,58 @@ def program(folder: Path, process: subprocess.Popen[str]) -> tuple[object, float
     return (json.loads((variant / "program.json").read_bytes()), weights), run.data.metrics.get("computed_lm_calls", 0)
 
 
-def main() -> int:
-    """Run and print; the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("optimizers", nargs="*", default=list(OPTIMIZERS))
-    parser.add_argument("--kills", type=int, default=2, help="of each optimizer")
-    parser.add_argument("--seed", type=int, default=7)
-    arguments = parser.parse_args()
-    draw = random.Random(arguments.seed)
-    same = total = 0
-    print("| optimizer | after its first call | killed after | computed again | same program |\n|---|---|---|---|---|")
-    for name in arguments.optimizers:
+def measure(name: str, kills: int, draw: random.Random) -> list[dict[str, Any]]:
+    """A row for each kill of an optimizer's compile."""
+    with tempfile.TemporaryDirectory() as folder:
+        process = start(Path(folder), name)
+        wait_for_call(Path(folder), process)
+        begin = time.monotonic()
+        whole, calls = program(Path(folder), process)
+        seconds = time.monotonic() - begin
+    rows = []
+    for _ in range(kills):
         with tempfile.TemporaryDirectory() as folder:
             process = start(Path(folder), name)
             wait_for_call(Path(folder), process)
-            begin = time.monotonic()
-            whole, calls = program(Path(folder), process)
-            seconds = time.monotonic() - begin
-        for _ in range(arguments.kills):
-            with tempfile.TemporaryDirectory() as folder:
-                process = start(Path(folder), name)
-                wait_for_call(Path(folder), process)
-                moment = draw.uniform(0, seconds)
-                time.sleep(moment)
-                process.kill()
-                process.communicate()
-                state, rest = program(Path(folder), start(Path(folder), name))
-            total, same = total + 1, same + (state == whole)
-            print(
-                f"| {name} | {seconds:.0f} s, {calls:.0f} calls | {moment:.0f} s | {rest:.0f} calls "
-                f"| {'yes' if state == whole else 'NO'} |",
-                flush=True,
-            )
-    print(f"\n{same} of {total} the same")
-    return int(same < total)
+            moment = draw.uniform(0, seconds)
+            time.sleep(moment)
+            process.kill()
+            process.communicate()
+            state, rest = program(Path(folder), start(Path(folder), name))
+        same = state == whole
+        row = {"optimizer": name, "seconds": seconds, "calls": calls, "killed_after": moment, "computed_again": rest}
+        rows.append(row | {"same": same})
+        sys.stderr.write(f"{name}, killed after {moment:.0f} s: {'the same' if same else 'ANOTHER'} program\n")
+    return rows
+
+
+def main() -> None:
+    """Measure and print; exits 1 where a program differs."""
+    parser = benchmark_parser(__doc__)
+    parser.add_argument(
+        "optimizers", nargs="*", metavar="OPTIMIZER", default=list(OPTIMIZERS), help=f"of {', '.join(OPTIMIZERS)}"
+    )
+    parser.add_argument("--kills", type=int, default=2, help="of each optimizer (default: 2)")
+    parser.add_argument("--seed", type=int, default=7, help="of the moments (default: 7)")
+    options = parser.parse_args()
+    if strange := sorted(set(options.optimizers) - set(OPTIMIZERS)):
+        parser.error(f"no optimizer is called {strange[0]!r}; known: {', '.join(OPTIMIZERS)}")
+    draw = random.Random(options.seed)
+    rows = [row for name in options.optimizers for row in measure(name, options.kills, draw)]
+    same = sum(row["same"] for row in rows)
+    heads = ("optimizer", "after its first call", "killed after", "computed again", "same program")
+    table = Table(*heads, box=MARKDOWN)
+    for row in rows:
+        table.add_row(
+            row["optimizer"],
+            f"{row['seconds']:.0f} s, {row['calls']:.0f} calls",
+            f"{row['killed_after']:.0f} s",
+            f"{row['computed_again']:.0f} calls",
+            "yes" if row["same"] else "NO",
+        )
+    show({"rows": rows, "same": same}, options.json, table, f"{same} of {len(rows)} the same")
+    sys.exit(int(same < len(rows)))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -3,32 +3,36 @@
 Retrieving once brings as many passages as the variant collects at most (``program.max_passages``, 15).
 
     hop eval --run ID data=DIR --split test
-    python benchmarks/missed_passages.py RUN [RUN ...] [--split test] [--tracking sqlite:///mlflow.db]
+    python benchmarks/missed_passages.py RUN [RUN ...] [--split test] [--tracking sqlite:///mlflow.db] [--json]
 
-RUN scored a variant on a data set, or compiled it. The intervals are bootstrapped over questions (95%).
+RUN is a run that scored a variant on a data set, or compiled it. The intervals are bootstrapped over questions (95%).
 """
 
-import argparse
-import sys
+from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 from scipy import stats
 
-from hoptimizer import Workbench, make_config
+from hoptimizer import UserError, Workbench, make_config
 from hoptimizer.tracking.tracker import Tracker
+from reporting import benchmark_parser, show, user_mistakes
 
 _PASSAGES = 15
 
 
-def row(run_id: str, split: str, uri: str) -> list[str]:
-    """What one run found."""
+def measure(run_id: str, split: str, uri: str) -> dict[str, Any]:
+    """What one run found.
+
+    Raises:
+        UserError: the run was not scored on that split.
+    """
     tracker = Tracker(uri, "benchmarks")
+    run_id = tracker.whole_id(run_id)
     config = make_config(tracker.config_values(run_id))
     predictions = tracker.predictions(run_id, split)
     if predictions is None:
-        raise SystemExit(f"run {run_id}: not scored on {split}; give it to `hop eval --run {run_id} --split {split}`")
+        raise UserError(f"run {run_id}: not scored on {split}; give it to `hop eval --run {run_id} --split {split}`")
     table = predictions.table
     most = getattr(config.program, "max_passages", _PASSAGES)
     found = Workbench(config).retriever.search(table["question"].tolist(), most)
@@ -39,16 +43,17 @@ def row(run_id: str, split: str, uri: str) -> list[str]:
         recovered.append(len((gold - ids) & set(passages)))
         once.append(len(gold & ids) / len(gold))
         collected.append(len(passages))
-    low, high = interval(recovered, missed)
-    return [
-        f"{config.data.name} {run_id[:8]}",
-        str(len(table)),
-        f"{100 * sum(once) / len(once):.1f}",
-        f"{100 * table['recall'].mean():.1f}",
-        f"{sum(collected) / len(collected):.2f}",
-        f"{sum(recovered)} of {sum(missed)}",
-        f"{100 * sum(recovered) / max(1, sum(missed)):.0f}% [{100 * low:.0f}, {100 * high:.0f}]",
-    ]
+    return {
+        "data": config.data.name,
+        "run_id": run_id,
+        "n": len(table),
+        "recall_once": sum(once) / len(once),
+        "recall": float(table["recall"].mean()),
+        "passages": sum(collected) / len(collected),
+        "missed": sum(missed),
+        "recovered": sum(recovered),
+        "share": [sum(recovered) / max(1, sum(missed)), *interval(recovered, missed)],
+    }
 
 
 def interval(recovered: list[int], missed: list[int]) -> tuple[float, float]:
@@ -67,21 +72,30 @@ def interval(recovered: list[int], missed: list[int]) -> tuple[float, float]:
     return float(found.low), float(found.high)
 
 
-def main() -> int:
-    """Measure and print; the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+", metavar="RUN")
-    parser.add_argument("--split", default="test")
-    parser.add_argument("--tracking", default="sqlite:///mlflow.db")
-    arguments = parser.parse_args()
-    table = Table(
-        "data and run", "n", f"recall, once, {_PASSAGES}", "recall, variant", "passages", "of the missed", "share"
-    )
-    for run_id in arguments.runs:
-        table.add_row(*row(run_id, arguments.split, arguments.tracking))
-    Console(width=140).print(table)
-    return 0
+def main() -> None:
+    """Measure and print."""
+    parser = benchmark_parser(__doc__)
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="the MLflow run of a scored variant")
+    parser.add_argument("--split", default="test", help="the questions (default: test)")
+    parser.add_argument("--tracking", default="sqlite:///mlflow.db", help="where the runs are kept")
+    options = parser.parse_args()
+    with user_mistakes():
+        rows = [measure(run_id, options.split, options.tracking) for run_id in options.runs]
+    heads = ("data and run", "n", f"recall, once, {_PASSAGES}", "recall, variant", "passages", "of the missed", "share")
+    table = Table(*heads)
+    for row in rows:
+        share, low, high = row["share"]
+        table.add_row(
+            f"{row['data']} {row['run_id'][:8]}",
+            str(row["n"]),
+            f"{100 * row['recall_once']:.1f}",
+            f"{100 * row['recall']:.1f}",
+            f"{row['passages']:.2f}",
+            f"{row['recovered']} of {row['missed']}",
+            f"{100 * share:.0f}% [{100 * low:.0f}, {100 * high:.0f}]",
+        )
+    show({"split": options.split, "rows": rows}, options.json, table)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

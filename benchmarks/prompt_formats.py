@@ -5,13 +5,11 @@
 A compile of the demo changes both. Here each of the four combinations is scored on its own.
 """
 
-import argparse
-import json
 import random
 import sys
+from typing import Any
 
 import dspy
-from rich.console import Console
 from rich.table import Table
 
 from hoptimizer import Workbench
@@ -21,11 +19,13 @@ from hoptimizer.eval.runner import evaluate
 from hoptimizer.models.settings import PromptFormat
 from hoptimizer.optimizers.labels.demonstrations import annotate
 from hoptimizer.optimizers.prompt.prompt_format import PROMPT_FORMATS
+from hoptimizer.programs import Program
+from reporting import benchmark_parser, percent, show, user_mistakes
 
 DEMOS = (0, 4)
 
 
-def measure(program: str) -> list[dict[str, object]]:
+def measure(program: str) -> list[dict[str, Any]]:
     """F1 of each prompt format with and without labeled demonstrations, with its 95% interval."""
     bench = Workbench(demo_config(program, ["data.dev=60"]))
     rows = []
@@ -48,7 +48,7 @@ def measure(program: str) -> list[dict[str, object]]:
     return rows
 
 
-def _program(bench: Workbench, prompt_format: PromptFormat, demos: int) -> dspy.Module:
+def _program(bench: Workbench, prompt_format: PromptFormat, demos: int) -> Program:
     program = bench.program()
     program.prompt_format = prompt_format
     if not demos:
@@ -61,22 +61,15 @@ def _program(bench: Workbench, prompt_format: PromptFormat, demos: int) -> dspy.
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--program", default="rag", help="rag or ircot")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser = benchmark_parser(__doc__)
+    parser.add_argument("--program", default="rag", choices=("rag", "ircot"), help="(default: rag)")
     options = parser.parse_args()
-    rows = measure(options.program)
-    if options.json:
-        sys.stdout.write(json.dumps({"prompt_formats": rows}) + "\n")
-        return
-    table = Table("prompt_format", "demonstrations", "F1", "95% interval", "n", box=None, header_style="bold")
+    with user_mistakes():
+        rows = measure(options.program)
+    table = Table("prompt format", "demonstrations", "F1 [95% interval]", "n", box=None, header_style="bold")
     for row in rows:
-        low, high = row["interval"]
-        f1 = f"{100 * row['f1']:.1f}"
-        table.add_row(
-            row["prompt_format"], str(row["demos"]), f1, f"{100 * low:.1f} to {100 * high:.1f}", str(row["n"])
-        )
-    Console().print(table)
+        table.add_row(row["prompt_format"], str(row["demos"]), percent(row["f1"], *row["interval"]), str(row["n"]))
+    show({"prompt_formats": rows}, options.json, table)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ with k = 5. Calls that don't depend on each other should cost no time of their o
 the length of its chain × 100 ms is at most 1.15.
 """
 
-import argparse
 import asyncio
 import json
 import re
@@ -18,12 +17,12 @@ from typing import Any
 
 import dspy
 from dspy.utils import DummyLM
-from rich.console import Console
 from rich.table import Table
 
 from hoptimizer.programs import RAISF
 from hoptimizer.programs.record import counts
 from hoptimizer.retrieval import Passage, Retriever
+from reporting import benchmark_parser, show
 
 LATENCY = 0.1  # seconds
 LIMIT = 1.15
@@ -106,18 +105,14 @@ def measure() -> list[dict[str, Any]]:
 
 def main() -> None:
     """Print the table; fails where a ratio is over the limit."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser = benchmark_parser(__doc__)
     options = parser.parse_args()
     rows = measure()
-    if options.json:
-        sys.stdout.write(json.dumps({"latency": LATENCY, "limit": LIMIT, "flows": rows}) + "\n")
-    else:
-        table = Table("fixed-latency LM, 100 ms", "LM calls", "longest chain", "seconds", "ratio", box=None)
-        for row in rows:
-            figures = (str(row["lm_calls"]), str(row["chain"]), f"{row['seconds']:.3f}", f"{row['ratio']:.3f}")
-            table.add_row(row["flow"], *figures)
-        Console().print(table)
+    table = Table("fixed-latency LM, 100 ms", "LM calls", "longest chain", "seconds", "ratio", box=None)
+    for row in rows:
+        figures = (str(row["lm_calls"]), str(row["chain"]), f"{row['seconds']:.3f}", f"{row['ratio']:.3f}")
+        table.add_row(row["flow"], *figures)
+    show({"latency": LATENCY, "limit": LIMIT, "flows": rows}, options.json, table)
     if any(row["ratio"] > LIMIT for row in rows):
         sys.exit(f"a ratio is over {LIMIT}")
 

@@ -1,16 +1,15 @@
 """How well a small encoder, fine-tuned on a data set's annotations, judges retrieved passages of unseen questions.
 
-    python benchmarks/relevance.py --data DIR [--retriever bm25] [--questions N] [--epochs N] [--hops] [--json]
+    python benchmarks/relevance.py --data DIR [--retriever bm25] [--questions N] [--base minilm] [--epochs N]
+        [--hops] [--json]
 
-DIR holds 2wikimultihopqa's published files (see
-hoptimizer.optimizers.training.retriever.colbert_data). The encoder learns from the train
-questions; an eighth of them decides on epoch and threshold; the dev questions, unseen by all this, are scored. Beside
-it, what the embedded language model says of the same passages when it is asked.
+DIR holds the folder ``2wikimultihopqa`` with its published files, as ``read_sets`` of
+``hoptimizer.optimizers.training.retriever.colbert_data`` reads them. The encoder learns from the train questions; an
+eighth of them decides on epoch and threshold; the dev questions, unseen by all this, are scored. Beside it stands what
+the embedded language model says of the same passages when it is asked.
 """
 
-import argparse
 import asyncio
-import json
 import random
 import sys
 import tempfile
@@ -21,8 +20,8 @@ from typing import Any
 
 import dspy
 import torch
-from rich.console import Console
-from rich.progress import TrainingProgress as Bar
+from rich.pretty import Pretty
+from rich.progress import Progress
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.eval.datasets.question import Question
@@ -38,6 +37,7 @@ from hoptimizer.optimizers.training.retriever.colbert_data import QuestionWithCo
 from hoptimizer.programs import RAISF, Program
 from hoptimizer.programs.trace import StepTrace, recording
 from hoptimizer.retrieval import Passage, Retriever, RetrieverSettings, build_retriever
+from reporting import benchmark_parser, show, user_mistakes
 
 K = 5
 # The title and the first sentence tell what a passage is about; more takes longer and teaches less.
@@ -63,7 +63,7 @@ def measure(
     start = time.perf_counter()
     found = search(retriever, learn)
     examples = relevance_examples([a.question for a in learn], found, [a.context for a in learn], one.corpus, hops=hops)
-    with Bar(disable=not sys.stderr.isatty(), transient=True) as bar:
+    with Progress(disable=not sys.stderr.isatty(), transient=True) as bar:
         task = bar.add_task("Training")
 
         def report(progress: TrainingProgress) -> None:
@@ -138,30 +138,24 @@ def retrieved(one: RetrievalSet, retriever: Retriever, asked: Sequence[QuestionW
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--data", type=Path, required=True, help=f"folder that holds the folder {DATA}")
-    parser.add_argument("--retriever", default="bm25", help="bm25 or colbert")
+    parser.add_argument("--retriever", default="bm25", choices=("bm25", "colbert"), help="(default: bm25)")
     parser.add_argument("--questions", type=int, help="train questions; all by default")
-    parser.add_argument("--base", default="minilm", help="encoder to fine-tune")
-    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--base", default="minilm", help="encoder to fine-tune (default: minilm)")
+    parser.add_argument("--epochs", type=int, default=6, help="rounds over the examples (default: 6)")
     parser.add_argument("--hops", action="store_true", help="learn from the questions' hops too")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    arguments = parser.parse_args()
-    config = ClassifierTrainingConfig(base=arguments.base, epochs=arguments.epochs, max_tokens=MAX_TOKENS)
-    try:
-        one = next((one for one in read_sets(arguments.data) if one.name == DATA), None)
+    options = parser.parse_args()
+    config = ClassifierTrainingConfig(base=options.base, epochs=options.epochs, max_tokens=MAX_TOKENS)
+    with user_mistakes():
+        one = next((one for one in read_sets(options.data) if one.name == DATA), None)
         if one is None:
-            raise UserError(f"{arguments.data}: no folder {DATA} in it")
-        retriever = build_retriever(RetrieverSettings(name=arguments.retriever), one.corpus)
+            raise UserError(f"{options.data}: no folder {DATA} in it")
+        retriever = build_retriever(RetrieverSettings(name=options.retriever), one.corpus)
         with tempfile.TemporaryDirectory() as temporary:
-            figures = measure(one, retriever, arguments.questions, config, Path(temporary), arguments.hops)
+            figures = measure(one, retriever, options.questions, config, Path(temporary), options.hops)
         figures["prompted"] = prompted(one, retriever)
-    except UserError as error:
-        sys.exit(str(error))
-    if arguments.json:
-        print(json.dumps(figures))
-    else:
-        Console().print(figures)
+    show(figures, options.json, Pretty(figures))
 
 
 if __name__ == "__main__":

@@ -2,13 +2,11 @@
 
     python benchmarks/retrieval.py --data DIR [--json]
 
-DIR holds the published files that the checkpoint was trained on (see
-hoptimizer.optimizers.training.retriever.colbert_data); recall is
-measured on their dev questions, which the training left out.
+DIR holds a folder for each data set that the checkpoint was trained on (``hotpotqa``, ``2wikimultihopqa``,
+``musique``), with the published files as ``read_sets`` of ``hoptimizer.optimizers.training.retriever.colbert_data``
+reads them. Recall is measured on their dev questions, which the training left out.
 """
 
-import argparse
-import json
 import random
 import sys
 import time
@@ -16,7 +14,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from hoptimizer.common.errors import UserError
@@ -25,6 +22,7 @@ from hoptimizer.eval.datasets.importers import ExtraPassage, PassagePool
 from hoptimizer.eval.datasets.rows import read_rows, require
 from hoptimizer.optimizers.training.retriever.colbert_data import QuestionWithContext, RetrievalSet, read_sets
 from hoptimizer.retrieval import Corpus, Passage, Retriever, RetrieverSettings, build_retriever
+from reporting import benchmark_parser, show, user_mistakes
 
 CUTS = (2, 5, 10)
 SEED = 7
@@ -121,51 +119,45 @@ def report(done: int, total: int) -> None:
     sys.stderr.write(f"\rencoding {done}/{total} " + ("\n" if done == total else ""))
 
 
-def show(figures: dict[str, Any], console: Console) -> None:
-    """Print the figures as tables."""
+def tables(figures: dict[str, Any]) -> tuple[Table, str, str]:
+    """The figures for people."""
     table = Table("data", "passages", "n", "retriever", *(f"recall@{cut}" for cut in CUTS))
     for one in figures["recall"]:
         for name in ("bm25", "colbert", "gain"):
             cells = [f"{m:.3f} [{low:.3f}, {high:.3f}]" for m, low, high in (one[f"{name}@{cut}"] for cut in CUTS)]
             table.add_row(one["data"], str(one["passages"]), str(one["n"]), name, *cells)
-    console.print(table)
     plaid, encoding = figures["plaid"], figures["encoding"]
     shared, low, high = plaid["agreement@10"]
     times = ", ".join(f"{index} {1000 * s:.0f} ms" for index, s in plaid["seconds_per_query"].items())
-    console.print(
+    agreement = (
         f"PLAID has {shared:.3f} [{low:.3f}, {high:.3f}] of exact's top 10 "
         f"({plaid['n']} queries, {plaid['passages']} passages; a query takes {times})"
     )
-    console.print(
+    speed = (
         f"Encoding {encoding['passages']} passages: ours {encoding['ours_seconds']:.1f} s, "
         f"colbert-ai's {encoding['colbert_ai_seconds']:.1f} s, {encoding['ratio']:.1f} times as long"
     )
+    return table, agreement, speed
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder of the data sets' folders")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    arguments = parser.parse_args()
-    try:
-        sets = read_sets(arguments.data)
+    options = parser.parse_args()
+    with user_mistakes():
+        sets = read_sets(options.data)
         wiki = next((one for one in sets if one.name == "2wikimultihopqa"), None)
         if wiki is None:
-            raise UserError(f"{arguments.data}: no folder 2wikimultihopqa in it, which PLAID is measured on")
-        corpus = extra_corpus(arguments.data / wiki.name)
+            raise UserError(f"{options.data}: no folder 2wikimultihopqa in it, which PLAID is measured on")
+        corpus = extra_corpus(options.data / wiki.name)
         passages: list[Passage] = random.Random(SEED).sample(corpus.passages, min(640, len(corpus)))
         figures = {
             "recall": [measure_recall(one) for one in sets],
             "plaid": measure_agreement(corpus, [a.question.question for a in wiki.train + wiki.dev]),
             "encoding": measure_encoding([str(p) for p in passages]),
         }
-    except UserError as error:
-        sys.exit(str(error))
-    if arguments.json:
-        print(json.dumps(figures))
-    else:
-        show(figures, Console())
+    show(figures, options.json, *tables(figures))
 
 
 if __name__ == "__main__":

@@ -3,9 +3,9 @@
     python benchmarks/scripted_server.py QUESTIONS.jsonl [--seconds 0.1] [--right 0.25] [--seed 7]
 
 Prints its URL and serves until it is stopped; any number of calls at once. It speaks DSPy's chat prompt format, and
-does what a model would on the questions of the file: it thinks the sentences of a question's rationale, one a call, and
-a share of the questions, drawn by a hash, ends in the gold answer, the others in "unknown". ``GET /calls`` tells the
-calls so far.
+does what a model would on the questions of the file: it thinks the sentences of a question's rationale, one per call,
+and a share of the questions, drawn by a hash, ends in the gold answer, the others in "unknown". ``GET /calls`` gives
+the number of calls so far.
 """
 
 import argparse

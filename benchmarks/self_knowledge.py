@@ -8,20 +8,17 @@ test questions, their hops, and the questions of DIR/triviaqa/*.jsonl, of which 
 bootstrap resamples.
 """
 
-import argparse
 import asyncio
-import json
 import random
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import dspy
 import numpy as np
 import torch
-from rich.console import Console
 from rich.table import Table
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import balanced_accuracy_score
@@ -46,6 +43,7 @@ from hoptimizer.optimizers.training.classifier import ClassifierTrainingConfig, 
 from hoptimizer.optimizers.training.confidence import calibrate_confidence
 from hoptimizer.programs import Program
 from hoptimizer.programs.trace import StepTrace, recording
+from reporting import benchmark_parser, show, user_mistakes
 
 DEMOS = 4
 SEED = 7
@@ -143,13 +141,13 @@ def by_hidden_state(program: Program, model: str, train: Asked, dev: Asked) -> J
     with quiet_loading():
         lm = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
         tokenizer = AutoTokenizer.from_pretrained(folder)
-    adapter, recall = PlainAdapter(), program.closed_book
+    adapter, step = PlainAdapter(), program.closed_book
 
     @torch.inference_mode()
     def states(asked: Asked) -> np.ndarray:
         rows = []
         for question in asked.questions:
-            messages = adapter.format(recall.signature, recall.demos, {"question": question})
+            messages = adapter.format(step.signature, step.demos, {"question": question})
             prompt = "\n\n".join(message["content"] for message in messages) + '\n\n{\n  "answer": "'
             out = lm(**tokenizer(prompt, return_tensors="pt"), output_hidden_states=True, logits_to_keep=1)
             rows.append(np.stack([out.hidden_states[layer][0, -1].float().numpy() for layer in LAYERS]))
@@ -180,7 +178,7 @@ def balanced(known: np.ndarray, judged: np.ndarray) -> dict[str, float | list[fl
     return {"balanced_accuracy": float(balanced_accuracy_score(known, judged)), "interval": [float(low), float(high)]}
 
 
-def measure(data: Path) -> list[dict[str, object]]:
+def measure(data: Path) -> list[dict[str, Any]]:
     """Every way on every set."""
     files = sorted(data.glob("triviaqa/*.jsonl"))
     if not files:
@@ -230,23 +228,17 @@ def _hops(questions: Sequence[Question]) -> list[tuple[str, Sequence[str]]]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder that holds the folder triviaqa")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args()
-    try:
+    with user_mistakes():
         rows = measure(options.data)
-    except UserError as error:
-        sys.exit(str(error))
-    if options.json:
-        sys.stdout.write(json.dumps({"self_knowledge": rows}) + "\n")
-        return
     table = Table("questions", "n", "known", "way", "balanced accuracy", "95%", box=None, header_style="bold")
     for row in rows:
         low, high = row["interval"]
         figures = (f"{row['balanced_accuracy']:.2f}", f"{low:.2f} to {high:.2f}")
         table.add_row(row["set"], str(row["n"]), str(row["known"]), row["way"], *figures)
-    Console().print(table)
+    show({"self_knowledge": rows}, options.json, table)
 
 
 if __name__ == "__main__":

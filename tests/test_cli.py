@@ -2,6 +2,7 @@
 
 import json
 import sys
+from importlib.metadata import version
 
 import pytest
 
@@ -52,6 +53,10 @@ def test_every_verb_has_help_with_an_example(hop, verb):
         assert "Example" in out
         assert f"hop {' '.join(verb)}" in out
         assert "--json" in out
+
+
+def test_the_version_is_that_of_the_installed_package(hop):
+    assert hop("--version") == (0, f"hoptimizer {version('hoptimizer')}\n", "")
 
 
 def folder(tmp_path, **changes):

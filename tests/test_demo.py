@@ -7,6 +7,8 @@ import sys
 import mlflow
 import pytest
 
+pytestmark = pytest.mark.slow(reason="five minutes: what the README promises first, from the models to paired gains")
+
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):

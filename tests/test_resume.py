@@ -84,6 +84,7 @@ def score(candidate: mlflow.entities.Run) -> tuple[int, float]:
     return int(candidate.data.tags["hop.candidate"]), candidate.data.metrics["score"]
 
 
+@pytest.mark.slow(reason="kills real processes: only these show that a compile survives them")
 def test_a_killed_compile_continues_without_repeating_finished_work(fresh, tmp_path_factory):
     whole = tmp_path_factory.mktemp("whole")
     (whole / "home").mkdir()

@@ -51,6 +51,7 @@ def server():
     process.wait()
 
 
+@pytest.mark.slow(reason="starts a real OpenAI-compatible server: no stand-in shows that a swap by config works")
 def test_the_same_compile_runs_on_a_server_and_in_process(server, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     url, name = server

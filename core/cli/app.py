@@ -1,17 +1,35 @@
 """The verbs of ``hop``."""
 
+from importlib.metadata import version
+from typing import Annotated
+
 import typer
 
 from hoptimizer.cli import data, doctor, index, models, study, work
 
 app = typer.Typer(
     name="hop",
-    help="Compile multi-hop question answering programs, and compare every variant in MLflow.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"hoptimizer {version('hoptimizer')}")
+        raise typer.Exit
+
+
+@app.callback()
+def hop(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Compile multi-hop question answering programs, and compare every variant in MLflow."""
+
 
 app.command("demo")(work.demo_command)
 app.add_typer(data.app, name="data")

@@ -1,0 +1,60 @@
+"""What is imported is declared: no package is there only because another one happens to bring it."""
+
+import ast
+import re
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+INSTALLED = packages_distributions()
+
+PACKAGES = ("common", "signatures", "models", "retrieval", "programs", "eval", "optimizers", "core")
+DEVELOPMENT = ("tests", "benchmarks")
+# Modules of ours, which an installation or the folder itself brings.
+OURS = {"hoptimizer", *(path.stem for folder in DEVELOPMENT for path in (ROOT / folder).glob("*.py"))}
+
+
+def normalized(distribution):
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def declared(*extras):
+    lines = [*PROJECT["dependencies"], *(line for e in extras for line in PROJECT["optional-dependencies"][e])]
+    return {normalized(re.match(r"[\w.-]+", line)[0]) for line in lines}
+
+
+def imported(path):
+    """The top-level packages that a file imports, at its top or later, without the standard library's and ours."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add(node.module.partition(".")[0])
+    return names - sys.stdlib_module_names - OURS
+
+
+def undeclared(folder, *extras):
+    """Imports of a folder's files that no declared distribution brings, each with its files."""
+    missing = {}
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        for name in imported(path):
+            brought_by = {normalized(distribution) for distribution in INSTALLED.get(name, [])}
+            if not brought_by & declared(*extras):
+                missing.setdefault(name, []).append(str(path.relative_to(ROOT)))
+    return missing
+
+
+@pytest.mark.parametrize("folder", PACKAGES)
+def test_the_package_imports_declared_dependencies_alone(folder):
+    assert undeclared(folder) == {}
+
+
+@pytest.mark.parametrize("folder", DEVELOPMENT)
+def test_tests_and_benchmarks_import_dependencies_and_the_dev_extra_alone(folder):
+    assert undeclared(folder, "dev") == {}
