@@ -59,7 +59,7 @@ class TeacherRuns:
             self._tasks[question].append((_demos(program), task))
         return await task
 
-    def recall(self, program: Program, question: str) -> TeacherRun | None:
+    def made_run(self, program: Program, question: str) -> TeacherRun | None:
         """The run of a program on a question, if it was made.
 
         Raises:
@@ -105,7 +105,7 @@ class _Replaying(Program):
     runs: TeacherRuns
 
     def forward(self, question: str) -> dspy.Prediction:
-        run = self.runs.recall(self, question)
+        run = self.runs.made_run(self, question)
         if run is None:
             return super().forward(question)
         if dspy.settings.trace is not None:

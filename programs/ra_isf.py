@@ -156,9 +156,9 @@ class RAISF(Program):
         if not subquestions:
             return Outcome(UNKNOWN, "unknown", why="no_subquestions")
         frames = self.below(question, frame, len(subquestions))
-        outcome = await gather_steps(map(partial, repeat(self.settle), subquestions, frames), deeper=1)
-        answer = await self.conclude(question, subquestions, [part.answer for part in outcome], frame)
-        return Outcome(answer, "decomposition", _each_once(p for part in outcome for p in part.passages))
+        outcomes = await gather_steps(map(partial, repeat(self.settle), subquestions, frames), deeper=1)
+        answer = await self.conclude(question, subquestions, [part.answer for part in outcomes], frame)
+        return Outcome(answer, "decomposition", _each_once(p for part in outcomes for p in part.passages))
 
     async def settle(self, question: str, frame: Frame) -> Outcome:
         """Solve a question or sub-question, and record how it ended."""
