@@ -77,7 +77,3 @@ class LMSettings(BaseModel):
     def name(self) -> str:
         """The model without the ``local/`` prefix."""
         return self.model.removeprefix(LOCAL)
-
-    def public(self) -> dict[str, Any]:
-        """The settings for logs and trackers: without the key."""
-        return self.model_dump(exclude_none=True)

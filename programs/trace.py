@@ -26,8 +26,7 @@ class StepTrace:
 
     Pieces of work that run at the same time write into branches. A branch stands where it was opened, so that the order
     is that of the algorithm: DSPy makes demonstrations from a trace in its order, and compiling twice must give the
-        same
-    ones.
+    same ones.
 
     Args:
         deeper: how many levels of sub-questions this trace lies below the one that it branches from.

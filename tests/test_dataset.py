@@ -76,15 +76,6 @@ def test_takes_as_many_questions_as_asked_for(folder: Path):
     assert [question.id for question in data.split("dev", 2)] == ["q0", "q1"]
 
 
-def test_a_seed_draws_the_same_sample_each_time(folder: Path):
-    data = load(str(folder))
-    first = data.split("dev", 3, seed=4)
-    assert first == data.split("dev", 3, seed=4)
-    assert len({question.id for question in first}) == 3
-    assert any(data.split("dev", 3, seed=seed) != first for seed in range(5, 9))
-    assert sorted(question.id for question in data.split("dev", seed=1)) == ["q0", "q1", "q2", "q3", "q4"]
-
-
 def test_the_digest_follows_the_content(folder: Path):
     before = load(str(folder)).digest
     assert load(str(folder)).digest == before

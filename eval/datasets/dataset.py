@@ -1,7 +1,6 @@
 """Data sets: bundled ones by their name, users' own by their folder."""
 
 import hashlib
-import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -50,13 +49,12 @@ class DataSet:
                 sha.update(question.model_dump_json().encode() + b"\n")
         return sha.hexdigest()
 
-    def split(self, name: str, n: int | None = None, seed: int | None = None) -> list[Question]:
+    def split(self, name: str, n: int | None = None) -> list[Question]:
         """Questions of a split.
 
         Args:
             name: ``train``, ``dev`` or ``test``.
-            n: how many; ``None`` is all.
-            seed: decides on the random sample that the ``n`` questions are; ``None`` takes the first ``n``.
+            n: how many, from the first one on; ``None`` is all.
 
         Raises:
             UserError: the data set has no such split, or fewer than ``n`` questions in it.
@@ -72,9 +70,7 @@ class DataSet:
                 f"data set {self.name!r} has {len(questions)} questions in its {name!r} split, not {n}; "
                 f"ask for at most {len(questions)}"
             )
-        if seed is None:
-            return questions[:n]
-        return random.Random(seed).sample(questions, len(questions) if n is None else n)
+        return questions[:n]
 
 
 def locate(name: str | Path) -> Path:

@@ -79,11 +79,10 @@ class Engine:
     """What the two engines have in common.
 
     An engine is a name and nothing else: copies, pickles and saved programs refer to the model, which is loaded once
-        per
-    process, at its first use. The model that answers is the one that the request names.
+    per process, at its first use. The model that answers is the one that the request names.
 
     Args:
-        model: the ``local/NAME`` string whose context :meth:`count_tokens` and :attr:`context_length` speak of.
+        model: the ``local/NAME`` string of the model.
         templated: whether messages go through the model's chat template; else they follow one another as they are.
     """
 
@@ -93,15 +92,6 @@ class Engine:
     def __init__(self, model: str, templated: bool = True) -> None:
         self.model = model
         self.templated = templated
-
-    def count_tokens(self, text: str) -> int:
-        """Tokens of a text, without the few that a chat template adds to every message."""
-        return len(generator(self.model).tokenizer(text, add_special_tokens=False)["input_ids"])
-
-    @property
-    def context_length(self) -> int:
-        """Tokens that prompt and answer may have together."""
-        return generator(self.model).context_length
 
     def dump_state(self) -> dict[str, Any]:
         """What a saved program keeps of the engine."""

@@ -55,11 +55,6 @@ def table() -> list[StoredModel]:
     ]
 
 
-def installed() -> dict[str, Path]:
-    """The folders of the models that are in the store, by name."""
-    return {entry.name: entry.folder for entry in table() if entry.folder is not None}
-
-
 def resolve(name: str) -> str:
     """What to hand to ``from_pretrained`` for a model that a user named.
 
