@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -24,9 +25,12 @@ QUIZ = [
 def installed(tmp_path_factory):
     """A folder with the installed example package, and one to work in."""
     packages = tmp_path_factory.mktemp("packages")
+    source = shutil.copytree(
+        EXAMPLE, tmp_path_factory.mktemp("source") / "house_parts"
+    )  # where a build leaves its files
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
     done = subprocess.run(
-        [*command, "--disable-pip-version-check", "--target", str(packages), str(EXAMPLE)],
+        [*command, "--disable-pip-version-check", "--target", str(packages), str(source)],
         capture_output=True,
         text=True,
         check=False,

@@ -13,6 +13,7 @@ import sentencex
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.eval.datasets.question import Hop, Question
+from hoptimizer.eval.metrics import Gold
 from hoptimizer.programs import Program
 from hoptimizer.programs.ra_isf import normalized
 from hoptimizer.programs.reader import states_answer
@@ -26,17 +27,8 @@ class Unannotated(Exception):
     """A question lacks the annotation that a step needs."""
 
 
-class Annotated(Protocol):
+class Annotated(Gold, Protocol):
     """What a question needs to have for its annotations to be read: :class:`Question` and its ``dspy.Example`` do."""
-
-    @property
-    def question(self) -> str: ...
-
-    @property
-    def answers(self) -> list[str]: ...
-
-    @property
-    def passages(self) -> list[str]: ...
 
     @property
     def hops(self) -> list[Hop]: ...

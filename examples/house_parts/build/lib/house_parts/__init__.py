@@ -1,1 +1,0 @@
-"""Parts of one's own for hoptimizer."""
