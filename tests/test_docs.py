@@ -42,7 +42,9 @@ def write_files(page: Path, folder: Path) -> None:
 
 
 @pytest.mark.slow(reason="real commands on real models: what pages show is what users type")
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "sh")], ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if blocks(page, "sh") or blocks(page, "python")], ids=lambda page: page.stem
+)
 def test_the_commands_and_the_python_of_a_page_run(page, tmp_path):
     targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     write_files(page, tmp_path)
