@@ -1,8 +1,9 @@
 """From settings and a corpus to a retriever."""
 
 from hoptimizer.common.errors import UserError
+from hoptimizer.common.progress import Progress
 from hoptimizer.retrieval.passage import Corpus
-from hoptimizer.retrieval.retriever import Progress, Retriever
+from hoptimizer.retrieval.retriever import Retriever
 from hoptimizer.retrieval.settings import RetrieverOptions, RetrieverSettings, retriever_class
 
 

@@ -5,12 +5,13 @@ from typing import ClassVar, Protocol
 
 import torch
 
+from hoptimizer.common.progress import Progress
 from hoptimizer.retrieval.checkpoint import Checkpoint, find_checkpoint
 from hoptimizer.retrieval.encoder import ColBERTEncoder
 from hoptimizer.retrieval.exact import ExactIndex
 from hoptimizer.retrieval.index_folder import Kind, Manifest, index_folder, open_index
 from hoptimizer.retrieval.passage import Corpus, Passage
-from hoptimizer.retrieval.retriever import Progress, Retriever
+from hoptimizer.retrieval.retriever import Retriever
 from hoptimizer.retrieval.settings import RetrieverSettings
 
 # Up to so many passages, all of them are scored in a fraction of a second on two cores, and building needs no compiler.

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 
 from hoptimizer.common.errors import UserError
+from hoptimizer.common.progress import Progress
 from hoptimizer.models.engine.loading import quiet_loading
 from hoptimizer.retrieval.colbert_shim import load_extensions
 from hoptimizer.retrieval.encoder import ColBERTEncoder
-from hoptimizer.retrieval.retriever import Progress
 from hoptimizer.retrieval.token_store import TokenStore
 
 # Chosen on 6,119 passages so that PLAID finds at least 95 of 100 passages of exact search's top 10, which

@@ -2,7 +2,6 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from functools import cached_property
 from typing import ClassVar
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from hoptimizer.common.progress import Progress
 from hoptimizer.retrieval.encoder import ColBERTEncoder
-from hoptimizer.retrieval.retriever import Progress
 
 _VECTORS = "vectors.f16"
 _COARSE = "vectors.bf16"

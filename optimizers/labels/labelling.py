@@ -9,10 +9,9 @@ from pathlib import Path
 from dspy.utils.exceptions import DSPyError
 
 from hoptimizer.common.errors import UserError
+from hoptimizer.common.progress import Progress
 from hoptimizer.eval.failures import one_line
 from hoptimizer.optimizers.labels.examples import TrainingExample
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
