@@ -10,9 +10,6 @@ from hoptimizer.retrieval.passage import Passage
 
 MAX_BATCH = 64
 
-Progress = Callable[[int, int], None]
-"""Called while an index is built, with the number of passages encoded so far and that of all passages."""
-
 
 class Retriever(ABC):
     """Finds passages of one corpus for queries in natural language.
