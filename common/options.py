@@ -6,6 +6,9 @@ from collections.abc import Collection
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, create_model
+from pydantic.errors import PydanticUserError
+
+from hoptimizer.common.errors import UserError
 
 
 class Options(BaseModel):
@@ -21,7 +24,11 @@ class Options(BaseModel):
 
 
 def options_model(
-    name: str, constructor: type, given: Collection[str] = (), base: type[Options] = Options
+    name: str,
+    constructor: type,
+    given: Collection[str] = (),
+    base: type[Options] = Options,
+    reserved: Collection[str] = (),
 ) -> type[Options]:
     """The options of ``constructor`` as a model that forbids unknown keys.
 
@@ -31,17 +38,27 @@ def options_model(
             honoured); those without a default are required.
         given: parameters that the caller fills in itself and a config may not set.
         base: of the model.
+        reserved: names that the caller has fields of its own for.
+
+    Raises:
+        UserError: a parameter's annotation is nothing that a value can be validated by, or its name is another field's.
     """
-    # A metaclass (DSPy's modules have one) may hide the constructor's parameters: look at __init__ itself.
-    # What is annotated by strings, as in modules that postpone annotations, is read as well.
-    parameters = inspect.signature(constructor.__init__, eval_str=True).parameters  # type: ignore[misc]
-    fields: dict[str, Any] = {
-        key: (
-            Any if parameter.annotation is parameter.empty else parameter.annotation,
-            ... if parameter.default is parameter.empty else parameter.default,
-        )
-        for key, parameter in parameters.items()
-        if key not in ("self", *given) and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    }
-    title = "".join(word.capitalize() for word in re.split(r"[\W_]+", name))
-    return create_model(title, __base__=base, name=(str, name), **fields)
+    try:
+        # A metaclass (DSPy's modules have one) may hide the constructor's parameters: look at __init__ itself.
+        # What is annotated by strings, as in modules that postpone annotations, is read as well.
+        parameters = inspect.signature(constructor.__init__, eval_str=True).parameters  # type: ignore[misc]
+        fields: dict[str, Any] = {
+            key: (
+                Any if parameter.annotation is parameter.empty else parameter.annotation,
+                ... if parameter.default is parameter.empty else parameter.default,
+            )
+            for key, parameter in parameters.items()
+            if key not in ("self", *given) and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        }
+        if taken := [key for key in fields if key in (*base.model_fields, *reserved)]:
+            raise UserError(f"{name}: an option can't be called {taken[0]!r}, which every such section has; rename it")
+        title = "".join(word.capitalize() for word in re.split(r"[\W_]+", name))
+        return create_model(title, __base__=base, name=(str, name), **fields)
+    except (NameError, PydanticUserError) as error:
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"{name}: the annotations of its constructor make no options: {reason}") from error

@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from hoptimizer.common.errors import UserError, nearest
+from hoptimizer.common.errors import UserError, closest, nearest
 
 Part = TypeVar("Part")
 
@@ -52,8 +52,8 @@ class Registry(Generic[Part]):
             also: what else the key takes, for messages.
 
         Raises:
-            UserError: there is none, it can't be imported, or it is no part of this kind. What a user's own module
-                raises otherwise is left as it is, with its traceback.
+            UserError: there is none, its module can't be imported (what the module raised is the cause), or it is no
+                part of this kind.
         """
         if name in self._own:
             return self._own[name]
@@ -63,9 +63,12 @@ class Registry(Generic[Part]):
                 f"{key}: there is no {self._kind} {name!r}; {nearest(name, [*self.names, *also])}; or give your own as "
                 "package.module:Name"
             )
-        found = self._fulfils(_imported(dotted, key))
+        imported = _imported(dotted, key)
+        found = self._fulfils(imported)
         if found is None:
             raise UserError(f"{key}: {dotted} is no {self._kind}; expected {self._expected}")
+        if left := _left_abstract(imported):
+            raise UserError(f"{key}: {dotted} lacks {' and '.join(left)}; expected {self._expected} that has it")
         return found
 
 
@@ -80,14 +83,30 @@ def _imported(dotted: str, key: str) -> Any:  # noqa: ANN401 - whatever the user
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)
     try:
-        return getattr(importlib.import_module(module), name)
-    except ImportError as error:
-        raise UserError(
-            f"{key}: {dotted} can't be imported ({error}); install its package, or give the command in the folder that "
-            "holds it"
-        ) from error
-    except AttributeError as error:
-        raise UserError(f"{key}: the module {module} has no {name!r}; correct the name after the colon") from error
+        imported = importlib.import_module(module)
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+            remedy = "install its package, or give the command in the folder that holds it"
+            raise UserError(f"{key}: {dotted} can't be imported ({error}); {remedy}") from error
+        raised = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"{key}: {dotted} can't be imported, for its module raises {raised}") from error
+    if not hasattr(imported, name):
+        known = {there.lower(): there for there in vars(imported) if not there.startswith("_")}
+        near = closest(name, known)
+        hint = f"did you mean {known[near]!r}?" if near else "correct the name after the colon"
+        raise UserError(f"{key}: the module {module} has no {name!r}; {hint}")
+    return getattr(imported, name)
+
+
+def _left_abstract(found: object) -> list[str]:
+    """What a class leaves to its subclasses; not all of our bases have the metaclass that would notice."""
+    bases = found.__mro__ if isinstance(found, type) else ()
+    abstract = [name for base in bases for name, member in vars(base).items() if _is_abstract(member)]
+    return [name for name in abstract if _is_abstract(getattr(found, name))]
+
+
+def _is_abstract(member: object) -> bool:
+    return getattr(member, "__isabstractmethod__", False)
 
 
 def subclass_of(base: type) -> Callable[[Any], Any]:

@@ -267,9 +267,15 @@ def make_config(values: Any, source: str = "") -> Config:  # noqa: ANN401 - vali
     try:
         return Config.model_validate(upgraded_config(values))
     except ValidationError as error:
-        raise UserError(source + explain(error, Config)) from None
+        raise UserError(source + explain(error, Config)) from _raised(error)
     except UserError as error:
         raise UserError(f"{source}{error}") from None
+
+
+def _raised(error: ValidationError) -> BaseException | None:
+    """What a user's own module raised. Nothing else is chained: pydantic's error shows values, and one may be a key."""
+    found = error.errors()[0].get("ctx", {}).get("error")
+    return found.__cause__ if isinstance(found, UserError) else None
 
 
 def json_schema() -> dict[str, Any]:

@@ -134,7 +134,8 @@ def _fulfils(found: Any) -> Metric | None:  # noqa: ANN401 - whatever a user's m
     if not callable(found) or isinstance(found, type):
         return None
     about = (inspect.getdoc(found) or "a metric of the user's").splitlines()[0]
-    return Metric(found.__name__, about, lambda question, prediction: found(_as_dspy(question), prediction))
+    name = getattr(found, "__name__", type(found).__name__)
+    return Metric(name, about, lambda question, prediction: found(_as_dspy(question), prediction))
 
 
 def _as_dspy(question: Any) -> Any:  # noqa: ANN401 - a Question or its dspy.Example

@@ -19,6 +19,7 @@ OBJECTIVE = "objective"
 NO_JUDGE = "metric: accuracy needs a judge; name its language model, as in lm.judge=openai/gpt-4o"
 
 _NOT_METRICS = (ACCURACY, *count_names())
+_TAKEN = (*METRICS, *_NOT_METRICS, OBJECTIVE, "seconds")
 _EXAMPLE = "{f1: 1.0, lm_calls: -0.01}"
 
 
@@ -82,7 +83,10 @@ class Objective:
             raise UserError(f"metric: expected a name, or names with weights as in {_EXAMPLE}; got {value!r}")
         metrics = {name: _weighed(name, weight) for name, weight in weights.items()}
         names = {name: found.name if found else str(name) for name, found in metrics.items()}
-        own = tuple(found for found in metrics.values() if found and found.name not in METRICS)
+        own = tuple(found for found in metrics.values() if found and found is not METRICS.get(found.name))
+        for found in own:
+            if found.name in _TAKEN or list(names.values()).count(found.name) > 1:
+                raise UserError(f"metric: one of your own is called {found.name!r}, as another score is; rename it")
         objective = cls(tuple((names[name], float(weight)) for name, weight in weights.items() if weight), own)
         if not objective.best > 0:
             known = ", ".join(_qualities(METRICS.values()))

@@ -73,7 +73,7 @@ def settings_model(name: str) -> type[Options]:
         >>> settings_model("rag")(name="rag", reader="cot")
         Rag(name='rag', reader='cot', steps={})
     """
-    options = options_model(name, program_class(name), given=_FROM_RETRIEVER)
+    options = options_model(name, program_class(name), given=_FROM_RETRIEVER, reserved=["steps"])
     sources = Annotated[
         dict[str, Annotated[str, Field(min_length=1)]], AfterValidator(lambda given: _known_steps(name, given))
     ]

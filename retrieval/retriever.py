@@ -31,8 +31,14 @@ class Retriever(ABC):
     """
 
     name: str
+    """What reports call it; the name of its class by default."""
     computes: ClassVar[bool] = True
     """Whether a search computes on this machine, rather than waiting for another one."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if not hasattr(cls, "name"):
+            cls.name = cls.__name__
 
     @abstractmethod
     def search(self, queries: list[str], k: int) -> list[list[Passage]]:

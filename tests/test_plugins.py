@@ -6,13 +6,21 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Annotated
 
+import dspy
 import pytest
+from pydantic import Field
 
 from hoptimizer import UserError, load_config
-from hoptimizer.config import make_config
-from hoptimizer.eval import Question, metric
+from hoptimizer.common.options import options_model
+from hoptimizer.config import Config, make_config
+from hoptimizer.eval import Metric, Question, metric
 from hoptimizer.eval.objective import Objective
+from hoptimizer.eval.runner import evaluate
+from hoptimizer.optimizers import Optimizer, build_optimizer
+from hoptimizer.programs import Program
+from hoptimizer.retrieval import Corpus, Passage, Retriever, build_retriever, index_info
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "house_parts"
 QUIZ = [
@@ -168,3 +176,240 @@ class Found:
     def __init__(self, answer, text):
         self.answer, self.passages, self.steps = answer, [self], ()
         self.id = self.text = text
+
+
+def test_help_reads_no_entry_points():
+    code = (
+        "import importlib.metadata, sys\n"
+        "def read(**_): raise SystemExit('entry points were read')\n"
+        "importlib.metadata.entry_points = read\n"
+        "sys.argv = ['hop', '--help']\n"
+        "from hoptimizer.cli import main\n"
+        "main()\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+# What a user's module holds, good and bad.
+MODULE = """
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from hoptimizer.optimizers import CompileContext, Optimizer
+from hoptimizer.programs import Program
+from hoptimizer.retrieval import Corpus, Passage, Retriever
+
+
+class Echo(Program):
+    step_names = ()
+
+    def __init__(self, times: Annotated[int, Field(ge=1)] = 1) -> None:
+        super().__init__()
+        self.times = times
+
+    async def solve(self, question: str) -> tuple[str, list[Passage]]:
+        return " ".join([question] * self.times), []
+
+
+class Silent(Program):
+    pass
+
+
+class First(Retriever):
+    def __init__(self, corpus: Corpus, skip: int = 0) -> None:
+        self.passages = corpus.passages[skip:]
+
+    def search(self, queries: list[str], k: int) -> list[list[Passage]]:
+        return [self.passages[:k] for _ in queries]
+
+
+class Counted(First):
+    def __init__(self, corpus: Corpus, k: int) -> None:
+        super().__init__(corpus)
+
+
+class Same(Optimizer):
+    def compile(self, context: CompileContext) -> Program:
+        return context.program.deepcopy()
+
+
+class Strange(Same):
+    def __init__(self, size: NoSuchType) -> None:
+        pass
+
+
+class Unreadable(Same):
+    def __init__(self, program: type[Program], other: Same) -> None:
+        pass
+
+
+class Stepped(Echo):
+    def __init__(self, steps: int = 1) -> None:
+        super().__init__()
+
+
+def f1(example, prediction):
+    return 1.0
+
+
+number = 7
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """The name of a module of a user's own, in the folder that commands are given in."""
+    name = f"my_parts_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(MODULE)
+    (tmp_path / f"{name}_broken.py").write_text("raise RuntimeError('no\\nlicence')\n")
+    (tmp_path / f"{name}_lacking.py").write_text("import no_such_package\n")
+    (tmp_path / f"{name}_typo.py").write_text("import math\nmath.nothing\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    return name
+
+
+def config(*words: str) -> Config:
+    return load_config(None, ["data=atlas", *words])
+
+
+def test_the_arguments_of_a_constructor_are_options_and_come_back_from_a_resolved_config(module):
+    made = config(f"program={module}:Echo", "program.times=3", f"retriever={module}:First", "retriever.skip=1")
+    assert (made.program.times, made.retriever.skip, made.retriever.k) == (3, 1, 4)
+    again = load_config(None, [], made.public())
+    assert again.digest == made.digest != config(f"program={module}:Echo").digest
+
+
+def test_a_retriever_of_ones_own_gets_the_corpus_and_its_options(module):
+    corpus = Corpus([Passage(str(n), "", f"text {n}") for n in range(5)])
+    settings = config(f"retriever={module}:First", "retriever.skip=2").retriever
+    retriever = build_retriever(settings, corpus)
+    assert [passage.id for passage in retriever.search(["any"], 2)[0]] == ["2", "3"]
+    assert retriever.name == "First"
+    assert index_info(settings, corpus)["index"] == "own"
+
+
+def test_an_optimizer_without_a_constructor_has_no_options(module):
+    assert type(build_optimizer(config(f"optimizer={module}:Same").optimizer)).__name__ == "Same"
+    with pytest.raises(UserError, match=r"optimizer\.times: unknown key"):
+        config(f"optimizer={module}:Same", "optimizer.times=2")
+    nested = config("optimizer=better_together", f"optimizer.strategy=[{module}:Same]").optimizer
+    assert nested.strategy[0].name == f"{module}:Same"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["program=no_such_module:Echo"], ["program.name", "'no_such_module'", "install its package"]),
+        (["program=no_such.module:Echo"], ["program.name", "no_such.module:Echo", "install its package"]),
+        (["program={module}:Ecko"], ["program.name", "has no 'Ecko'", "did you mean 'Echo'"]),
+        (["program={module}:7"], ["program.name", "no program", "package.module:Name"]),
+        (["program={module}:First"], ["program.name", "is no program", "hoptimizer.programs.Program"]),
+        (["program={module}:number"], ["program.name", "is no program", "hoptimizer.programs.Program"]),
+        (["program={module}:Silent"], ["program.name", "lacks solve"]),
+        (["program={module}:Stepped"], ["Stepped", "'steps'", "rename it"]),
+        (["program={module}:Echo", "program.time=2"], ["program.time", "unknown key", "did you mean 'times'"]),
+        (["program={module}:Echo", "program.times=0"], ["program.times", "greater than", "0"]),
+        (["program={module}_broken:Echo"], ["program.name", "RuntimeError: no licence", "its module raises"]),
+        (["program={module}_lacking:Echo"], ["program.name", "ModuleNotFoundError", "no_such_package"]),
+        (["program={module}_typo:Echo"], ["program.name", "AttributeError", "its module raises"]),
+        (["retriever={module}:Echo"], ["retriever.name", "is no retriever", "hoptimizer.retrieval.Retriever"]),
+        (["retriever={module}:Counted"], ["Counted", "'k'", "rename it"]),
+        (["retriever={module}:First", "retriever.skip=few"], ["retriever.skip", "integer", "'few'"]),
+        (["retriever={module}:First", "retriever.checkpoint=minilm"], ["retriever.checkpoint", "unknown key"]),
+        (["retriever=bm26"], ["retriever.name", "'bm26'", "did you mean 'bm25'"]),
+        (["optimizer={module}:Echo"], ["optimizer.name", "is no optimizer", "hoptimizer.optimizers.Optimizer"]),
+        (["optimizer={module}:Strange"], ["Strange", "make no options", "NoSuchType"]),
+        (["optimizer={module}:Unreadable"], ["Unreadable", "make no options"]),
+        (["metric={module}:number"], ["metric", "is no metric", "hoptimizer.eval.Metric"]),
+        (["metric={module}:nothing"], ["metric", "has no 'nothing'"]),
+        (["metric={module}:f1"], ["metric", "'f1'", "rename it"]),
+        (["metric=mention"], ["metric", "'mention'", "known: "]),
+    ],
+    ids=lambda value: " ".join(value)[:50],
+)
+def test_a_mistake_is_one_line_that_names_the_part(module, words, says):
+    with pytest.raises(UserError) as error:
+        config(*(word.replace("{module}", module) for word in words))
+    message = str(error.value)
+    assert "\n" not in message
+    for part in says:
+        assert part in message, message
+
+
+def test_what_a_users_module_raised_is_the_cause(module):
+    with pytest.raises(UserError) as error:
+        config(f"program={module}_broken:Echo")
+    assert isinstance(error.value.__cause__, RuntimeError)
+
+
+class Answer(Program):
+    """Answers at once."""
+
+    step_names = ()
+
+    async def solve(self, question: str) -> tuple[str, list[Passage]]:
+        return "Lyon", []
+
+
+QUESTIONS = [Question(id=str(n), question=f"Where {n}?", answers=["Lyon"]) for n in range(4)]
+
+
+def fussy(example: dspy.Example, prediction: dspy.Prediction) -> float | None:
+    """Fails on one question, has nothing to say of another, and none but nonsense of a third."""
+    number = int(example.question.split()[1][:-1])
+    return [None, None, float("nan"), 0.5][number] if number else 1 / number
+
+
+brevity = Metric("brevity", "words", lambda _, prediction: float(len(prediction.answer.split())), percent=False)
+
+
+def test_a_metric_of_ones_own_that_fails_loses_its_question_alone(monkeypatch):
+    monkeypatch.setitem(sys.modules, "my_metrics", sys.modules[__name__])
+    objective = Objective.parse("my_metrics:fussy")
+    evaluation = evaluate(Answer(), QUESTIONS, objective=objective)
+    assert [row.scores.get("fussy") for row in evaluation.rows] == [None, None, None, 0.5]
+    assert [row.failure for row in evaluation.rows] == [
+        "a metric failed: fussy: ZeroDivisionError: division by zero",
+        None,
+        "a metric failed: fussy: nan is no finite number",
+        None,
+    ]
+    assert evaluation.scores("em") == [1.0, 1.0]
+    scored = [objective(question.to_dspy(), dspy.Prediction(answer="Lyon", passages=[])) for question in QUESTIONS]
+    assert scored == [0, 0, 0, 0.5]
+    assert len(objective.metric_failures) == 2
+
+
+def test_a_metric_of_ones_own_is_weighed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "my_metrics", sys.modules[__name__])
+    objective = Objective.parse({"em": 1, "my_metrics:brevity": -0.25})
+    assert objective.label == "em - 0.25 brevity"
+    assert evaluate(Answer(), QUESTIONS, objective=objective).metrics["objective"] == 0.75
+    assert objective(QUESTIONS[0].to_dspy(), dspy.Prediction(answer="in Lyon", passages=[])) == -0.5
+    with pytest.raises(UserError, match="with a weight above 0"):
+        Objective.parse("my_metrics:brevity")
+
+
+def test_options_are_those_of_the_constructor_alone():
+    class Part(Optimizer):
+        def __init__(self, given: object, size: Annotated[int, Field(ge=1)], *rest: int, loose=None, **more: int):
+            pass
+
+    assert set(options_model("part", Part, given=["given"]).model_fields) == {"name", "size", "loose"}
+
+
+def test_a_retriever_keeps_the_name_that_it_has():
+    class Named(Retriever):
+        name = "mine"
+
+        def search(self, queries, k):
+            return [[] for _ in queries]
+
+    class Child(Named):
+        pass
+
+    assert (Named.name, Child.name) == ("mine", "mine")
