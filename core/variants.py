@@ -80,7 +80,7 @@ def compile_variant(
 ) -> Variant:
     """Compile a program for a data set and keep it as an MLflow run.
 
-    The same call continues a compile that was interrupted: its run is taken up again, and every language model call
+    The same call continues a compile that was interrupted: its run is resumed, and every language model call
     that was finished comes from the cache.
 
     Args:

@@ -52,7 +52,7 @@ class Evaluation:
     """A program's scores on a list of questions.
 
     Attributes:
-        rows: one a question, in the order of the questions.
+        rows: one per question, in the order of the questions.
         seconds: wall time of the whole evaluation, the judge's included.
 
     Example:

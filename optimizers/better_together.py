@@ -18,7 +18,7 @@ from hoptimizer.programs import Program
 
 @dataclass(frozen=True, kw_only=True)
 class BetterTogether(Search):
-    """A chain of optimizers, each of which goes on with what the one before it made; the best on dev is kept.
+    """A chain of optimizers, each of which starts from what the one before it made; the best on dev is kept.
 
     Args:
         strategy: the optimizers, each by its name or with its options.

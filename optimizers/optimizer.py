@@ -35,7 +35,7 @@ class CompileListener(Protocol):
 
         Args:
             of: what they are figures of, such as ``training/relevance``; ``estimate``, ``spent`` and ``unscored`` are
-                the compile's costs.
+                costs of the compile.
             figures: values by name.
             update: the place on the curve: updates of a training, or language model calls so far.
         """

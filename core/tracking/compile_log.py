@@ -97,7 +97,7 @@ class CompileLog:
         self._client.log_batch(self._run.info.run_id, metrics=_metrics(values, update), synchronous=of in self.costs)
 
     def settle(self, settings: Mapping[str, Any]) -> None:
-        """Keep the settings that an optimizer runs with, as parameters of the compile's run; the first of a name."""
+        """Keep the settings that an optimizer runs with, as parameters of the run; the first value of a name stays."""
         new = {name: value for name, value in settings.items() if name not in self._settings}
         self._settings |= new
         self._client.log_batch(self._run.info.run_id, params=_params(new))

@@ -40,7 +40,7 @@ def conversations(
         context: the compile.
         split: ``train`` or ``dev``.
         questions: of the split.
-        take: see there.
+        take: takes the steps of a question.
         lm: as this one will be asked, the conversations are laid out.
 
     Raises:
@@ -59,7 +59,7 @@ def replayed(context: CompileContext, steps: Collection[str]) -> Take:
     """Steps as the data set's annotations say.
 
     Args:
-        context: its program takes the other steps as ever.
+        context: the compile; its program takes the other steps as it is.
         steps: the annotated ones.
     """
     return lambda question: replay(context.program, question, context.corpus, steps)

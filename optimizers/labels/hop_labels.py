@@ -91,6 +91,12 @@ def annotated(question: Question, corpus: Corpus) -> LabelledQuestion:
 
 
 def _by_hops(question: Question, corpus: Corpus) -> Iterator[HopLabel]:
+    """The labels of a question whose hops all name their passages; none otherwise.
+
+    ``sources[i]`` is the hop, from 0, whose answer the question of hop ``i`` names: the last such one before it, or
+    ``None`` where the question itself finds the passage. A hop is then searched for with what the query of its source
+    still asks, without the words that only the source needed, and the source's answer.
+    """
     passages = [hop.passage for hop in question.hops if hop.passage]
     if len(passages) < len(question.hops):
         return
@@ -119,6 +125,11 @@ def _by_hops(question: Question, corpus: Corpus) -> Iterator[HopLabel]:
 
 
 def _by_titles(question: Question, corpus: Corpus) -> Iterator[HopLabel]:
+    """The labels of a question by its supporting passages alone.
+
+    Passages are put in order, those that the question names first. ``sources[i]`` is the first passage before the
+    ``i``-th whose text names its title: what is useful there is that title.
+    """
     passages = [corpus[id] for id in question.passages]
     asked = set(folded(question.question).split())
 

@@ -47,7 +47,7 @@ async def replay(program: Program, question: Question, corpus: Corpus, steps: Co
     """Run a program with oracles in some of its steps, whose inputs are then what right steps before them lead to.
 
     Args:
-        program: its other steps are taken as ever; it is not changed.
+        program: the program, whose other steps are taken as they are; it is not changed.
         question: annotated.
         corpus: holds its supporting passages.
         steps: of :func:`~hoptimizer.optimizers.labels.annotations.annotations`.

@@ -15,7 +15,7 @@ class Budget(BaseModel):
 
     Attributes:
         lm_calls: different language model calls, those of proposals and judges included.
-        minutes: wall time, over all processes of a compile that was killed and taken up again.
+        minutes: wall time, over all processes of a compile that was killed and resumed.
         usd: the price of the calls.
     """
 

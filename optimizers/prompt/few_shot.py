@@ -48,7 +48,7 @@ class LabeledFewShot(Demonstrating):
     """Demonstrations straight from the annotations of the train split (``dspy.LabeledFewShot``).
 
     Args:
-        k: demonstrations a step.
+        k: demonstrations per step.
     """
 
     k: Positive = 4
@@ -72,7 +72,7 @@ class Bootstrapping(Demonstrating):
     made concurrently ahead of DSPy's sequential loops, which then find them made.
 
     Args:
-        max_bootstrapped_demos: demonstrations from the teacher's runs, a step, at most.
+        max_bootstrapped_demos: the most demonstrations per step from the teacher's runs.
         max_labeled_demos: demonstrations of the teacher; the compiled steps are filled up to so many with labeled
             ones.
         metric_threshold: the least score of a run that is demonstrated.

@@ -30,7 +30,7 @@ class KNNFewShot(Demonstrating):
     well, the question's annotations are shown.
 
     Args:
-        k: demonstrations a step.
+        k: demonstrations per step.
         max_labeled_demos: demonstrations of the teacher.
         metric_threshold: the least score of a run that is demonstrated.
         encoder: makes the sentence vectors by which questions are alike.

@@ -25,7 +25,7 @@ class MIPROv2(Bootstrapping):
     """The best combination of proposed instructions and bootstrapped demonstrations (``dspy.MIPROv2``).
 
     Args:
-        num_candidates: instructions, and sets of demonstrations, a step.
+        num_candidates: instructions, and sets of demonstrations, per step.
         num_trials: combinations that are tried; by default as many as DSPy recommends for the candidates.
         minibatch_size: dev questions that a trial is scored on; all by default.
         init_temperature: of the proposals.

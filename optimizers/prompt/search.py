@@ -32,7 +32,7 @@ _PAUSE = 0.2
 
 @dataclass(frozen=True)
 class WorkEstimate:
-    """How much a search has to do, about.
+    """How much a search has to do, approximately.
 
     Attributes:
         runs: of the program on a question.

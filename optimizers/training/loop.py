@@ -47,10 +47,10 @@ TrainingReport = Callable[[TrainingProgress], None]
 
 
 def reporting(listener: CompileListener, step: str) -> TrainingReport:
-    """What tells a compile's listener of the training of a step: its loss, and its scores on dev.
+    """What tells the listener of a compile about the training of a step: its loss, and its scores on dev.
 
     Args:
-        listener: the compile's.
+        listener: hears of progress and figures.
         step: the step's name, or ``lm``.
     """
 
@@ -149,7 +149,7 @@ class Training(Generic[Batch]):
         batches: of an epoch, by its number from 0; the same ones whenever it is asked.
         loss: of a batch, differentiable.
         evaluate: what to maximize, and facts to keep, on dev.
-        plan: see there.
+        plan: how the weights are updated.
         folder: where checkpoints go.
         report: is told after every step.
     """

@@ -55,7 +55,7 @@ class TrainingConfig(BaseModel):
 
 
 class TrainingFolder:
-    """A training's folder, until its card is there."""
+    """The folder of a training, which has no card until the training is finished."""
 
     def __init__(
         self,

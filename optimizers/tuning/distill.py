@@ -50,7 +50,7 @@ class Distill(Optimizer):
             ``logprobs``). ``encoder``: a fine-tuned one, which reads the question alone.
         base: what is fine-tuned: a name of the weights store, a folder or a hub id; by default a small encoder for
             steps that choose and a small language model for steps that write.
-        epochs: rounds over the examples at most; by default the training config's, as for the rest.
+        epochs: rounds over the examples at most; by default what the training config says; so for the other options.
         learning_rate: at its peak.
     """
 

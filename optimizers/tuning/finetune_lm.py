@@ -49,8 +49,8 @@ class BootstrapFinetune(Optimizer):
         metric_threshold: the least score of a run that is learned from.
         questions: train questions to learn from, drawn at random; all by default.
         prompt_format: how prompts and answers of local models are written.
-        epochs: rounds over the examples; by default the training config's, as for the rest. They are for local models:
-            the provider of another one decides itself.
+        epochs: rounds over the examples; by default what the training config says; so for the other options. They are
+            for local models: the provider of another one decides itself.
         learning_rate: at its peak.
         batch: conversations in an update.
         max_tokens: where conversations are cut, at the front.

@@ -175,7 +175,7 @@ class TrainTagger(Optimizer):
         return _load(folder, "labeler")
 
     def _start(self, context: CompileContext, step: str) -> SmallModel | None:
-        """The program's own model of a step, where the training is to go on from it."""
+        """The program's own model of a step, where the training is to start from it."""
         own = context.program.models.get(step)
         return own if self.base is None and isinstance(own, SmallModel) else None
 
