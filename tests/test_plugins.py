@@ -12,7 +12,7 @@ import dspy
 import pytest
 from pydantic import Field
 
-from hoptimizer import UserError, load_config
+from hoptimizer import UserError, load_config, load_study
 from hoptimizer.common.options import options_model
 from hoptimizer.config import Config, make_config
 from hoptimizer.eval import Metric, Question, metric
@@ -168,6 +168,18 @@ def test_a_metric_is_weighed_beside_ours_and_gets_a_dspy_example(here):
     scored = objective.score(question, Found("red", "The box is Red."))
     assert scored.values["mentions"] == 1
     assert scored.values["objective"] == 1
+
+
+def test_a_study_shows_a_metric_of_ones_own(here, tmp_path):
+    file = tmp_path / "own.yaml"
+    file.write_text(
+        "base: {data: {name: atlas, dev: 2}, metric: 'house_parts.metric:mentions'}\n"
+        "grid: {retriever.k: [1, 2]}\nfigures: [mentions, f1]\nplot: {x: retriever.k, y: mentions}\n"
+    )
+    assert load_study(file).file.figures == ["mentions", "f1"]
+    file.write_text(file.read_text().replace("[mentions, f1]", "[mention]"))
+    with pytest.raises(UserError, match=r"there is no metric or count 'mention', .* did you mean 'mentions'\?"):
+        load_study(file)
 
 
 class Found:

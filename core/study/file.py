@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from hoptimizer.common.errors import UserError, nearest
 from hoptimizer.comparison import COLUMNS
 from hoptimizer.eval.metrics import METRICS
+from hoptimizer.eval.objective import Objective
 from hoptimizer.programs.settings import count_names
 
 NAME = "name"  # the axis along which named cells differ
@@ -142,9 +143,10 @@ class StudyFile(BaseModel):
                     raise UserError(f"plot.x: {self.plot.x} takes the value {label(value)!r}; expected numbers alone")
         named = [("figures", name) for name in self.figures]
         named += [("plot.y", self.plot.y)] if self.plot and self.plot.y else []
+        known = (*_FIGURES, *(metric.name for metric in Objective.parse(self.base.get("metric", "f1")).own))
         for where, name in named:
-            if name not in _FIGURES and not _STEP_SCORE.fullmatch(name):
-                near = nearest(name, _FIGURES)
+            if name not in known and not _STEP_SCORE.fullmatch(name):
+                near = nearest(name, known)
                 raise UserError(f"{where}: there is no metric or count {name!r}, nor is it steps/STEP/SCORE; {near}")
 
 
