@@ -33,7 +33,7 @@ class LMSettings(BaseModel):
         >>> from hoptimizer.models import LMSettings
         >>> LMSettings(model="local/smollm2-135m-instruct").is_local
         True
-        >>> LMSettings(model="openai/gpt-4o", temperature=0.7, api_key="secret").public()
+        >>> LMSettings(model="openai/gpt-4o", temperature=0.7, api_key="secret").model_dump(exclude_none=True)
         {'model': 'openai/gpt-4o', 'temperature': 0.7, 'prompt_format': 'auto', 'cache': True}
     """
 
