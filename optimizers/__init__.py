@@ -1,4 +1,4 @@
-"""Optimizers: what compiles a program."""
+"""Optimizers, which compile programs."""
 
 from hoptimizer.optimizers.optimizer import CompileContext, Optimizer
 from hoptimizer.optimizers.settings import OPTIMIZERS, build_optimizer, settings_model

@@ -1,4 +1,4 @@
-"""Optimizers one after the other, prompts and weights in turn (Soylu et al., 2024)."""
+"""Several optimizers one after the other, of prompts and of weights in turn (Soylu et al., 2024)."""
 
 from dataclasses import dataclass, replace
 from typing import Annotated
@@ -21,7 +21,7 @@ class BetterTogether(Search):
     """A chain of optimizers, each of which starts from what the one before it made; the best on dev is kept.
 
     Args:
-        strategy: the optimizers, each by its name or with its options.
+        strategy: the optimizers in their order, each by its name or with its options.
     """
 
     strategy: Annotated[tuple[InnerOptions, ...], Field(min_length=1)]
@@ -52,7 +52,8 @@ class BetterTogether(Search):
                 context.listener.progress(
                     f"the budget ended before what {options.name} made was scored: it is not kept", 0, 0, ""
                 )
-            # The best may be a candidate of the optimizer that was stopped, on the models of the program it was given.
+            # The best may be a candidate of the optimizer that was stopped; such candidates use the models of the
+            # program that it was given.
             if alike := context.recorder.alike(program):
                 scored.append((alike[0].score, context.recorder.restored(program)))
         return max(scored, key=lambda pair: pair[0])[1]

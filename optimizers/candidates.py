@@ -1,4 +1,4 @@
-"""Every candidate of a search with its score, whatever optimizer made it."""
+"""Every candidate of a search with its score, whichever optimizer made it."""
 
 import copy
 import threading
@@ -21,13 +21,13 @@ class Candidate:
     """A program that was scored.
 
     Attributes:
-        number: from 0, in the order in which candidates were scored first.
+        number: its number, from 0, in the order in which candidates were first scored.
         state: instructions and demonstrations, as the program dumps them.
-        score: the mean of the objective.
-        n: questions it was scored on.
-        is_whole: whether those were all of dev, and not a part of it, or train questions.
-        failures: questions on which it failed.
-        spent: by the compile, when it was scored.
+        score: the mean of the objective over the questions.
+        n: the number of questions that it was scored on.
+        is_whole: whether those were all dev questions; false for a part of them and for train questions.
+        failures: the number of questions on which it failed.
+        spent: what the compile had spent when the candidate was scored.
     """
 
     number: int
@@ -40,17 +40,17 @@ class Candidate:
 
 
 class CandidateRecorder(BaseCallback):
-    """Hears from DSPy what is evaluated, with what result.
+    """A DSPy callback that records every program that is evaluated, with its score.
 
-    A program is kept as its state, not as the object: optimizers change it afterwards, and some share its signatures
-    among their candidates.
+    A program is kept as its state, not as an object: optimizers change the object afterwards, and some share its
+    signatures among their candidates.
 
     Args:
         meter: counts the calls.
         dev: the ids of the dev questions.
-        worst: what a question counts on which a candidate fails.
-        listener: is told of each candidate, again where it is scored on more questions, and of the constructor and
-            compile parameters of each of DSPy's optimizers that runs.
+        worst: the score of a question on which a candidate fails.
+        listener: is told of each candidate, again when it is scored on more questions, and of the constructor and
+            compile parameters of each optimizer of DSPy that runs.
     """
 
     def __init__(self, meter: UsageMeter, dev: Collection[str], worst: float, listener: CompileListener) -> None:
@@ -62,17 +62,17 @@ class CandidateRecorder(BaseCallback):
         self._lock = threading.RLock()
 
     def add(self, state: dict[str, Any], scores: Mapping[str, float], failures: int = 0) -> float:
-        """A program was scored.
+        """Record that a program was scored.
 
         Args:
-            state: as it dumps it.
+            state: the program's state, as it dumps it.
             scores: the objective by the question's id.
-            failures: questions on which it failed.
+            failures: the number of questions on which the program failed.
 
         Returns:
             the mean of the objective.
         """
-        # In an order of its own: which question was ready first must not show in the last digit.
+        # Summed in the order of the ids: which question was answered first must not change the last digit.
         mean = sum(scores[id] for id in sorted(scores)) / len(scores)
         is_whole = self._dev <= scores.keys()
         with self._lock:
@@ -89,54 +89,65 @@ class CandidateRecorder(BaseCallback):
         return mean
 
     def find(self, state: dict[str, Any]) -> Candidate | None:
-        """The candidate of a state, if it was scored."""
+        """The candidate with a state; ``None`` where no such program was scored.
+
+        Args:
+            state: a program's state, as it dumps it.
+        """
         return next((candidate for candidate in self.candidates if candidate.state == state), None)
 
     @property
     def ranking(self) -> list[Candidate]:
-        """Those that were scored on all of dev, the best first; of equals the one that was scored first."""
+        """The candidates that were scored on all dev questions, the best first; ties keep the order of scoring."""
         whole = [candidate for candidate in self.candidates if candidate.is_whole]
         return sorted(whole, key=lambda candidate: -candidate.score)
 
     @property
     def best(self) -> Candidate | None:
-        """The first of the ranking, where anything was scored."""
+        """The first of the ranking; ``None`` where it is empty."""
         return next(iter(self.ranking), None)
 
     def alike(self, program: Program) -> list[Candidate]:
-        """Those of the ranking that a program can become: their steps are on the same models, language models and small
-        ones, which a state names and does not hold."""
+        """The candidates of the ranking whose steps use the same language models and small models as a program.
+
+        A state names its models without holding them, so that only these can be restored from the program.
+
+        Args:
+            program: the program.
+        """
         models = _models(program.dump_state())
         return [candidate for candidate in self.ranking if _models(candidate.state) == models]
 
     def restored(self, program: Program, candidate: Candidate | None = None) -> Program:
-        """A candidate as a program, by default the best of those on the same models; the program as it is where none
-        was scored.
+        """A candidate as a program; a copy of the given program where there is none.
 
         Args:
-            program: of the same steps, on the same models.
-            candidate: of this recorder.
+            program: a program with the same steps and the same models as the candidate.
+            candidate: a candidate of this recorder; by default the best with the program's models.
         """
         chosen = candidate or next(iter(self.alike(program)), None)
         return _with(program, chosen.state) if chosen else program.deepcopy()
 
     def on_evaluate_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:  # noqa: ANN401 - DSPy's hook
-        """An evaluation begins; the program may be changed once it ended."""
+        """Keep the state of a program whose evaluation begins, since it may be changed once the evaluation ended."""
         self._evaluated[call_id] = inputs["program"].dump_state()
-        instance.failure_score = self._worst  # no optimizer of DSPy's passes one on
+        instance.failure_score = self._worst  # no optimizer of DSPy passes one on
 
     def on_evaluate_end(self, call_id: str, outputs: Any | None, exception: BaseException | None = None) -> None:  # noqa: ANN401 - DSPy's hook
-        """An evaluation ended."""
+        """Record the result of an evaluation that ended."""
         state = self._evaluated.pop(call_id)
         if outputs is None or exception is not None:
             return
         scores = {example.id: float(score) for example, _, score in outputs.results}
-        # What raised is an empty prediction in DSPy's results.
+        # DSPy's results hold an empty prediction for a question on which the program raised.
         failures = sum(isinstance(given, dspy.Prediction) and not given.keys() for _, given, _ in outputs.results)
         self.add(state, scores, failures)
 
     def on_compile_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:  # noqa: ANN401 - DSPy's hook
-        """One of DSPy's optimizers starts; the settings of those that it starts in turn follow from its own."""
+        """Tell the listener the settings of an optimizer of DSPy that starts.
+
+        The settings of the optimizers that it starts in turn follow from its own.
+        """
         self._compiling += 1
         if self._compiling == 1:
             given = vars(instance) | {key: value for key, value in inputs.items() if value is not None}
@@ -144,14 +155,14 @@ class CandidateRecorder(BaseCallback):
             self._listener.settle({f"{name}.{key}": value for key, value in given.items() if _is_setting(key, value)})
 
     def on_compile_end(self, call_id: str, outputs: Any | None, exception: Exception | None = None) -> None:  # noqa: ANN401 - DSPy's hook
-        """It ended."""
+        """Note that an optimizer of DSPy ended."""
         self._compiling -= 1
 
     def on_lm_end(self, call_id: str, outputs: Any | None, exception: BaseException | None = None) -> None:  # noqa: ANN401 - DSPy's hook
-        """A call ended.
+        """Stop the compile where a call failed for a reason that makes every other call fail, too.
 
         Raises:
-            LMUnusable: no call can succeed.
+            LMUnusable: the call failed for such a reason.
         """
         if isinstance(exception, SYSTEMIC):
             reason = f"the language model can't be used: {one_line(exception)}; check the lm section"
@@ -160,24 +171,24 @@ class CandidateRecorder(BaseCallback):
 
 @dataclass(frozen=True)
 class SearchContext(CompileContext):
-    """The compile that a search over prompts works on, and all searches that it is made of.
+    """The context of a search over prompts, which the searches that it consists of share.
 
     Attributes:
-        recorder: hears of every candidate.
+        recorder: records every candidate.
     """
 
     recorder: CandidateRecorder = field(kw_only=True)
 
 
 def _models(state: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The small models and the fine-tuned language models of a program's state."""
+    """The small models and the fine-tuned language models that a program's state names."""
     if members := state["program"].get("members"):
         return _models(members[0])
     return state["program"]["models"], state["program"]["lms"]
 
 
 def _with(program: Program, state: dict[str, Any]) -> Program:
-    """A copy of a program that has a state."""
+    """A copy of a program with the given state."""
     if members := state["program"].get("members"):
         return Ensemble([_with(program, member) for member in members])
     restored = program.deepcopy()

@@ -1,4 +1,4 @@
-"""The best candidates of an optimizer, which vote."""
+"""A vote of the best candidates of an optimizer."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
@@ -21,7 +21,7 @@ class EnsembleSearch(Search):
 
     Args:
         of: the optimizer that makes the candidates, by its name or with its options.
-        size: programs that vote, if there are as many.
+        size: the number of programs that vote, if there are so many.
     """
 
     of: InnerOptions

@@ -1,4 +1,4 @@
-"""Whether a teacher's answers can be read at all: found out from its first runs, before the others are paid for."""
+"""A check that a teacher's answers can be parsed, made on its first runs, before the others are paid for."""
 
 from collections.abc import Awaitable, Sequence
 
@@ -8,18 +8,18 @@ from dspy.utils.exceptions import DSPyError
 from hoptimizer.common.errors import UserError
 from hoptimizer.optimizers.teacher_runs import TeacherRun
 
-# Questions that are asked at once. The calls, which cost something, must not depend on how many workers there are.
+# How many questions are asked at once. It is fixed, since the number of workers must not change which calls are made.
 WAVE = 16
 
 
 def check_format(runs: Sequence[TeacherRun]) -> None:
-    """Give up a teacher that can't keep to the format.
+    """Make sure that a teacher can keep to the format.
 
     Args:
-        runs: some of its runs, made in the present settings.
+        runs: some of its runs, made with the present DSPy settings.
 
     Raises:
-        UserError: in none of them could any output be parsed.
+        UserError: no output of any of the runs could be parsed.
     """
     if runs and not any(run.is_readable for run in runs):
         raise UserError(
@@ -29,9 +29,9 @@ def check_format(runs: Sequence[TeacherRun]) -> None:
 
 
 class FormatCheck:
-    """The first runs of a teacher, which is given up if it can't keep to the format in any of them.
+    """The first runs of a teacher; the compile is stopped if the teacher keeps to the format in none of them.
 
-    They are the first in the order of the questions, not those that end first.
+    They are the first runs in the order of the questions, not those that end first.
 
     Args:
         questions: the ids of all questions that the teacher will be asked.
@@ -42,11 +42,18 @@ class FormatCheck:
         self._made: list[TeacherRun] = []
 
     async def run(self, make: Awaitable[TeacherRun], question: str) -> TeacherRun:
-        """A run that is being made for a question.
+        """Wait for a run, and count it if it is one of the first.
+
+        Args:
+            make: makes the run.
+            question: the question's id.
+
+        Returns:
+            the run.
 
         Raises:
             DSPyError: the run failed.
-            UserError: none of the first runs, of which this is the last, could be parsed.
+            UserError: this was the last of the first runs, and none of them could be parsed.
         """
         try:
             run = await make

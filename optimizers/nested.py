@@ -1,4 +1,4 @@
-"""Optimizers that others are made of."""
+"""Optimizers as parts of other optimizers."""
 
 from typing import Annotated, Any
 
@@ -11,7 +11,7 @@ from hoptimizer.optimizers.optimizer import Optimizer
 
 
 def _validated(section: Any) -> Options:  # noqa: ANN401 - whatever the config holds
-    from hoptimizer.optimizers.settings import settings_model  # which has the optimizers that are made of others, too
+    from hoptimizer.optimizers.settings import settings_model  # it imports the optimizers that import this module
 
     if isinstance(section, Options):
         return section
@@ -34,7 +34,11 @@ InnerOptions = Annotated[SerializeAsAny[Options], BeforeValidator(_validated)]
 
 
 def built(options: Options) -> Optimizer:
-    """The optimizer that validated options describe."""
+    """The optimizer that validated options describe.
+
+    Args:
+        options: the optimizer's name and options.
+    """
     from hoptimizer.optimizers.settings import build_optimizer
 
     return build_optimizer(options)

@@ -1,4 +1,4 @@
-"""What an optimizer is, what it is given, and who hears of its work."""
+"""The interface of an optimizer, the context of a compile, and the listener that follows it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -18,33 +18,41 @@ if TYPE_CHECKING:
 
 
 class CompileListener(Protocol):
-    """Hears of a compile as it goes. It may be told from any thread."""
+    """What is told of a compile while it runs, from any thread."""
 
     def progress(self, stage: str, done: int, total: int, remark: str) -> None:
-        """How far the work is.
+        """Receive how far the work is.
 
         Args:
             stage: what is being done.
-            done: how much of it is done.
-            total: of how much; 0 where that is not known.
-            remark: what else there is to say, such as a loss.
+            done: how many units of it are done.
+            total: how many units there are; 0 where that is not known.
+            remark: further information, such as a loss.
         """
 
     def record(self, of: str, figures: Mapping[str, float], update: int) -> None:
-        """Figures that belong to a curve.
+        """Receive figures that belong to a curve.
 
         Args:
-            of: what they are figures of, such as ``training/relevance``; ``estimate``, ``spent`` and ``unscored`` are
+            of: what the figures describe, such as ``training/relevance``; ``estimate``, ``spent`` and ``unscored`` are
                 costs of the compile.
             figures: values by name.
-            update: the place on the curve: updates of a training, or language model calls so far.
+            update: the position on the curve: updates of a training, or language model calls so far.
         """
 
     def candidate(self, candidate: "Candidate") -> None:
-        """A candidate was scored, for the first time or on more questions than before."""
+        """Receive a candidate that was scored, for the first time or on more questions than before.
+
+        Args:
+            candidate: the candidate with its score.
+        """
 
     def settle(self, settings: Mapping[str, Any]) -> None:
-        """The settings with which an optimizer of DSPy's runs."""
+        """Receive the settings with which an optimizer of DSPy runs.
+
+        Args:
+            settings: values by name, such as ``MIPROv2.num_candidates``.
+        """
 
 
 class Silent:
@@ -61,20 +69,20 @@ class Silent:
 
 @dataclass(frozen=True)
 class CompileContext:
-    """One compile: what it starts from, what it may learn from, and who hears of it.
+    """One compile: what it starts from, what it may learn from, and who is told of it.
 
     Attributes:
         program: the program to start from; it is not changed.
         trainset: questions that demonstrations and training examples come from.
         devset: questions that candidates are scored on.
-        corpus: the passages of both.
-        objective: what is maximized; called, it scores a prediction as DSPy's optimizers want it.
-        teacher_lm: the language model that teaches, or ``None`` for the program's own.
-        seed: decides on every random choice.
-        workers: questions under way at once.
-        folder: where work is kept that a killed compile resumes; whoever needs it creates it.
-        listener: hears of progress, figures, candidates and settings.
-        reflection_lm: the language model that proposes instructions, or ``None`` where none is named.
+        corpus: the passages of both splits.
+        objective: what is maximized; it is also callable, and then scores a prediction as a DSPy metric does.
+        teacher_lm: the language model of the teacher; ``None`` for the program's own.
+        seed: determines every random choice.
+        workers: the number of questions that are answered at once.
+        folder: where work is kept from which a killed compile is resumed; an optimizer that needs it creates it.
+        listener: is told of progress, figures, candidates and settings.
+        reflection_lm: the language model that proposes instructions; ``None`` where the config names none.
 
     Example:
         >>> from pathlib import Path
@@ -110,7 +118,11 @@ class CompileContext:
     reflection_lm: dspy.LM | None = None
 
     def examples(self, split: Literal["train", "dev"]) -> list[dspy.Example]:
-        """The questions of a split as DSPy's optimizers take them."""
+        """The questions of a split as DSPy examples.
+
+        Args:
+            split: ``train`` or ``dev``.
+        """
         return [question.to_dspy() for question in (self.trainset if split == "train" else self.devset)]
 
 
@@ -127,12 +139,22 @@ class Optimizer(ABC):
     """
 
     def check(self, context: CompileContext) -> None:  # noqa: B027 - most have nothing to check
-        """Make sure, before anything is spent, that the compile can be done.
+        """Make sure, before anything is spent, that the compile is possible.
+
+        Args:
+            context: the compile.
 
         Raises:
-            UserError: it can't.
+            UserError: it is not.
         """
 
     @abstractmethod
     def compile(self, context: CompileContext) -> Program:
-        """The compiled program: a copy of the context's, with demonstrations, instructions or small models."""
+        """The compiled program: a copy of the context's program, with demonstrations, instructions or small models.
+
+        Args:
+            context: the compile.
+
+        Raises:
+            UserError: the compile is impossible.
+        """

@@ -50,8 +50,11 @@ _REGISTRY: Registry[type[Optimizer]] = Registry(
 def settings_model(name: str) -> type[Options]:
     """The options of an optimizer as a pydantic model.
 
+    Args:
+        name: the optimizer's name in a config.
+
     Raises:
-        UserError: there is no optimizer of that name, nor an entry point of ``hoptimizer.optimizers``.
+        UserError: neither an optimizer nor an entry point of ``hoptimizer.optimizers`` has that name.
 
     Example:
         >>> from hoptimizer.optimizers import settings_model
@@ -64,6 +67,8 @@ def settings_model(name: str) -> type[Options]:
 def build_optimizer(settings: Options) -> Optimizer:
     """The optimizer that a validated ``optimizer`` section describes.
 
+    Args:
+        settings: the section, as an instance of the optimizer's :func:`settings_model`.
     Example:
         >>> from hoptimizer.optimizers import build_optimizer, settings_model
         >>> type(build_optimizer(settings_model("labeled_few_shot")(name="labeled_few_shot"))).__name__

@@ -1,4 +1,4 @@
-"""Who teaches in a compile, and which of its runs are good enough."""
+"""The teacher of a compile, and the score that its runs must reach."""
 
 import dspy
 
@@ -8,12 +8,20 @@ from hoptimizer.programs import Program
 
 
 def teacher_settings(context: CompileContext) -> dict[str, dspy.LM]:
-    """What of DSPy's settings is different while the teacher runs."""
+    """The DSPy settings that differ while the teacher runs.
+
+    Args:
+        context: the compile.
+    """
     return {"lm": context.teacher_lm} if context.teacher_lm else {}
 
 
 def teacher(context: CompileContext) -> Program:
-    """The program that teaches: on the teacher's language model alone, where there is one."""
+    """The program that teaches; where there is a teacher's language model, all its steps use that one.
+
+    Args:
+        context: the compile.
+    """
     taught = context.program.deepcopy()
     if context.teacher_lm:
         taught.lms = {}
@@ -21,14 +29,14 @@ def teacher(context: CompileContext) -> Program:
 
 
 def check_threshold(context: CompileContext, threshold: float) -> None:
-    """Look whether a run can score as well as it must.
+    """Make sure that a run can reach the score that it needs.
 
     Args:
         context: the compile.
         threshold: the least score of a run that is shown or learned from.
 
     Raises:
-        UserError: none can.
+        UserError: no run can reach it.
     """
     if threshold > context.objective.best:
         raise UserError(

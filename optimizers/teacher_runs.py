@@ -1,4 +1,4 @@
-"""Runs of a program that are remembered, and a program that recalls them."""
+"""Runs of a program that are kept, and a program that replays them."""
 
 import asyncio
 from collections import defaultdict
@@ -17,8 +17,8 @@ class TeacherRun:
     """What a program did with a question.
 
     Attributes:
-        prediction: its answer.
-        trace: of each call the predictor's name, the inputs and the outputs, as DSPy traces them.
+        prediction: the program's prediction.
+        trace: for each call the predictor's name, the inputs and the outputs, as DSPy traces them.
     """
 
     prediction: dspy.Prediction
@@ -26,7 +26,7 @@ class TeacherRun:
 
     @property
     def is_readable(self) -> bool:
-        """Whether an output of a language model could be parsed, if there was any."""
+        """Whether at least one output of a language model could be parsed; true for a run without any."""
         asked = [record for record in self.prediction.steps if record.kind == "lm"]
         return not asked or any(record.failure is None for record in asked)
 
@@ -35,8 +35,8 @@ class TeacherRuns:
     """Runs of one program by question and demonstrations, each made once; copies of a program share them.
 
     Args:
-        lm: the language model of the settings in which they are made; in others there are none.
-        workers: how many are under way at once.
+        lm: the language model of the DSPy settings with which the runs are made; they are found with no other.
+        workers: the number of runs that are made at once.
     """
 
     def __init__(self, lm: dspy.LM, workers: int) -> None:
@@ -50,6 +50,10 @@ class TeacherRuns:
     async def make(self, program: Program, question: str) -> TeacherRun:
         """Run a program on a question, unless that was done or is under way.
 
+        Args:
+            program: the program, whose demonstrations identify the run.
+            question: the question's text.
+
         Raises:
             DSPyError: the run failed.
         """
@@ -60,7 +64,11 @@ class TeacherRuns:
         return await task
 
     def made_run(self, program: Program, question: str) -> TeacherRun | None:
-        """The run of a program on a question, if it was made.
+        """The run of a program on a question; ``None`` where it was not made.
+
+        Args:
+            program: the program, whose demonstrations identify the run.
+            question: the question's text.
 
         Raises:
             DSPyError: the run failed.
@@ -76,7 +84,7 @@ class TeacherRuns:
 
     @property
     def made(self) -> list[TeacherRun]:
-        """The runs that are over, but for those that failed."""
+        """The runs that ended without an error."""
         tasks = [task for some in self._tasks.values() for _, task in some if task.done()]
         return [task.result() for task in tasks if task.exception() is None]
 
@@ -90,13 +98,17 @@ class TeacherRuns:
 
 
 def replaying(program: Program, runs: TeacherRuns) -> Program:
-    """A copy of a program that recalls its runs where they were made, and else makes them.
+    """A copy of a program that returns the kept run of a question where there is one, and otherwise runs.
 
-    DSPy's bootstrap can't tell the difference: demonstrations come from the same predictions and the same trace.
+    To DSPy's bootstrap both look the same: demonstrations come from the same predictions and the same trace.
+
+    Args:
+        program: the program.
+        runs: its runs.
     """
     copy = program.deepcopy()
     copy.runs = runs
-    # By its class and not by an attribute, which would stay bound to this copy when DSPy makes its own.
+    # The class is replaced, not the method: an attribute would stay bound to this copy when DSPy makes its own.
     copy.__class__ = type(type(program).__name__, (_Replaying, type(program)), {})
     return copy
 

@@ -1,1 +1,1 @@
-"""What training and demonstrations learn from: annotations, teachers, and the examples they make."""
+"""The sources of training examples and demonstrations: annotations and teachers."""

@@ -1,7 +1,7 @@
-"""What a data set's annotations make of each output of a step: one table for all that learns from them.
+"""The table of how a data set annotates each output of a step.
 
-Demonstrations, oracles, fine-tuned steps and language models, GEPA's feedback and the checks before a compile read it,
-so that they agree on what is right.
+Demonstrations, oracles, fine-tuned steps and language models, GEPA's feedback and the checks before a compile all read
+this table, so that they agree on what is right.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,16 +19,16 @@ from hoptimizer.programs.ra_isf import normalized
 from hoptimizer.programs.reader import states_answer
 from hoptimizer.retrieval import Corpus
 
-# What a model knows by itself is no annotation, though RA-ISF's closed_book writes an answer.
+# What a model knows by itself is not annotated, although RA-ISF's closed_book step writes an answer.
 _OWN_KNOWLEDGE = ("closed_book",)
 
 
 class Unannotated(Exception):
-    """A question lacks the annotation that a step needs."""
+    """Raised where a question lacks the annotation that a step needs."""
 
 
 class Annotated(Gold, Protocol):
-    """What a question needs to have for its annotations to be read: :class:`Question` and its ``dspy.Example`` do."""
+    """A question whose annotations can be read: a :class:`Question` or its ``dspy.Example``."""
 
     @property
     def hops(self) -> list[Hop]: ...
@@ -38,15 +38,23 @@ class Annotated(Gold, Protocol):
 
 
 def is_reasoned(question: Annotated) -> bool:
-    """Whether a question has a chain of thought."""
+    """Whether a question has an annotated chain of thought.
+
+    Args:
+        question: the question.
+    """
     return bool(question.hops or question.rationale)
 
 
 def reasoning(question: Annotated) -> list[str]:
     """The annotated chain of thought of a question, in sentences; the last one states the answer.
 
-    A hop gives a sentence of its own, since a retrieval follows each (IRCoT, section 3.1); published rationales often
-    have several facts in one. Questions without hops have their rationale's sentences, or the answer alone.
+    Each hop gives one sentence, since a retrieval follows each sentence (IRCoT, section 3.1), and the sentences of
+    published rationales often hold several facts. A question without hops has the sentences of its rationale, or only
+    the answer.
+
+    Args:
+        question: the question.
     """
     sentences = [_fact(hop) for hop in question.hops]
     if not sentences and question.rationale:
@@ -64,10 +72,14 @@ def _statement(answer: str) -> str:
 
 
 def hop_of(question: Annotated, asked: str) -> Hop | None:
-    """The hop that is asked; ``None`` for the question itself.
+    """The hop that a text asks for; ``None`` where the text is the question itself.
+
+    Args:
+        question: the question.
+        asked: the text that a step is asked.
 
     Raises:
-        Unannotated: it is neither.
+        Unannotated: the text is neither a hop nor the question.
     """
     if normalized(asked) == normalized(question.question):
         return None
@@ -78,34 +90,48 @@ def hop_of(question: Annotated, asked: str) -> Hop | None:
 
 
 def supporting(question: Annotated, hop: Hop | None = None) -> list[str]:
-    """Ids of the passages that support a question, or one of its hops."""
+    """The ids of the passages that support a question, or one of its hops.
+
+    Args:
+        question: the question.
+        hop: one of its hops; ``None`` for the question itself.
+    """
     if hop is None:
         return question.passages
     return [hop.passage] if hop.passage else []
 
 
 def subquestions(question: Annotated) -> list[str]:
-    """The sub-questions that a question is to be split up into; none where it has a single hop."""
+    """The sub-questions that a question should be split into; none where it has a single hop.
+
+    Args:
+        question: the question.
+    """
     return [hop.question for hop in question.hops] if len(question.hops) > 1 else []
 
 
 def findings(question: Annotated) -> list[str]:
-    """The sub-questions with their answers."""
+    """The sub-questions with their answers; none where the question has a single hop.
+
+    Args:
+        question: the question.
+    """
     return [f"{hop.question} {hop.answer}" for hop in question.hops] if len(question.hops) > 1 else []
 
 
 @dataclass(frozen=True)
 class Case:
-    """A question that a program is asked, with the passages that its annotations name."""
+    """A question that a program is asked, and the corpus that holds the passages that its annotations name."""
 
     question: Question
     corpus: Corpus
 
 
 Tell = Callable[[Case, Mapping[str, Any], int], Any]
-"""An output's value, from a question with its corpus, the step's inputs, and how often the step was taken before.
+"""A function that gives an output's right value.
 
-It raises :class:`Unannotated` where the question does not tell."""
+Its arguments are a question with its corpus, the step's inputs, and how often the step was taken before. It raises
+:class:`Unannotated` where the annotations do not say."""
 
 
 @dataclass(frozen=True)
@@ -113,9 +139,9 @@ class Annotation:
     """How an output field is annotated.
 
     Attributes:
-        key: what data sets call it.
-        given: whether a question has it.
-        tell: the field's value.
+        key: the name of the annotation in a data set.
+        given: tells whether a question has the annotation.
+        tell: gives the field's right value.
     """
 
     key: str
@@ -146,14 +172,14 @@ def _relevant(case: Case, inputs: Mapping[str, Any], place: int) -> str:
 
 def _subquestions(case: Case, inputs: Mapping[str, Any], place: int) -> list[str]:
     if hop_of(case.question, inputs["question"]):
-        return []  # a hop can't be split up
+        return []  # a hop can't be split further
     if not case.question.hops:
         raise Unannotated
     return subquestions(case.question)
 
 
 def _unsaid(case: Case, inputs: Mapping[str, Any], place: int) -> str:
-    """What is labelled for all hops of a question together (:mod:`hoptimizer.optimizers.labels.hop_labels`)."""
+    """For outputs that are labelled for all hops of a question together, by ``hop_labels``, and not one by one."""
     raise Unannotated
 
 
@@ -172,11 +198,17 @@ ANNOTATIONS: Mapping[str, Annotation] = MappingProxyType(
         "next_query": Annotation("passages", _has_passages, _unsaid),
     }
 )
-"""By the name of an output field."""
+"""Annotations by the name of an output field."""
 
 
 def annotations(program: Program) -> dict[str, Annotation]:
-    """How the output of a program's steps is annotated, by the step; what only the model itself can say is not."""
+    """The annotations of the outputs of a program's steps, by the step's name.
+
+    Steps whose output depends on what the model itself knows have none.
+
+    Args:
+        program: the program.
+    """
     outputs = {step: tuple(predictor.signature.output_fields) for step, predictor in program.named_predictors()}
     return {
         step: ANNOTATIONS[fields[0]]
@@ -191,14 +223,14 @@ def annotations(program: Program) -> dict[str, Annotation]:
 def check_annotations(
     option: str, step: str, annotation: Annotation, splits: Mapping[str, Sequence[Question]], remedy: str
 ) -> None:
-    """Make sure that the questions tell what a step is to learn.
+    """Make sure that the questions have the annotation that a step learns from.
 
     Args:
-        option: the key of the config that asks for it.
-        step: what learns.
-        annotation: of its output.
+        option: the config key that the error names.
+        step: the name of the step that learns.
+        annotation: the annotation of the step's output.
         splits: the questions by split.
-        remedy: what to do besides adding annotations.
+        remedy: what the error proposes besides adding annotations.
 
     Raises:
         UserError: no question of a split has the annotation.

@@ -1,4 +1,4 @@
-"""The conversations that a language model is fine-tuned on."""
+"""Conversations that a language model is fine-tuned on."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -23,25 +23,25 @@ from hoptimizer.optimizers.teacher import teacher, teacher_settings
 from hoptimizer.optimizers.teacher_runs import TeacherRuns
 
 StepConversation = dict[str, Any]
-"""A conversation's ``messages``, the last of which is the model's, and the ``step`` that has it."""
+"""A conversation as ``messages``, the last of which the model writes, and the ``step`` that it belongs to."""
 
 Take = Callable[[Question], Awaitable[list[StepExample]]]
-"""How the steps of a question are taken; no steps where there is nothing to learn from them."""
+"""A function that takes the steps of a question; it gives none where there is nothing to learn from them."""
 
 
 def conversations(
     context: CompileContext, split: str, questions: Sequence[Question], take: Take, lm: dspy.LM
 ) -> list[StepConversation]:
-    """The conversations of a split's questions, kept in the context's folder as they are made.
+    """The conversations of a split's questions, written to the context's folder as they are made.
 
     A question whose steps can't be taken is left out.
 
     Args:
         context: the compile.
         split: ``train`` or ``dev``.
-        questions: of the split.
+        questions: the questions of the split.
         take: takes the steps of a question.
-        lm: as this one will be asked, the conversations are laid out.
+        lm: the language model whose prompt format the conversations have.
 
     Raises:
         UserError: a language model can't be used.
@@ -56,11 +56,11 @@ def conversations(
 
 
 def replayed(context: CompileContext, steps: Collection[str]) -> Take:
-    """Steps as the data set's annotations say.
+    """A function that takes a question's steps as the data set's annotations say.
 
     Args:
         context: the compile; its program takes the other steps as it is.
-        steps: the annotated ones.
+        steps: the names of the annotated steps.
     """
     return lambda question: replay(context.program, question, context.corpus, steps)
 
@@ -72,16 +72,17 @@ def bootstrapped(
     prompt_format: PromptFormat,
     threshold: float,
 ) -> Take:
-    """Steps of a teacher's runs that scored well: the program, on the teacher's language model where there is one.
+    """A function that takes a question's steps from a teacher's run, if that scored well.
 
-    A teacher is given up that can't keep to the format in any of its first 16 runs.
+    The teacher is the program, on the teacher's language model where there is one. The function raises ``UserError``
+    if the teacher keeps to the format in none of its first 16 runs.
 
     Args:
         context: the compile.
-        questions: all that it will be asked.
-        steps: what to learn.
-        prompt_format: how local models are written to, where the program does not say.
-        threshold: the least score.
+        questions: all questions that the teacher will be asked.
+        steps: the names of the steps to learn.
+        prompt_format: the prompt format of local models, unless the program sets one.
+        threshold: the least score of a run that is learned from.
     """
     taught = teacher(context)
     taught.prompt_format = taught.prompt_format or prompt_format
@@ -93,7 +94,7 @@ def bootstrapped(
             run = await trial.run(runs.make(taught, question.question), question.id)
         if any(record.failure for record in run.prediction.steps):
             return []
-        # In a thread: a judge may have to be asked.
+        # Scored in a thread, since the objective may have to ask a judge.
         if await asyncio.to_thread(context.objective, question.to_dspy(), run.prediction) < threshold:
             return []
         return [

@@ -1,4 +1,4 @@
-"""Training examples whose fields fill every step's demonstration, from a data set's annotations."""
+"""Training examples from a data set's annotations, with a value for every field of a step's demonstration."""
 
 import random
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from hoptimizer.eval.datasets.question import Question
 from hoptimizer.optimizers.labels.annotations import findings, is_reasoned, reasoning, subquestions, supporting
 from hoptimizer.retrieval import Corpus, Passage, Retriever
 
-# How many results of a search are looked through for distractors.
+# The number of search results that distractors are taken from.
 _DEPTH = 20
 
 
@@ -18,21 +18,23 @@ def annotate(
 ) -> list[dspy.Example]:
     """Make DSPy training examples that carry a value for each field of the programs' signatures.
 
-    DSPy's optimizers take a demonstration's fields from its example by name. An annotated question knows them all:
-    its supporting passages, mixed with ``distractors`` (IRCoT, section 4.2: M of 1 to 3 among a demonstration's
-    paragraphs), its annotated reasoning as ``chain``, and one sentence of it as ``thought`` after the ``thoughts``
-    before it;
-    one ``passage`` that is ``relevant`` or not, its hops as ``subquestions``, and these with their answers as
-    ``findings`` (RA-ISF). What a model knows is no annotation:
-    :class:`~hoptimizer.optimizers.tuning.distill.Distill` asks it.
+    DSPy's optimizers take a demonstration's fields from its example by name. An annotated question has them all:
+
+    - ``context``: its supporting passages, mixed with distractors (IRCoT, section 4.2: M of 1 to 3 among a
+      demonstration's paragraphs);
+    - ``chain``: its annotated reasoning; ``thought``: one sentence of it; ``thoughts``: the sentences before that one;
+    - ``passage``: a passage that is ``relevant`` or not (RA-ISF);
+    - ``subquestions``: its hops; ``findings``: these with their answers (RA-ISF).
+
+    What a model knows by itself is not annotated: :class:`~hoptimizer.optimizers.tuning.distill.Distill` asks it.
 
     Args:
-        questions: from the train split.
-        corpus: holds their supporting passages.
-        retriever: finds the distractors, so that they look like what a program meets; ``None`` for programs that
+        questions: questions of the train split.
+        corpus: the corpus with their supporting passages.
+        retriever: finds the distractors, so that they resemble what a program retrieves; ``None`` for programs that
             do not retrieve, whose demonstrations have no context.
-        distractors: passages that do not support the answer, a question.
-        seed: decides on order, on which sentence of the reasoning is the ``thought``, and on which passage is judged.
+        distractors: the number of passages per question that do not support its answer.
+        seed: determines the order of the passages, the sentence that is the ``thought``, and the passage to judge.
     """
     found: list[list[Passage]] = [[] for _ in questions]
     if retriever is not None:
@@ -65,7 +67,7 @@ def _example(
 def _judged(
     example: dspy.Example, question: Question, corpus: Corpus, found: list[Passage], rng: random.Random
 ) -> dspy.Example:
-    """The example with a passage to judge: as often one that supports the answer as the first found that does not."""
+    """The example with a passage to judge: with equal chances a supporting one, or the first found that is not."""
     others = _others(question, found)
     if not supporting(question) or not others:
         return example
@@ -82,5 +84,5 @@ def _decomposed(example: dspy.Example, question: Question) -> dspy.Example:
 
 
 def _others(question: Question, found: list[Passage]) -> list[Passage]:
-    """The passages found that do not support the answer."""
+    """Those of the passages found that do not support the answer."""
     return [passage for passage in found if passage.id not in supporting(question)]

@@ -1,4 +1,4 @@
-"""What small models learn from: a step's inputs with the output that is right."""
+"""Training examples of small models: a step's inputs with the right output."""
 
 import hashlib
 import json
@@ -24,10 +24,11 @@ class TrainingExample:
     """One decision of a step.
 
     Attributes:
-        inputs: the signature's input fields, passages as texts; and what else a small model is told.
-        output: what the output field should be, of a step that writes a list its texts; of a whole program, the
-            conversations of its steps.
-        copied: of a step that copies words: which of its first input (0) and of the others (1), and where they stand.
+        inputs: the signature's input fields, passages as texts, and whatever else the small model is given.
+        output: the right value of the output field, for a list its texts; for a whole program, the conversations of
+            its steps.
+        copied: for a step that copies words: the words to copy, each as its input (0 for the first, 1 for the others)
+            and its span in that input's text, in characters.
     """
 
     inputs: dict[str, Any]
@@ -37,13 +38,14 @@ class TrainingExample:
 
 @dataclass(frozen=True)
 class Task:
-    """What a small model is to do.
+    """What a small model learns to do.
 
     Attributes:
         step: the step's name.
-        inputs: names of the signature's input fields.
-        output: name of its output field.
-        labels: of a step that chooses, in the order of the model's logits; of two, the second is the positive one.
+        inputs: the names of the signature's input fields.
+        output: the name of its output field.
+        labels: the labels of a step that chooses, in the order of the model's logits; with two, the second is the
+            positive one. They are empty for a step that writes.
         listed: whether the output is a list of texts.
     """
 
@@ -57,10 +59,14 @@ class Task:
     def of(cls, step: str, signature: type[dspy.Signature]) -> "Task":
         """The task that a signature with one output field of type bool, Literal, str or list[str] describes.
 
-        The positive one of two literals is the first: signatures name what they ask for first.
+        Of two literals the first is the positive one, since signatures name first what they ask for.
+
+        Args:
+            step: the step's name.
+            signature: the step's signature.
 
         Raises:
-            UserError: the signature has another number or type of output fields.
+            UserError: the signature has several output fields, or one of another type.
         """
         inputs, outputs = tuple(signature.input_fields), signature.output_fields
         (name, info), *others = outputs.items()
@@ -79,7 +85,12 @@ class Task:
 
 
 def describe(task: Task, examples: Sequence[TrainingExample]) -> DataSummary:
-    """Size, balance and digest of examples, for the card."""
+    """The size, class balance and digest of examples, for the card.
+
+    Args:
+        task: the task that the examples belong to.
+        examples: the examples.
+    """
     parts = ([one.inputs, one.output] + ([one.copied] if one.copied else []) for one in examples)
     lines = (json.dumps(part, ensure_ascii=False) for part in parts)
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
@@ -88,15 +99,15 @@ def describe(task: Task, examples: Sequence[TrainingExample]) -> DataSummary:
 
 
 def check_labels(task: Task, examples: Sequence[TrainingExample], name: str) -> None:
-    """Make sure that a step which chooses can be learned.
+    """Make sure that the examples of a step that chooses have every label.
 
     Args:
-        task: with labels.
-        examples: what to learn from or to be scored on.
-        name: what the error calls them.
+        task: the task, which has labels.
+        examples: the examples to learn from or to score on.
+        name: the name of the examples in the error, such as ``train``.
 
     Raises:
-        UserError: a label is missing, or strange.
+        UserError: no example has some label, or an example has an unknown one.
     """
     given = Counter(example.output for example in examples if not isinstance(example.output, list))
     for label in task.labels:
@@ -118,19 +129,19 @@ def relevance_examples(
     labels: tuple[Label, Label] = (False, True),
     hops: bool = True,
 ) -> list[TrainingExample]:
-    """Whether passages support a question, from the data set's annotations (RA-ISF, appendix A.2).
+    """Examples of whether a passage supports a question, from the data set's annotations (RA-ISF, appendix A.2).
 
-    A question's supporting passages are relevant, whatever else was retrieved for it or published with it is not.
-    Its hops are questions as well, whose own passage is the relevant one among the question's.
+    A question's supporting passages are relevant; all others that were retrieved for it or published with it are not.
+    Each of its hops is a question, too, and only the hop's own passage is relevant to it.
 
     Args:
-        questions: annotated with ``passages`` and perhaps ``hops``.
-        found: what a retriever found for each question.
-        contexts: ids of the passages that each question was published with.
-        corpus: holds them all.
-        fields: the signature's input fields for question and passage.
-        labels: for irrelevant and relevant.
-        hops: whether to learn from the hops too, which decomposed questions resemble.
+        questions: questions with ``passages`` and perhaps ``hops``.
+        found: the passages that a retriever found, by question.
+        contexts: the ids of the passages that a question was published with, by question.
+        corpus: the corpus with all of these passages.
+        fields: the names of the signature's input fields for the question and the passage.
+        labels: the labels of irrelevant and relevant passages.
+        hops: whether to make examples of the hops, too, since a program's sub-questions resemble them.
     """
     examples: list[TrainingExample] = []
     for question, ranking, context in zip(questions, found, contexts, strict=True):

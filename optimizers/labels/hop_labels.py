@@ -1,6 +1,6 @@
-"""What EfficientRAG's models learn from: for each hop its query, its passage and the words of it that count.
+"""Labels that EfficientRAG's models learn from: for each hop its query, its passage and the passage's useful words.
 
-Labels come from a data set's annotations or from a teacher (:mod:`hoptimizer.optimizers.labels.synthesis`), in one
+Labels come from a data set's annotations or from a teacher (:mod:`hoptimizer.optimizers.labels.synthesis`), in the same
 format.
 """
 
@@ -23,12 +23,12 @@ class HopLabel(Record):
     """One hop of a question.
 
     Attributes:
-        query: what finds its passage: the question, or the next query after an earlier hop.
-        passage: id of the passage.
+        query: the query that finds its passage: the question, or the next query after an earlier hop.
+        passage: the id of the passage.
         text: the passage as the models read it.
-        useful: words of the text that are looked for, each phrase in order.
-        tag: ``continue`` where a further query is made with these words, else ``finish``.
-        after: the hop, from 0, whose useful words the query was made with; ``None`` for what the question finds.
+        useful: the phrases of the text that the query asks for, in their order.
+        tag: ``continue`` where a further query is made with these phrases, else ``finish``.
+        after: the hop, from 0, whose useful phrases the query was made with; ``None`` where the query is the question.
         asked: the hop as a question of its own, where known.
     """
 
@@ -42,7 +42,7 @@ class HopLabel(Record):
 
     @property
     def spans(self) -> list[Span]:
-        """Where the useful words stand in the text, wherever it has them."""
+        """The spans of all occurrences of the useful phrases in the text, in characters."""
         return sorted({span for phrase in self.useful for span in find(self.text, phrase)})
 
 
@@ -50,11 +50,11 @@ class LabelledQuestion(Record):
     """A question with its hops.
 
     Attributes:
-        id: the question's.
-        question: the question.
-        hops: in an order in which each stands after the one that its query was made with; empty where it could not be
+        id: the question's id.
+        question: the question's text.
+        hops: the hops, each after the one that its query was made with; empty where the question could not be
             labelled.
-        failure: why it could not.
+        failure: the reason why the question could not be labelled.
     """
 
     id: Text
@@ -64,26 +64,38 @@ class LabelledQuestion(Record):
 
 
 def read_labels(file: Path) -> list[LabelledQuestion]:
-    """The labels of a file of JSON lines.
+    """The labelled questions of a file of JSON lines.
+
+    Args:
+        file: the file.
 
     Raises:
-        UserError: it can't be read, or a row of it is no labelled question.
+        UserError: the file can't be read, or a row of it is not a labelled question.
     """
     return [require(LabelledQuestion, row) for row in read_rows(file)]
 
 
 def write_labels(labels: Iterable[LabelledQuestion], file: Path) -> None:
-    """Write labelled questions as JSON lines, in one step."""
+    """Write labelled questions as JSON lines, the whole file or nothing.
+
+    Args:
+        labels: the labelled questions.
+        file: the file, whose folder is created where it is missing.
+    """
     file.parent.mkdir(parents=True, exist_ok=True)
     write_whole(file, "".join(one.model_dump_json() + "\n" for one in labels))
 
 
 def annotated(question: Question, corpus: Corpus) -> LabelledQuestion:
-    """A question's labels by its annotations.
+    """A question's labels from its annotations.
 
-    With hops, a hop's answer is what counts in its passage, and a hop whose question names an earlier one's answer
-    comes after that. Without, the supporting passages' titles link them: a passage that names another one's title
-    leads to it.
+    If the question has hops, a hop's answer is the useful phrase of its passage, and a hop whose question names the
+    answer of an earlier hop comes after that hop. If it has none, its supporting passages are linked by their titles: a
+    passage that names the title of another one leads to it.
+
+    Args:
+        question: the question.
+        corpus: the corpus with its passages.
     """
     hops = list(_by_hops(question, corpus)) or list(_by_titles(question, corpus))
     failure = None if hops else "neither hops nor supporting passages"
@@ -136,7 +148,7 @@ def _by_titles(question: Question, corpus: Corpus) -> Iterator[HopLabel]:
     def named(passage: Passage) -> bool:
         return bool(find(question.question, passage.bare_title))
 
-    # First what the question names, then what it shares the most words with.
+    # Passages that the question names come first, then those that share the most words with it.
     passages.sort(key=lambda p: (not named(p), -len(asked & set(folded(str(p)).split()))))
     sources: list[int | None] = []
     for number, passage in enumerate(passages):
@@ -156,7 +168,7 @@ def _by_titles(question: Question, corpus: Corpus) -> Iterator[HopLabel]:
 
 
 def _from(hop: int, sources: list[int | None]) -> list[int]:
-    """A hop and all that depends on it."""
+    """A hop and all hops that depend on it."""
     reached = [hop]
     for number in range(hop + 1, len(sources)):
         if sources[number] in reached:
@@ -165,18 +177,24 @@ def _from(hop: int, sources: list[int | None]) -> list[int]:
 
 
 def next_query(query: str, known: str, open: str) -> str:
-    """The words of a query that are still open, and what is known (section 3.2, next-hop question filtering).
+    """The words of a query that are still open, followed by what is known (section 3.2, next-hop question filtering).
 
     Args:
-        query: of the hop before.
-        known: the words found by it.
-        open: the questions of the hops that are still to come, or their passages where they have none; words that
-            it lacks are dropped.
+        query: the query of the hop before.
+        known: the words that this hop found.
+        open: the questions of the hops that are still to come, or their passages where they have none; words of the
+            query that do not occur in it are dropped.
     """
     return " ".join([*(query[start:end] for start, end in kept_words(query, known, open)), known])
 
 
 def kept_words(query: str, known: str, following: str) -> list[Span]:
-    """Where the words of a query stand that a following text has, too, and what is known has not."""
+    """The spans of those words of a query that occur in a following text, and not in what is known.
+
+    Args:
+        query: the query.
+        known: what is known.
+        following: the following text.
+    """
     pending = set(folded(following).split()) - set(folded(known).split())
     return [(start, end) for start, end in words(query) if folded(query[start:end]) in pending]

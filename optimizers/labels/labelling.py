@@ -1,4 +1,4 @@
-"""Examples that are made concurrently, and written down as they are made."""
+"""Training examples that are made concurrently, and written to a file as they are made."""
 
 import asyncio
 import json
@@ -16,12 +16,12 @@ from hoptimizer.optimizers.labels.examples import TrainingExample
 
 @dataclass(frozen=True)
 class PendingExample:
-    """An example to be.
+    """An example that is still to be labelled.
 
     Attributes:
-        inputs: the signature's input fields; passages as texts.
-        label: makes the example, whose inputs are these and perhaps further ones; ``None`` where no output that is
-            usable comes out.
+        inputs: the signature's input fields, passages as texts.
+        label: makes the example, which has these inputs and perhaps further ones; it gives ``None`` where the output
+            is not usable.
     """
 
     inputs: dict[str, str]
@@ -29,16 +29,19 @@ class PendingExample:
 
 
 def collect(pending: Sequence[PendingExample], file: Path, workers: int, progress: Progress) -> list[TrainingExample]:
-    """Label what is wanted, each once, concurrently; every row is in the file as soon as it is labelled.
+    """Label pending examples concurrently, each once; a row is in the file as soon as it is labelled.
 
-    A compile that was killed labels it again, and finds the calls that were made in the run's own cache.
+    A compile that was killed labels them again: the run's own cache holds the calls that were already made.
 
     Args:
-        wanted: all with the same input fields, in the order in which the examples are returned, whichever is labelled
-            first; of several with the same inputs the first.
-        file: JSON lines, ``inputs`` and ``output`` each.
-        workers: labels under way at once.
-        progress: told how many are labelled, of how many.
+        pending: the pending examples, all with the same input fields; of several with the same inputs, only the first
+            is labelled.
+        file: a file of JSON lines, each with ``inputs`` and, where the output is usable, ``output``.
+        workers: the number of examples that are labelled at once.
+        progress: is told how many examples are labelled, and how many there are.
+
+    Returns:
+        the usable examples, in the order of ``pending``.
 
     Raises:
         UserError: a language model fails.
@@ -70,7 +73,7 @@ def collect(pending: Sequence[PendingExample], file: Path, workers: int, progres
 
         try:
             asyncio.run(label_all())
-        except BaseExceptionGroup as group:  # the end of a budget is no Exception
+        except BaseExceptionGroup as group:  # BudgetExhausted is not an Exception
             raise group.exceptions[0] from None
     return [example for key in unique if (example := made[key]) is not None]
 
@@ -80,11 +83,11 @@ def _key(inputs: dict[str, str]) -> str:
 
 
 def failure(error: DSPyError, file: Path) -> UserError:
-    """What to tell where a language model that labels can't be asked.
+    """The error that a user sees where a language model that labels can't be asked.
 
     Args:
-        error: what it raised.
-        file: the labels that are kept.
+        error: the error that the language model raised.
+        file: the file of the labels, which are kept.
     """
     if isinstance(error.__cause__, UserError):  # the model could not be loaded
         return error.__cause__

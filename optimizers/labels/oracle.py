@@ -1,4 +1,4 @@
-"""What a program would do if its steps were taken as the data set's annotations say."""
+"""Runs of a program whose steps are taken as the data set's annotations say."""
 
 import copy
 import json
@@ -19,7 +19,7 @@ class StepExample:
     Attributes:
         step: the step's name.
         inputs: the signature's input fields, as its model sees them.
-        outputs: its output fields.
+        outputs: the signature's output fields.
     """
 
     step: str
@@ -28,7 +28,7 @@ class StepExample:
 
 
 class _Oracle:
-    """Takes one step of a program for one question, and keeps what it did."""
+    """Takes one step of a program for one question, and keeps the examples that this makes."""
 
     def __init__(self, step: str, output: str, tell: Tell, case: Case) -> None:
         self._step, self._output, self._tell, self._case = step, output, tell, case
@@ -38,25 +38,26 @@ class _Oracle:
     async def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
         outputs = {self._output: self._tell(self._case, inputs, self._asked)}
         self._asked += 1
-        if outputs[self._output] != []:  # that nothing can be split further is no example of splitting
+        if outputs[self._output] != []:  # a question that can't be split is no example of splitting
             self.taken.append(StepExample(self._step, inputs, outputs))
         return outputs
 
 
 async def replay(program: Program, question: Question, corpus: Corpus, steps: Collection[str]) -> list[StepExample]:
-    """Run a program with oracles in some of its steps, whose inputs are then what right steps before them lead to.
+    """Run a program with oracles for some of its steps, so that each gets the inputs that right steps lead to.
 
     Args:
         program: the program, whose other steps are taken as they are; it is not changed.
-        question: annotated.
-        corpus: holds its supporting passages.
-        steps: of :func:`~hoptimizer.optimizers.labels.annotations.annotations`.
+        question: the annotated question.
+        corpus: the corpus with its supporting passages.
+        steps: the names of the steps with oracles, of those that
+            :func:`~hoptimizer.optimizers.labels.annotations.annotations` lists.
 
     Returns:
-        what the oracles did, in an order that does not depend on which of several calls was first.
+        the steps that the oracles took, in an order that does not depend on which of several calls was first.
 
     Raises:
-        Unannotated: the program asks for what the question has no annotation of.
+        Unannotated: the program asks for an output that the question has no annotation of.
     """
     case, known = Case(question, corpus), annotations(program)
     oracles = {}

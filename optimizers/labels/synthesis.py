@@ -1,10 +1,10 @@
 """Training data of EfficientRAG from a teacher (Zhuang et al., 2024, section 3.2).
 
-Four steps: split the question by its passages and say which parts wait for which, label the words of each passage,
-write the next query, and mine a hard negative (the retriever does, see
-:mod:`hoptimizer.optimizers.labels.tagger_examples`). What the teacher says is checked: words
-must be the text's, in its order; the parts must not wait for each other in a circle; an answer must be in its passage.
-A question of which something fails is skipped, and counted by why.
+There are four steps: split the question by its passages and find which parts depend on which, label the words of each
+passage, write the next query, and mine hard negatives (which
+:mod:`hoptimizer.optimizers.labels.tagger_examples` does with the retriever). The teacher's outputs are checked: words
+must occur in the text, in its order; the parts must not depend on each other in a circle; an answer must occur in its
+passage. A question that fails a check is skipped, and counted by the reason.
 """
 
 import asyncio
@@ -26,24 +26,24 @@ from hoptimizer.signatures import FindDependencies, LabelWords, NextQuery, Split
 
 
 class UnusableError(Exception):
-    """The teacher said something that can't be learned from; the message says what, without the text."""
+    """Raised where the teacher's output can't be learned from; the message is the reason, without the output."""
 
 
 def synthesize(
     questions: Sequence[Question], context: CompileContext, file: Path, stage: str
 ) -> list[LabelledQuestion]:
-    """Have a teacher label questions; each is in the file as soon as it is done.
+    """Have a teacher label questions; each is in the file as soon as it is labelled.
 
-    A compile that was killed labels them again, and finds the calls that were made in the run's own cache.
+    A compile that was killed labels them again: the run's own cache holds the calls that were already made.
 
     Args:
-        questions: with supporting passages.
-        context: has the teacher, the corpus, and how many questions are under way at once.
-        file: JSON lines.
-        stage: what progress is told under.
+        questions: questions with supporting passages.
+        context: the compile, with the teacher, the corpus, and the number of questions that are labelled at once.
+        file: the file of JSON lines that is written.
+        stage: the stage under which progress is reported.
 
     Raises:
-        UserError: the teacher can't be asked; what is labelled so far stays.
+        UserError: the teacher can't be asked; the labels made so far stay in the file.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     done: dict[str, LabelledQuestion] = {}
@@ -73,7 +73,7 @@ def synthesize(
 
     try:
         asyncio.run(run())
-    except BaseExceptionGroup as group:  # the end of a budget is no Exception
+    except BaseExceptionGroup as group:  # BudgetExhausted is not an Exception
         raise group.exceptions[0] from None
     return [done[question.id] for question in questions]
 
@@ -82,7 +82,7 @@ class Teacher:
     """A language model that labels questions by their supporting passages.
 
     Args:
-        lm: the language model.
+        lm: the language model; ``None`` for the one of DSPy's settings.
     """
 
     def __init__(self, lm: dspy.LM | None) -> None:
@@ -90,6 +90,10 @@ class Teacher:
 
     async def label(self, question: Question, passages: Sequence[Passage]) -> LabelledQuestion:
         """A question's labels.
+
+        Args:
+            question: the question.
+            passages: its supporting passages.
 
         Raises:
             UnusableError: the teacher's output failed a check.
@@ -162,7 +166,12 @@ class Teacher:
 
 
 def in_order(text: str, phrases: Sequence[str]) -> bool:
-    """Whether a text has some phrases, each whole and one after the other."""
+    """Whether a text contains some phrases, each as a whole and one after the other.
+
+    Args:
+        text: the text.
+        phrases: the phrases.
+    """
     at = 0
     for phrase in phrases:
         if not folded(phrase):
@@ -175,7 +184,7 @@ def in_order(text: str, phrases: Sequence[str]) -> bool:
 
 
 def _in_order(after: Sequence[Sequence[int]]) -> list[int]:
-    """The parts, each after those that it waits for."""
+    """The parts, each after those that it depends on."""
     try:
         return list(TopologicalSorter(dict(enumerate(after))).static_order())
     except CycleError as error:

@@ -1,4 +1,4 @@
-"""Training examples of EfficientRAG's labeler and filter, with mined negatives and refilled questions."""
+"""Training examples of EfficientRAG's labeler and filter, with mined negatives and copies of refilled questions."""
 
 import random
 from collections import defaultdict
@@ -14,7 +14,11 @@ CONTINUE, FINISH = "continue", "finish"
 
 
 def labeler_task(finish: bool) -> Task:
-    """What the labeler reads and chooses from."""
+    """The labeler's task: its inputs, and the tags that it chooses from.
+
+    Args:
+        finish: whether a last hop has a tag of its own.
+    """
     labels = (TERMINATE, CONTINUE, FINISH) if finish else (TERMINATE, CONTINUE)
     return Task("labeler", ("query", "passage"), "tag", labels)
 
@@ -25,15 +29,15 @@ FILTER_TASK = Task("filter", ("query", "known"), "next_query")
 def labeler_examples(
     labels: Sequence[LabelledQuestion], retriever: Retriever, negatives: int, finish: bool
 ) -> list[TrainingExample]:
-    """Which passages a query keeps, with the words that count, and which it doesn't.
+    """Examples of passages that a query keeps, with their useful words, and of passages that it does not keep.
 
-    Passages of later hops say nothing about an earlier query, which may find them all the same: they are left out
-    there.
+    The passages of a question's other hops are no negatives of a query: although the query does not ask for them, they
+    are useful to the question.
 
     Args:
-        labels: of the questions.
+        labels: the labelled questions.
         retriever: finds the hard negatives, the most similar passages that belong to no hop (section 3.2).
-        negatives: of each query.
+        negatives: the number of hard negatives per query.
         finish: whether a last hop has a tag of its own.
     """
     positive = [
@@ -61,7 +65,11 @@ def _strangers(one: LabelledQuestion, passages: Sequence[Passage]) -> list[Passa
 
 
 def filter_examples(labels: Sequence[LabelledQuestion]) -> list[TrainingExample]:
-    """Which words of a query and of what is known make the next query."""
+    """Examples of the words of a query, and of what is known, that make the next query.
+
+    Args:
+        labels: the labelled questions.
+    """
     examples = []
     for one in labels:
         for hop in one.hops:
@@ -80,17 +88,17 @@ def _kept(query: str, known: str, following: str) -> tuple[tuple[int, Span], ...
 
 
 def refilled(labels: Sequence[LabelledQuestion], corpus: Corpus, copies: int, seed: int) -> list[LabelledQuestion]:
-    """Copies of questions that ask the same of other passages.
+    """Copies of questions that ask the same about other passages.
 
-    Two hops ask the same where their questions differ by the title of their passage alone ("Who directed …?"). A copy
-    has each hop that the question finds replaced by another one of those, in the question as in the labels; and each
-    later hop, whose query names what it looks for, in the same way.
+    Two hops ask the same where their questions differ only by the title of their passage ("Who directed …?"). In a
+    copy, each hop that the question itself finds is replaced by another hop that asks the same, both in the question
+    and in the labels. Each later hop, whose query names what it looks for, is replaced in the same way.
 
     Args:
-        labels: of the questions.
-        corpus: has the titles.
-        copies: of each question.
-        seed: decides on what is filled in.
+        labels: the labelled questions.
+        corpus: the corpus with the passages and their titles.
+        copies: the number of copies per question.
+        seed: determines the hops that are filled in.
     """
     rng = random.Random(seed)
     alike: dict[str, list[HopLabel]] = defaultdict(list)
@@ -103,7 +111,10 @@ def refilled(labels: Sequence[LabelledQuestion], corpus: Corpus, copies: int, se
 
 
 def _template(hop: HopLabel, corpus: Corpus) -> str | None:
-    """A hop's question with a gap for its passage's title; ``None`` where it does not name it, or finds nothing."""
+    """A hop's question with a gap for its passage's title.
+
+    It is ``None`` where the question does not name the title, or the hop has no useful words.
+    """
     if not hop.asked or not hop.useful:
         return None
     filled = _replaced(hop.asked, corpus[hop.passage], "\x00")
@@ -111,11 +122,11 @@ def _template(hop: HopLabel, corpus: Corpus) -> str | None:
 
 
 def _replaced(text: str, passage: Passage, by: str) -> str | None:
-    """A text with another name in the place of a passage's title; ``None`` where it doesn't name it."""
+    """A text with another name in the place of a passage's title; ``None`` where it does not name the title."""
     for title in dict.fromkeys((passage.title, passage.bare_title)):
         if spans := find(text, title):
             start, end = spans[0]
-            # A title's brackets are no words: they go with it.
+            # A closing bracket is no part of a word, and so not of the span: it is removed with the title.
             closing = title.endswith(")") and text[end : end + 1] == ")"
             return text[:start] + by + text[end + closing :]
     return None
@@ -126,7 +137,7 @@ def _refill(
 ) -> LabelledQuestion | None:
     """One copy; ``None`` where nothing of the question can be replaced."""
     question = one.question
-    taken: list[tuple[HopLabel, HopLabel, str]] = []  # the hop, whose passage it gets, and its query
+    taken: list[tuple[HopLabel, HopLabel, str]] = []  # the hop, the hop whose passage it gets, and its query
     for hop in one.hops:
         others = [other for other in alike.get(_template(hop, corpus) or "", ()) if other.passage != hop.passage]
         if not others:

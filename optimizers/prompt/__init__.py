@@ -1,1 +1,1 @@
-"""Searches over prompts, by DSPy's optimizers."""
+"""Searches over prompts with DSPy's optimizers."""

@@ -11,12 +11,12 @@ _EXPECTED = "optimizer.budget: expected lm_calls, minutes or usd, e.g. optimizer
 
 
 class Budget(BaseModel):
-    """Where a compile ends, with the best program so far; whichever comes first.
+    """The limits of a compile; it ends at the first that is reached, with the best program so far.
 
     Attributes:
-        lm_calls: different language model calls, those of proposals and judges included.
+        lm_calls: the number of different language model calls, including those of proposals and judges.
         minutes: wall time, over all processes of a compile that was killed and resumed.
-        usd: the price of the calls.
+        usd: the price of the calls, in US dollars.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -39,19 +39,31 @@ class Budget(BaseModel):
         return self
 
     def ends(self, spent: Usage) -> bool:
-        """Whether nothing more may be spent."""
+        """Whether a limit is reached, so that nothing more may be spent.
+
+        Args:
+            spent: what was spent so far.
+        """
         return any(used >= limit for _, used, limit in self._limits(spent))
 
     def covers(self, spent: Usage) -> bool:
-        """Whether so much may be spent."""
+        """Whether an amount is within all limits.
+
+        Args:
+            spent: the amount.
+        """
         return all(used <= limit for _, used, limit in self._limits(spent))
 
     def told(self, spent: Usage) -> str:
-        """What was spent of each thing that has a limit."""
+        """A text that names the amount spent of each thing that has a limit.
+
+        Args:
+            spent: what was spent so far.
+        """
         return ", ".join(_told(what, used, ".2") for what, used, _ in self._limits(spent))
 
     def _limits(self, spent: Usage) -> list[tuple[str, float, float]]:
-        """The things that have a limit: which, what was used of it, and the limit."""
+        """The name, the amount used and the limit of each thing that has a limit."""
         limits = [
             ("calls", spent.calls, self.lm_calls),
             ("minutes", spent.seconds / 60, self.minutes),

@@ -1,4 +1,4 @@
-"""What a data set knows of where a program's run went wrong, in words that a language model can reflect on."""
+"""Feedback from a data set's annotations on where a run went wrong, as text for a language model to reflect on."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -12,14 +12,14 @@ from hoptimizer.retrieval import Corpus
 
 
 class Feedback:
-    """A metric for GEPA: the score of a run, and for one of its steps what was wrong.
+    """A metric for GEPA: the score of a run, and for one of its steps a text about what went wrong.
 
-    It says which supporting passages each retrieval missed, which of them the reader saw, where the chain of thought
-    left the annotated hops, which passages were judged wrong, and how the question should have been split up.
+    The text says which supporting passages each retrieval missed, which of them the reader saw, where the chain of
+    thought left the annotated hops, which passages were misjudged, and how the question should have been split.
 
     Args:
         objective: scores a run.
-        corpus: has the titles of the passages.
+        corpus: holds the passages, whose titles the text names.
     """
 
     def __init__(self, objective: Callable[..., float], corpus: Corpus) -> None:
@@ -33,7 +33,18 @@ class Feedback:
         pred_name: str | None = None,
         pred_trace: Any = None,  # noqa: ANN401 - DSPy's
     ) -> float | dspy.Prediction:
-        """Score a run; with ``pred_name`` a prediction of ``score`` and ``feedback`` for that step."""
+        """Score a run, and describe what went wrong in one of its steps.
+
+        Args:
+            gold: the annotated question.
+            pred: the program's prediction.
+            trace: the run's trace, which the objective is given.
+            pred_name: the step to describe; ``None`` for none.
+            pred_trace: the step's trace, which is not used.
+
+        Returns:
+            the score; with ``pred_name`` a prediction with ``score`` and ``feedback``.
+        """
         score = self._objective(gold, pred, trace)
         if pred_name is None:
             return score
@@ -49,7 +60,7 @@ class Feedback:
         return dspy.Prediction(score=score, feedback="\n".join(lines))
 
     def _retrieved(self, gold: dspy.Example, steps: Sequence[StepRecord]) -> Iterator[str]:
-        """Which supporting passages were found by which search, and which by none."""
+        """Say which supporting passages each search found, and which no search found."""
         searches = [record for record in steps if record.kind == "retrieval"]
         missing = set(supporting(gold))
         for number, search in enumerate(searches, 1):
@@ -65,7 +76,7 @@ class Feedback:
             yield f"No search found {self._titles(missing)}."
 
     def _read(self, gold: dspy.Example, taken: Sequence[StepRecord]) -> Iterator[str]:
-        """What the reader saw of what it needed."""
+        """Say how many of the supporting passages the reader saw."""
         for record in taken:
             if "context" in record.inputs and supporting(gold):
                 seen = set(supporting(gold)).intersection(record.inputs["context"])
@@ -77,13 +88,13 @@ class Feedback:
                 yield from _left(gold, [record.outputs["chain"] or ""])
 
     def _reasoned(self, gold: dspy.Example, taken: Sequence[StepRecord]) -> Iterator[str]:
-        """Where the chain left the hops."""
+        """Say where the chain of thought left the annotated hops."""
         thoughts = [record.outputs["thought"] or "" for record in taken]
         yield from (f"Thought {number} was {thought!r}." for number, thought in enumerate(thoughts, 1))
         yield from _left(gold, thoughts)
 
     def _judged(self, gold: dspy.Example, taken: Sequence[StepRecord]) -> Iterator[str]:
-        """Which passages were judged wrong."""
+        """Say which passages were misjudged."""
         for record in taken:
             supports, said = record.inputs["passage"] in supporting(gold), record.outputs["relevant"] == "yes"
             if supports != said:
@@ -91,7 +102,7 @@ class Feedback:
                 yield f"{title} was judged {judged}, and {'supports' if supports else 'does not support'} the answer."
 
     def _split(self, gold: dspy.Example, taken: Sequence[StepRecord]) -> Iterator[str]:
-        """How the question should have been split up."""
+        """Say how the question should have been split."""
         for record in taken[:1]:
             yield f"It was split up into {record.outputs['subquestions']}."
         if split := subquestions(gold):
@@ -102,7 +113,7 @@ class Feedback:
 
 
 def _left(gold: dspy.Example, thoughts: Sequence[str]) -> Iterator[str]:
-    """The first hop whose answer the thoughts lack."""
+    """Name the first hop whose answer the thoughts do not contain."""
     said = normalize(" ".join(thoughts))
     for number, hop in enumerate(gold.hops, 1):
         if normalize(hop.answer) not in said:

@@ -1,4 +1,4 @@
-"""Demonstrations from annotations, and from the runs of a teacher."""
+"""Demonstrations from annotations and from the runs of a teacher."""
 
 import math
 import random
@@ -26,16 +26,20 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 @dataclass(frozen=True, kw_only=True)
 class Demonstrating(Search):
-    """A search that shows annotated questions.
+    """A search whose demonstrations include annotated questions.
 
     Args:
-        distractors: passages among a demonstration's that do not support its answer (IRCoT's M).
+        distractors: the number of a demonstration's passages that do not support its answer (IRCoT's M).
     """
 
     distractors: Count = 1
 
     def trainset(self, context: CompileContext) -> list[dspy.Example]:
-        """The train questions with a value for each field of the steps, in random order."""
+        """The train questions with a value for each field of the steps, in random order.
+
+        Args:
+            context: the compile.
+        """
         examples = annotate(
             context.trainset, context.corpus, context.program.retriever, distractors=self.distractors, seed=context.seed
         )
@@ -45,10 +49,10 @@ class Demonstrating(Search):
 
 @dataclass(frozen=True, kw_only=True)
 class LabeledFewShot(Demonstrating):
-    """Demonstrations straight from the annotations of the train split (``dspy.LabeledFewShot``).
+    """Demonstrations taken directly from the annotations of the train split (``dspy.LabeledFewShot``).
 
     Args:
-        k: demonstrations per step.
+        k: the number of demonstrations per step.
     """
 
     k: Positive = 4
@@ -66,15 +70,15 @@ class LabeledFewShot(Demonstrating):
 
 @dataclass(frozen=True, kw_only=True)
 class Bootstrapping(Demonstrating):
-    """A search that shows the runs of a teacher that scored well.
+    """A search whose demonstrations come from the runs of a teacher that scored well.
 
-    The teacher is the program with labeled demonstrations, on ``lm.teacher`` where the config has one. Its runs are
-    made concurrently ahead of DSPy's sequential loops, which then find them made.
+    The teacher is the program with labeled demonstrations, on ``lm.teacher`` where the config names one. Its runs are
+    made concurrently before DSPy's sequential loops, which then need not wait for them.
 
     Args:
         max_bootstrapped_demos: the most demonstrations per step from the teacher's runs.
-        max_labeled_demos: demonstrations of the teacher; the compiled steps are filled up to so many with labeled
-            ones.
+        max_labeled_demos: the number of labeled demonstrations per step of the teacher; labeled demonstrations also
+            fill the compiled steps up to this number.
         metric_threshold: the least score of a run that is demonstrated.
     """
 
@@ -88,15 +92,26 @@ class Bootstrapping(Demonstrating):
 
     @property
     def least(self) -> float:
-        """The least score that DSPy is told; 0 would be none to it, and a score below 0 a good one."""
+        """The ``metric_threshold`` that DSPy is given, which must be above 0.
+
+        DSPy takes 0 for no threshold, and would then accept a score below 0.
+        """
         return self.metric_threshold or sys.float_info.min
 
     def loop(self, trainset: list[dspy.Example]) -> BootstrapLoop:
-        """One bootstrap by DSPy."""
+        """The bootstrap loop that DSPy runs with these settings.
+
+        Args:
+            trainset: the train questions, in the order in which the loop goes through them.
+        """
         return BootstrapLoop(trainset, self.max_bootstrapped_demos, self.max_labeled_demos)
 
     def options(self, context: CompileContext) -> dict[str, Any]:
-        """What all of DSPy's bootstrapping optimizers are constructed with."""
+        """The constructor arguments that all of DSPy's bootstrapping optimizers share.
+
+        Args:
+            context: the compile.
+        """
         return {
             "metric": context.objective,
             "metric_threshold": self.least,
@@ -106,7 +121,11 @@ class Bootstrapping(Demonstrating):
         }
 
     def bootstrap_runs(self, context: CompileContext) -> int:
-        """Runs of the teacher in one bootstrap, if one in four scores well; they are made in waves."""
+        """An estimate of the teacher's runs in one bootstrap, in whole waves, if one in four scores well.
+
+        Args:
+            context: the compile.
+        """
         waves = math.ceil(4 * self.max_bootstrapped_demos / WAVE)
         return min(len(context.trainset), waves * WAVE)
 

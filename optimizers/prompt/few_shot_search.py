@@ -1,4 +1,4 @@
-"""The best of several sets of bootstrapped demonstrations."""
+"""Searches for the best of several sets of bootstrapped demonstrations."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,13 +17,13 @@ from hoptimizer.programs import Program
 
 @dataclass(frozen=True, kw_only=True)
 class BootstrapRandomSearch(Bootstrapping):
-    """The best on dev of several bootstrapped programs (``dspy.BootstrapFewShotWithRandomSearch``).
+    """The bootstrapped program that is best on dev (``dspy.BootstrapFewShotWithRandomSearch``).
 
-    The candidates are the program without demonstrations, with labeled ones, with the first ones that can be
-    bootstrapped, and ``num_candidate_programs`` with random ones.
+    The candidates are the program without demonstrations, the program with labeled ones, the program with the first
+    ones that can be bootstrapped, and ``num_candidate_programs`` programs with random ones.
 
     Args:
-        num_candidate_programs: random candidates.
+        num_candidate_programs: the number of programs with random demonstrations.
     """
 
     num_candidate_programs: Count = 4
@@ -49,10 +49,10 @@ class BootstrapRandomSearch(Bootstrapping):
 
 @dataclass(frozen=True, kw_only=True)
 class BootstrapOptuna(Bootstrapping):
-    """One of the bootstrapped demonstrations for each step, by Optuna (``dspy.BootstrapFewShotWithOptuna``).
+    """One bootstrapped demonstration per step, chosen by Optuna (``dspy.BootstrapFewShotWithOptuna``).
 
     Args:
-        num_candidate_programs: combinations that are tried on dev.
+        num_candidate_programs: the number of combinations that are tried on dev.
     """
 
     num_candidate_programs: Positive = 16
@@ -82,14 +82,17 @@ class BootstrapOptuna(Bootstrapping):
 
 
 class _SeededOptuna(dspy.BootstrapFewShotWithOptuna):
-    """DSPy's takes every run of the teacher that scores above 0, and its sampler no seed."""
+    """DSPy's optimizer with a threshold and a seed.
+
+    The original takes every run of the teacher that scores above 0, and gives its sampler no seed.
+    """
 
     def __init__(self, *, metric_threshold: float, seed: int, **options: Any) -> None:  # noqa: ANN401 - DSPy's
         super().__init__(**options)
         self.metric_threshold, self.seed = metric_threshold, seed
 
     def compile(self, student: Program, *, teacher: Program, max_demos: int, trainset: Any, valset: Any) -> Program:  # noqa: ANN401 - DSPy's
-        import optuna  # not for who only names the optimizer
+        import optuna  # imported here: a config that only names the optimizer does not need it
 
         self.student, self.valset = student.reset_copy(), valset
         bootstrap = dspy.BootstrapFewShot(
@@ -101,7 +104,7 @@ class _SeededOptuna(dspy.BootstrapFewShotWithOptuna):
         )
         self.compiled_teleprompter = bootstrap.compile(self.student, teacher=teacher, trainset=trainset)
         for name, predictor in self.compiled_teleprompter.named_predictors():
-            if not predictor.demos:  # which Optuna would choose among
+            if not predictor.demos:  # Optuna would have nothing to choose from
                 raise UserError(
                     f"optimizer.metric_threshold={self.metric_threshold:g}: no run of the teacher that scored so well "
                     f"shows the step {name!r}; lower it, or take another lm.teacher or optimizer.max_labeled_demos=4"

@@ -1,4 +1,4 @@
-"""Instructions that evolve by reflection on what went wrong."""
+"""Instructions that evolve by reflection on what went wrong (GEPA)."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -18,17 +18,17 @@ from hoptimizer.programs import Program
 class GEPA(Search):
     """Instructions by reflective evolution (``dspy.GEPA``), which ``lm.reflection`` writes.
 
-    It is told for each step what the data set knows of where a run went wrong: see
-    :class:`~hoptimizer.optimizers.prompt.feedback.Feedback`.
+    The reflecting model reads for each step what :class:`~hoptimizer.optimizers.prompt.feedback.Feedback` says about
+    where a run went wrong.
 
     Args:
-        max_full_evals: as many runs of the program as go over train and dev so often.
-        reflection_minibatch_size: train questions that a proposal reflects on.
-        candidate_selection_strategy: ``pareto`` changes one of those that are best on some question, ``current_best``
-            the best on all.
-        component_selector: ``round_robin`` changes one step after the other, ``all`` all at once.
-        use_merge: whether candidates are merged, too.
-        max_merge_invocations: how often at most.
+        max_full_evals: the number of runs of the program, in passes over all train and dev questions.
+        reflection_minibatch_size: the number of train questions that a proposal reflects on.
+        candidate_selection_strategy: the candidate that is changed next. ``pareto``: one of those that are best on
+            some question; ``current_best``: the one that is best on all questions.
+        component_selector: the steps that are changed. ``round_robin``: one step after the other; ``all``: all at once.
+        use_merge: whether candidates are also merged.
+        max_merge_invocations: the most merges.
     """
 
     max_full_evals: Positive = 4

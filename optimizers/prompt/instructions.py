@@ -21,9 +21,9 @@ class COPRO(Search):
     """Instructions by coordinate ascent, one step of the program at a time (``dspy.COPRO``).
 
     Args:
-        breadth: proposals a step and round, the instruction so far among them.
-        depth: rounds; each one shows what was tried, with its score.
-        init_temperature: of the proposals.
+        breadth: the number of proposals per step and round, including the present instruction.
+        depth: the number of rounds; each shows the proposing model what was tried before, with its score.
+        init_temperature: the sampling temperature of the proposals.
     """
 
     breadth: Annotated[int, Field(ge=2)] = 6
@@ -55,9 +55,9 @@ class InferRules(Bootstrapping):
     """Bootstrapped demonstrations, and rules that a language model infers from examples (``dspy.InferRules``).
 
     Args:
-        num_candidates: sets of rules that are tried on dev.
-        num_rules: rules in a set.
-        examples: annotated questions that rules are inferred from.
+        num_candidates: the number of sets of rules that are tried on dev.
+        num_rules: the number of rules per set.
+        examples: the number of annotated questions that rules are inferred from.
     """
 
     num_candidates: Positive = 4
@@ -81,16 +81,20 @@ class InferRules(Bootstrapping):
             **self.options(context),
         )
         optimizer.rules_induction_program = RulesInductionProgram(self.num_rules, {"lm": prompt_model(context)})
-        # DSPy writes its rules into the signatures, which its candidates share with each other and with every program:
-        # these get their own, and what it returns has the last rules. The recorder has each candidate as it was scored.
+        # DSPy writes the rules into the signatures, which its candidates share with each other and with every program.
+        # So the student gets signatures of its own; and since the returned program has the last rules instead of the
+        # best, the result is restored from the recorder, which keeps each candidate as it was scored.
         student = finished(context, context.program)
         optimizer.compile(student, teacher=taught, trainset=trainset, valset=context.examples("dev"))
         return context.recorder.restored(context.program)
 
 
 class _RulesOfSome(dspy.InferRules):
-    """DSPy's shows the whole train set, drops one example after the other until the prompt fits, and asserts that
-    nothing else went wrong."""
+    """DSPy's optimizer with rules that are inferred from the first examples of the train set.
+
+    The original shows the whole train set, drops one example after the other until the prompt fits, and asserts that
+    nothing else went wrong.
+    """
 
     def __init__(self, examples: int, **options: Any) -> None:  # noqa: ANN401 - DSPy's
         super().__init__(**options)

@@ -23,17 +23,17 @@ from hoptimizer.programs.neighbours import Neighbours
 
 @dataclass(frozen=True, kw_only=True)
 class KNNFewShot(Demonstrating):
-    """Each question is shown with those train questions that are most like it (as ``dspy.KNNFewShot`` does).
+    """Demonstrations from the train questions that are most similar to each question (as in ``dspy.KNNFewShot``).
 
-    DSPy's runs the teacher on a question's neighbours when it is asked; here it runs on every train question once,
-    when the program is compiled, and what comes of it is saved with the program. Where the teacher's run did not score
-    well, the question's annotations are shown.
+    DSPy's optimizer runs the teacher on a question's neighbours when the question is asked. Here the teacher runs once
+    on every train question when the program is compiled, and its runs are saved with the program. Where a run did not
+    score well, the question's annotations are shown.
 
     Args:
-        k: demonstrations per step.
-        max_labeled_demos: demonstrations of the teacher.
+        k: the number of demonstrations per step.
+        max_labeled_demos: the number of labeled demonstrations per step of the teacher.
         metric_threshold: the least score of a run that is demonstrated.
-        encoder: makes the sentence vectors by which questions are alike.
+        encoder: the encoder of the sentence vectors that questions are compared by.
     """
 
     k: Positive = 4
@@ -73,24 +73,24 @@ class KNNFewShot(Demonstrating):
     async def _demonstrations(
         self, context: CompileContext, taught: Program, runs: TeacherRuns, example: dspy.Example
     ) -> dict[str, dict[str, Any]]:
-        """By the step, a call of the teacher's run if that scored well, else the annotated fields."""
+        """A demonstration by step: a call of the teacher's run if the run scored well, else the annotated fields."""
         annotated = {name: _fields(example, predictor.signature) for name, predictor in taught.named_predictors()}
         try:
             run = await runs.make(without(taught, example), example.question)
         except DSPyError:
             return annotated
-        # In a thread: a judge may have to be asked.
+        # Scored in a thread, since the objective may have to ask a judge.
         if await asyncio.to_thread(context.objective, example, run.prediction, None) < self.metric_threshold:
             return annotated
         calls: dict[str, list[dict[str, Any]]] = {}
         for step, inputs, outputs in run.trace:
             calls.setdefault(step, []).append({"augmented": True, **inputs, **outputs})
-        # A step that was taken several times shows one of them, whichever.
+        # A step that was taken several times shows a random one of its calls.
         draw = random.Random(f"{context.seed} {example.id}")
         return annotated | {name: draw.choice(some) for name, some in calls.items()}
 
 
 def _fields(example: dspy.Example, signature: type[dspy.Signature]) -> dict[str, Any]:
-    """What an annotated question knows of a step; nothing where it lacks an output."""
+    """The fields of a step that an annotated question has a value for; none where it lacks an output."""
     known = {name: example[name] for name in signature.fields if name in example}
     return known if all(name in known for name in signature.output_fields) else {}

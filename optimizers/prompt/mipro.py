@@ -1,4 +1,4 @@
-"""Instructions and demonstrations together, by Bayesian optimization."""
+"""Instructions and demonstrations, chosen together by Bayesian optimization."""
 
 import math
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from hoptimizer.optimizers.prompt.prefetch import prefetch
 from hoptimizer.optimizers.prompt.search import WorkEstimate, finished, prompt_model
 from hoptimizer.programs import Program
 
-# DSPy summarizes the train set in so many calls, and the program in some.
+# The most calls in which DSPy summarizes the train set; the summary of the program takes a few more.
 _SUMMARIES = 10
 
 
@@ -25,11 +25,11 @@ class MIPROv2(Bootstrapping):
     """The best combination of proposed instructions and bootstrapped demonstrations (``dspy.MIPROv2``).
 
     Args:
-        num_candidates: instructions, and sets of demonstrations, per step.
-        num_trials: combinations that are tried; by default as many as DSPy recommends for the candidates.
-        minibatch_size: dev questions that a trial is scored on; all by default.
-        init_temperature: of the proposals.
-        view_data_batch_size: train questions that one call of the data's summary sees.
+        num_candidates: the number of instructions, and of sets of demonstrations, per step.
+        num_trials: the number of combinations that are tried; by default what DSPy recommends for the candidates.
+        minibatch_size: the number of dev questions that a trial is scored on; by default all.
+        init_temperature: the sampling temperature of the proposals.
+        view_data_batch_size: the number of train questions per call that summarizes the data.
     """
 
     num_candidates: Annotated[int, Field(ge=2)] = 6
@@ -52,7 +52,13 @@ class MIPROv2(Bootstrapping):
         return WorkEstimate(runs=bootstraps + scored, proposals=_SUMMARIES + (self.num_candidates + 2) * steps)
 
     def trials(self, context: CompileContext) -> int:
-        """How many combinations are tried: DSPy recommends 2 log2(n) for each variable, and 1.5 n at least."""
+        """The number of combinations that are tried.
+
+        For n candidates, DSPy recommends 2 log2(n) combinations per variable, and at least 1.5 n.
+
+        Args:
+            context: the compile.
+        """
         variables = 2 * len(context.program.predictors())
         recommended = max(2 * variables * math.log2(self.num_candidates), 1.5 * self.num_candidates)
         return self.num_trials or int(recommended)

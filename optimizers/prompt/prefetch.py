@@ -1,4 +1,4 @@
-"""Runs of a teacher, made concurrently ahead of DSPy's sequential bootstrap loops."""
+"""Runs of a teacher, made concurrently before DSPy's sequential bootstrap loops."""
 
 import asyncio
 from collections.abc import Sequence
@@ -15,31 +15,32 @@ from hoptimizer.programs import Program
 
 
 def prefetch(context: CompileContext, loops: Sequence[BootstrapLoop], threshold: float) -> Program:
-    """Make the runs of a teacher that DSPy's bootstrap loops are going to ask for, many at once.
+    """Make the runs of a teacher that DSPy's bootstrap loops are going to need, many at once.
 
-    A loop of DSPy's asks one question after the other until enough of them scored well. Here they are asked in waves
-    of 16, the waves of all loops at the same time: the same runs, and of each loop those that the last wave has more.
-    Which runs are made depends on their outcomes alone, not on their speed or ``job.workers``, which says how many
-    are under way at once. So with an optimizer of DSPy's::
+    A loop of DSPy asks the teacher one question after the other until enough runs have scored well. Here the questions
+    are asked in waves of 16, and the waves of all loops at the same time. The runs are those of the loops, and up to a
+    wave more per loop. They depend only on the outcomes of earlier runs, not on how fast these were or on
+    ``context.workers``, the number of runs that are made at once. An optimizer of DSPy is then used as follows::
 
-        teacher = prefetch(job, [Loop(trainset, bootstrapped, labeled)], threshold)
-        optimizer = dspy.BootstrapFewShot(metric=job.objective, metric_threshold=threshold, ...)
-        optimizer.compile(job.program, teacher=teacher, trainset=trainset)
+        teacher = prefetch(context, [BootstrapLoop(trainset, bootstrapped, labeled)], threshold)
+        optimizer = dspy.BootstrapFewShot(metric=context.objective, metric_threshold=threshold, ...)
+        optimizer.compile(context.program, teacher=teacher, trainset=trainset)
 
-    the optimizer finds every run made, failed ones too, and gives the demonstrations that it would give without. It
-    needs the same ``teacher_settings``, see :mod:`hoptimizer.optimizers.teacher`.
+    The optimizer finds every run already made, including failed ones, and chooses the same demonstrations as without
+    this function. It must be given the ``teacher_settings`` of :mod:`hoptimizer.optimizers.teacher`.
 
     Args:
         context: the compile; its program, on the teacher's language model where there is one, is the teacher.
-        loops: those of the optimizer, see :mod:`hoptimizer.optimizers.prompt.bootstrap_loops`.
-        threshold: the optimizer's ``metric_threshold``, the least score of a run that counts; above 0, which DSPy takes
-            for none.
+        loops: the loops of the optimizer, from :mod:`hoptimizer.optimizers.prompt.bootstrap_loops`.
+        threshold: the optimizer's ``metric_threshold``, the least score of a run that counts; it must be above 0,
+            which DSPy takes for no threshold.
 
     Returns:
-        the optimizer's ``teacher``, which remembers its runs; others it makes when it is asked.
+        the optimizer's ``teacher``, which replays the runs that were made, and makes any other when it is asked for.
 
     Raises:
-        UserError: none of its outputs can be parsed; of the first loop's first wave that is said at once.
+        UserError: no output of the teacher can be parsed; if that is so in the first wave of the first loop, no more
+            runs are started.
     """
     taught = teacher(context)
     with dspy.context(**teacher_settings(context)):
@@ -71,7 +72,7 @@ async def _waves(
     running: set[asyncio.Task[bool]] = set()
     try:
         while True:
-            # A wave need not wait for the end of the one before, only until that can't be enough any more.
+            # A wave starts as soon as the runs before it can't be enough any more, even if all of them succeed.
             while asked - failed < loop.bootstrapped and asked < len(loop.trainset):
                 wave = loop.trainset[asked : asked + WAVE]
                 running.update(
@@ -83,7 +84,7 @@ async def _waves(
             done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
             failed += (await asyncio.gather(*done)).count(False)
     finally:
-        # Nobody wants the answers of a compile that was stopped.
+        # A compile that was stopped has no use for the answers.
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
@@ -97,24 +98,29 @@ async def _succeeds(
     runs: TeacherRuns,
     trial: FormatCheck,
 ) -> bool:
-    """Whether a run scores well enough."""
+    """Whether the teacher's run on a question scores well enough."""
     try:
         run = await trial.run(runs.make(without(taught, example), example.question), example.id)
     except DSPyError:
         return False  # The bootstrap meets the same failure, and counts it.
-    # A judge that it may ask is waited for without holding up the other runs.
+    # Scored in a thread: the objective may wait for a judge, which must not hold up the other runs.
     return await asyncio.to_thread(context.objective, example, run.prediction, None) >= threshold
 
 
 def _labeled(taught: Program, loop: BootstrapLoop) -> Program:
-    """The teacher as a loop begins with it."""
+    """The teacher with the labeled demonstrations that it has at the beginning of a loop."""
     if not loop.labeled:
         return taught
     return dspy.LabeledFewShot(k=loop.labeled).compile(taught, trainset=list(loop.trainset))
 
 
 def without(taught: Program, example: dspy.Example) -> Program:
-    """The teacher for a question: none is shown its own answer."""
+    """The teacher without a question's own demonstration, which would show it the answer.
+
+    Args:
+        taught: the teacher.
+        example: the question.
+    """
     if not any(demo == example for predictor in taught.predictors() for demo in predictor.demos):
         return taught
     program = taught.deepcopy()

@@ -1,4 +1,4 @@
-"""The prompt format as a part of what is compiled."""
+"""The choice of the prompt format as a part of a compile."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,12 +16,13 @@ PROMPT_FORMATS: tuple[PromptFormat, ...] = ("json", "plain")
 def choose_prompt_format(context: SearchContext, prompt_formats: Sequence[PromptFormat]) -> SearchContext:
     """The context with its program in the prompt format that scores best on dev, without demonstrations.
 
-    DSPy's prompt formats are made for large models. How a small one is written to matters as much as what it is shown,
-    so the prompt format is chosen as demonstrations are: by the objective.
+    DSPy's prompt formats are made for large models. With a small model the format of a prompt matters as much as its
+    demonstrations, so the format is chosen as demonstrations are: by the objective.
 
     Args:
         context: the compile.
-        prompt_formats: what to try; one alone is taken as it is. Language models outside this process keep theirs.
+        prompt_formats: the formats to try; a single one is used without a trial. Language models outside this process
+            keep their format.
     """
     if not prompt_formats or not is_local(dspy.settings.lm):
         return context

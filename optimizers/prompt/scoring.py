@@ -1,4 +1,4 @@
-"""Scoring a candidate on dev."""
+"""The score of a candidate on dev."""
 
 from hoptimizer.eval.runner import evaluate
 from hoptimizer.optimizers.candidates import SearchContext
@@ -6,7 +6,15 @@ from hoptimizer.programs import Program
 
 
 def score(context: SearchContext, candidate: Program) -> float:
-    """The objective of a program on dev, which the recorder is told; what it knows already is not run again."""
+    """The objective of a program on dev, which is recorded; a program that was scored before is not run again.
+
+    Args:
+        context: the compile, with its recorder.
+        candidate: the program.
+
+    Returns:
+        the mean of the objective over the dev questions.
+    """
     state, recorder = candidate.dump_state(), context.recorder
     if (known := recorder.find(state)) and known.is_whole:
         return known.score
@@ -14,6 +22,6 @@ def score(context: SearchContext, candidate: Program) -> float:
     judge = objective.judge if objective.is_judged else None
     rows = evaluate(candidate, context.devset, workers=context.workers, judge=judge, objective=objective).rows
     objective.judge_failures.extend(row.judge_failure for row in rows if row.judge_failure)
-    # What a question's scores lack counts 0, as it does where DSPy evaluates.
+    # A metric that a question has no score for counts 0, as it does when DSPy evaluates.
     scores = {row.question.id: objective.of(row.scores, failed=row.failure is not None) for row in rows}
     return recorder.add(state, scores, sum(row.failure is not None for row in rows))

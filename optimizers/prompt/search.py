@@ -1,4 +1,4 @@
-"""What every search over prompts shares: the budget, the record of its candidates, and the prompt format."""
+"""The parts that every search over prompts shares: budget, record of candidates, and prompt format."""
 
 import math
 import sys
@@ -24,19 +24,19 @@ from hoptimizer.optimizers.prompt.prompt_format import PROMPT_FORMATS, choose_pr
 from hoptimizer.optimizers.prompt.scoring import score
 from hoptimizer.programs import Program
 
-# Dev questions that tell what a question costs.
+# The number of dev questions that the cost of a question is estimated from.
 _PROBE = 8
-# Seconds between two reports of what was spent.
+# The least number of seconds between two reports of what was spent.
 _PAUSE = 0.2
 
 
 @dataclass(frozen=True)
 class WorkEstimate:
-    """How much a search has to do, approximately.
+    """An estimate of how much a search has to do.
 
     Attributes:
-        runs: of the program on a question.
-        proposals: calls that propose instructions or rules.
+        runs: the number of times that the program runs on a question.
+        proposals: the number of calls that propose instructions or rules.
     """
 
     runs: int
@@ -45,33 +45,38 @@ class WorkEstimate:
 
 @dataclass(frozen=True, kw_only=True)
 class Search(Optimizer):
-    """A search over prompts, by one of DSPy's optimizers.
+    """A search over prompts with one of DSPy's optimizers.
 
-    A compile that was killed makes the same calls again, finds those that were made in the run's own cache, and so goes
-    on where it was. Where the budget ends, the best program so far is the compiled one.
+    A compile that was killed is resumed by making the same calls again: the run's own cache holds those that were
+    already made. When the budget is exhausted, the result is the best program so far.
 
     Args:
-        prompt_formats: those that are tried on dev, on local language models.
-        budget: what may be spent: ``lm_calls``, ``minutes`` or ``usd``; no limit by default.
+        prompt_formats: the prompt formats that are tried on dev with local language models.
+        budget: the limits ``lm_calls``, ``minutes`` and ``usd``; none by default.
     """
 
     prompt_formats: tuple[PromptFormat, ...] = PROMPT_FORMATS
     budget: Budget | None = None
 
     makes_candidates: ClassVar[bool] = True
-    """Whether it chooses among programs, and does not make just one."""
+    """Whether the search chooses among several programs; false where it makes only one."""
 
     @abstractmethod
     def search(self, context: SearchContext) -> Program:
         """The compiled program.
 
         Args:
-            context: its program has its prompt format, and its recorder hears of every evaluation of DSPy's.
+            context: the compile; the prompt format of its program is chosen, and its recorder records every evaluation
+                by DSPy.
         """
 
     @abstractmethod
     def work(self, context: CompileContext) -> WorkEstimate:
-        """How much there is to do, the choice of the prompt format apart."""
+        """An estimate of how much there is to do, apart from the choice of the prompt format.
+
+        Args:
+            context: the compile.
+        """
 
     def check(self, context: CompileContext) -> None:
         if self.budget is None:
@@ -88,7 +93,7 @@ class Search(Optimizer):
             raise UserError("optimizer.budget.usd: a local model has no price; give lm_calls or minutes")
 
     def compile(self, context: CompileContext) -> Program:
-        if isinstance(context, SearchContext):  # a part of another search, whose budget and record of candidates hold
+        if isinstance(context, SearchContext):  # this is a part of another search, and uses its budget and recorder
             return self._search(context)
         limit = self.budget.ends if self.budget else lambda _: False
         seconds = dspy.cache.seconds if isinstance(dspy.cache, CallCache) else 0.0
@@ -96,7 +101,8 @@ class Search(Optimizer):
         dev = [question.id for question in context.devset]
         recorder = CandidateRecorder(meter, dev, context.objective.worst, context.listener)
         searching = SearchContext(**vars(context), recorder=recorder)
-        # A question on which a candidate fails scores the worst. That no question can succeed, the recorder says.
+        # A question on which a candidate fails gets the worst score, and the compile goes on. The recorder raises where
+        # no question can succeed.
         with dspy.context(meter=meter, callbacks=[recorder], max_errors=sys.maxsize):
             try:
                 meter.told = self._reporter(searching, self._probe(searching, meter))
@@ -112,7 +118,7 @@ class Search(Optimizer):
 
     def _search(self, context: SearchContext) -> Program:
         context = choose_prompt_format(context, self.prompt_formats)
-        if self.budget and not context.recorder.best:  # which may end before the first one is scored
+        if self.budget and not context.recorder.best:  # the budget may end before another program is scored
             score(context, context.program)
         try:
             program = self.search(context)
@@ -121,12 +127,12 @@ class Search(Optimizer):
                 f"optimizer: a proposal can't be parsed ({' '.join(str(error).split())[:200]}); name a model that "
                 "keeps to the format in lm.reflection"
             ) from error
-        except DSPyError as error:  # of a proposal: where the program fails, its question has a score
+        except DSPyError as error:  # from a proposal: a question on which the program fails has a score
             raise UserError(
                 f"optimizer: the language model that proposes failed: {one_line(error)}; check the lm section, and "
                 "give the same command again"
             ) from error
-        score(context, program)  # which an optimizer may not have, or on other questions alone
+        score(context, program)  # the optimizer may not have scored it, or only on other questions
         return program
 
     def _too_small(self, takes: str) -> UserError:
@@ -136,7 +142,11 @@ class Search(Optimizer):
         )
 
     def _probe(self, context: SearchContext, meter: UsageMeter) -> Usage:
-        """What the whole will take, by what some questions take."""
+        """An estimate of what the whole search takes, from what a few questions take.
+
+        Raises:
+            UserError: the budget does not cover one candidate, or the language model has no known price.
+        """
         some = context.devset[:_PROBE]
         before = meter.spent
         evaluate(context.program, some, workers=context.workers)
@@ -150,7 +160,7 @@ class Search(Optimizer):
         context.listener.record("estimate", asdict(whole), 0)
         candidate = replace(
             _scaled(before, meter.spent, len(context.devset) / len(some)),
-            # As many questions as there are workers take the time of one, on a server that is fast enough.
+            # On a server that is fast enough, as many questions as there are workers take the time of one.
             seconds=(meter.spent.seconds - before.seconds)
             * math.ceil(len(context.devset) / max(context.workers, len(some))),
         )
@@ -163,7 +173,7 @@ class Search(Optimizer):
         return whole
 
     def _reporter(self, context: SearchContext, whole: Usage) -> Callable[[Usage], None]:
-        """Tells of the calls that were made, of those that are to be, and of the best score."""
+        """A function that reports the calls made, the calls expected and the best score, at most every ``_PAUSE`` s."""
         recorder, total = context.recorder, whole.calls
         stage = f"searching: about {_told(whole)}"
         if self.budget:
@@ -191,7 +201,7 @@ def _told(whole: Usage) -> str:
 
 
 def _scaled(before: Usage, after: Usage, by: float, more: int = 0) -> Usage:
-    """What was spent between two moments times a number, and ``more`` calls."""
+    """What was spent from ``before`` to ``after``, times ``by``, plus ``more`` calls."""
     return Usage(
         calls=round((after.calls - before.calls) * by) + more,
         prompt_tokens=round((after.prompt_tokens - before.prompt_tokens) * by),
@@ -202,10 +212,14 @@ def _scaled(before: Usage, after: Usage, by: float, more: int = 0) -> Usage:
 
 
 def finished(context: CompileContext, compiled: dspy.Module) -> Program:
-    """The job's program with the instructions and demonstrations of a compiled one.
+    """The context's program with the instructions and demonstrations of a compiled one.
 
-    DSPy hangs candidates and logs on what it returns, which would be copied with it ever after; and what is taken from
-    the state is what a saved variant will have.
+    DSPy attaches candidates and logs to the program that it returns, which every copy would carry along. What the state
+    holds is exactly what a saved variant will have.
+
+    Args:
+        context: the compile.
+        compiled: the program that an optimizer of DSPy returned.
     """
     program = context.program.deepcopy()
     program.load_state(compiled.dump_state())
@@ -213,5 +227,9 @@ def finished(context: CompileContext, compiled: dspy.Module) -> Program:
 
 
 def prompt_model(context: CompileContext) -> dspy.LM:
-    """What proposes instructions: ``lm.reflection`` where it is named, else the program's own language model."""
+    """The language model that proposes instructions: ``lm.reflection`` if it is named, else the default one.
+
+    Args:
+        context: the compile.
+    """
     return context.reflection_lm or dspy.settings.lm

@@ -1,4 +1,4 @@
-"""Demonstrations and rules from questions on which the program's runs differ."""
+"""Demonstrations and rules from questions on which the program's runs score differently (SIMBA)."""
 
 import threading
 from dataclasses import dataclass, field
@@ -24,12 +24,13 @@ class SIMBA(Search):
     """Self-reflective improvement on minibatches of the train set (``dspy.SIMBA``).
 
     Args:
-        bsize: questions of a minibatch.
-        num_candidates: programs that a step makes, and runs of each question.
-        max_steps: minibatches.
-        max_demos: demonstrations a step of the program keeps.
-        temperature_for_sampling: how often lesser programs are run.
-        temperature_for_candidates: how often lesser programs are changed.
+        bsize: the number of questions per minibatch.
+        num_candidates: the number of programs that are made per minibatch, and of sampled runs per question.
+        max_steps: the number of minibatches.
+        max_demos: the most demonstrations that a step of the program keeps.
+        temperature_for_sampling: the softmax temperature of choosing programs to run; the higher, the more often
+            programs with lower scores are chosen.
+        temperature_for_candidates: the softmax temperature of choosing programs to change.
     """
 
     bsize: Positive = 16
@@ -71,15 +72,16 @@ class SIMBA(Search):
 
 
 class _Runs(BaseCallback):
-    """Tells the recorder of candidates: SIMBA scores runs one by one, and tells DSPy's callbacks of no evaluation.
+    """Records SIMBA's candidates, since SIMBA scores runs one by one and calls no evaluation callback of DSPy.
 
-    It evaluates all candidates of a step at once. They are told of in an order of their own when the next step begins,
-    so that it does not matter which of them was ready first; the best one is then scored on dev, where it can be
-    compared with those of other steps.
+    SIMBA evaluates all candidates of a minibatch at once. They are recorded when the next minibatch begins, in an order
+    that does not depend on which was ready first. The best of them is then scored on dev, where it can be compared with
+    those of other minibatches.
 
     Args:
         context: the compile.
-        sizes: of a minibatch and of the train set: candidates that were run on a whole one are told of.
+        sizes: the number of questions of a minibatch and of the train set; only candidates that ran on exactly one of
+            these numbers of questions are recorded.
     """
 
     def __init__(self, context: SearchContext, sizes: tuple[int, int]) -> None:
@@ -91,17 +93,17 @@ class _Runs(BaseCallback):
         self._lock = threading.Lock()
 
     def on_module_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:  # noqa: ANN401 - DSPy's hook
-        """A program starts on a question."""
+        """Note that a program starts on a question."""
         if not isinstance(instance, Program):
             return
         if any(predictor.lm for predictor in instance.predictors()):
-            # A step begins with runs that are sampled, from language models of their own; they measure no program.
+            # A minibatch begins with runs that are sampled from separate language models; they score no candidate.
             self.tell()
         else:
             self._running[call_id] = instance.dump_state(), inputs["kwargs"]["question"]
 
     def on_module_end(self, call_id: str, outputs: Any | None, exception: BaseException | None = None) -> None:  # noqa: ANN401 - DSPy's hook
-        """It answered; its prediction is kept until it is scored, so that no other has its id."""
+        """Keep a prediction until it is scored, so that no other object can have its id."""
         if call_id not in self._running:
             return
         state, question = self._running.pop(call_id)
@@ -111,7 +113,13 @@ class _Runs(BaseCallback):
             self._made[id(outputs)] = outputs, state
 
     def metric(self, example: dspy.Example, prediction: dspy.Prediction | None, trace: Any = None) -> float:  # noqa: ANN401 - DSPy's
-        """The objective, as SIMBA asks for it."""
+        """The objective of a run, which is kept for the record of its candidate.
+
+        Args:
+            example: the question.
+            prediction: the program's prediction; ``None`` where it failed.
+            trace: the run's trace.
+        """
         score = self._context.objective(example, prediction, trace)
         _, state = self._made.pop(id(prediction), (None, None))
         if state:
@@ -125,7 +133,7 @@ class _Runs(BaseCallback):
             tried.failures += failures
 
     def tell(self) -> None:
-        """Tell of those that are new; what else begins waits for it."""
+        """Record the candidates that are new, and score the best of them on dev; other calls wait for the end of it."""
         with self._lock:
             tried = [tried for _, tried in sorted(self._tried.items()) if len(tried.scores) in self._sizes]
             new = [one for one in tried if self._recorder.find(one.state) is None]
@@ -140,7 +148,7 @@ class _Runs(BaseCallback):
 
 @dataclass(eq=False)
 class _Tried:
-    """A candidate, its scores by the question's id, and how often it failed."""
+    """A candidate's state, its scores by the question's id, and the number of its failures."""
 
     state: dict[str, Any]
     scores: dict[str, float] = field(default_factory=dict)

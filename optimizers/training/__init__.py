@@ -1,1 +1,1 @@
-"""Fine-tuning: the training loop, and what each kind of model learns by it."""
+"""Fine-tuning: the training loop, and the training of each kind of model."""

@@ -1,4 +1,4 @@
-"""Scores of a classifier, and the threshold that makes the best of its probabilities."""
+"""Scores of a classifier, and the best threshold on its probabilities."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -10,12 +10,13 @@ Aim = Literal["f1", "balanced_accuracy"]
 
 
 def classification_scores(gold: Sequence[int], chosen: Sequence[int], labels: int) -> dict[str, float]:
-    """F1, precision, recall, balanced accuracy and n.
+    """F1, precision, recall, balanced accuracy and n, the number of examples.
 
     Args:
-        gold: places of the right labels.
-        chosen: places of the labels that were chosen.
-        labels: how many there are; of two, precision and recall are of the second, of more they are averaged.
+        gold: the indices of the right labels.
+        chosen: the indices of the labels that were chosen.
+        labels: the number of labels; with two, F1, precision and recall are those of the second label; with more, they
+            are averaged over the labels.
     """
     average = "binary" if labels == 2 else "macro"
     precision, recall, f1, _ = precision_recall_fscore_support(gold, chosen, average=average, zero_division=0.0)
@@ -31,17 +32,17 @@ def classification_scores(gold: Sequence[int], chosen: Sequence[int], labels: in
 def best_threshold(gold: Sequence[int], probabilities: Sequence[float], aim: Aim) -> float:
     """The threshold on the positive label's probability with the highest F1 or balanced accuracy.
 
-    It lies halfway between two probabilities that occur; of several as good, the one nearest to one half.
+    It lies halfway between two neighbouring probabilities; of several equally good ones it is the nearest to one half.
 
     Args:
-        gold: 1 for the positive label, else 0; both occur.
-        probabilities: of the positive label.
-        aim: what to maximize.
+        gold: 1 for the positive label, else 0, by example; both occur.
+        probabilities: the probability of the positive label, by example.
+        aim: the score to maximize.
     """
     values, places = np.unique(np.asarray(probabilities, dtype=float), return_inverse=True)
-    right = np.bincount(places, weights=np.asarray(gold, dtype=float))  # positives at each probability
+    right = np.bincount(places, weights=np.asarray(gold, dtype=float))  # the number of positives at each probability
     wrong = np.bincount(places) - right
-    # Cut i chooses the probabilities values[i:] as positive.
+    # Cut i takes the examples with probabilities values[i:] for positive.
     hits, alarms = right[::-1].cumsum()[::-1], wrong[::-1].cumsum()[::-1]
     if aim == "f1":
         quality = 2 * hits / (hits + alarms + right.sum())

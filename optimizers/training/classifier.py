@@ -1,4 +1,4 @@
-"""Fine-tuning an encoder that chooses for a step (RA-ISF, section 3.2; cross-entropy, equation 1)."""
+"""Fine-tuning of an encoder that chooses a label for a step (RA-ISF, section 3.2; cross-entropy, equation 1)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,12 +24,12 @@ from hoptimizer.optimizers.training.run import (
 
 
 class ClassifierTrainingConfig(TrainingConfig):
-    """How an encoder learns to choose.
+    """How an encoder is trained to choose a label.
 
     Attributes:
-        shared_tokens: whether the encoder is shown which tokens its two texts share, where its tokenizer has types.
-        class_weights: whether every label counts the same in the loss, however rare its examples.
-        calibrate: what the threshold of two labels maximizes on dev; ``None`` for one half.
+        shared_tokens: whether token types tell the encoder which tokens its two texts share, if its tokenizer has them.
+        class_weights: whether every label has the same weight in the loss, however rare its examples are.
+        calibrate: the dev score that the threshold between two labels maximizes; ``None`` for a threshold of one half.
     """
 
     base: str = Field(default="minilm", min_length=1)
@@ -50,18 +50,21 @@ def train_classifier(
     folder: Path,
     report: TrainingReport = lambda _: None,
 ) -> Card:
-    """Fine-tune an encoder and leave it with its card in a folder.
+    """Fine-tune an encoder and save it with its card in a folder.
 
-    Called again after the process was killed, it goes on from the last checkpoint, to the same weights; called again
-    after it finished, it returns the card.
+    Called again after the process was killed, it resumes from the last checkpoint and reaches the same weights. Called
+    again after it finished, it returns the card.
 
     Args:
-        task: step, fields and labels.
-        examples: what to learn from; every label occurs.
-        dev: decides on the epoch and the threshold; every label occurs.
-        config: how it is trained.
-        folder: a folder of its own.
-        report: is told after every update.
+        task: the step, its fields and its labels.
+        examples: the examples to learn from; every label occurs.
+        dev: the examples that the epoch and the threshold are chosen on; every label occurs.
+        config: how the encoder is trained.
+        folder: a folder for this model alone.
+        report: is told of the progress after every update.
+
+    Returns:
+        the card.
 
     Raises:
         UserError: the examples do not fit the task, the base can't be loaded, or the folder holds something else.
@@ -73,7 +76,7 @@ def train_classifier(
     if finished := draft.finished():
         return finished
     with torch.random.fork_rng():
-        torch.manual_seed(config.seed)  # decides on the head
+        torch.manual_seed(config.seed)  # determines the head's initial weights
         model, tokenizer = load_encoder(resolve(config.base), len(places), trained=False)
     tokenize = PairTokenizer(tokenizer, config.max_tokens, config.shared_tokens)
     rows = tokenize([pair(example.inputs, task.inputs) for example in examples])
@@ -90,7 +93,8 @@ def train_classifier(
     def loss(batch: list[int]) -> Tensor:
         logits = model(**tokenize.pad([rows[i] for i in batch], device)).logits.float()
         right = torch.tensor([gold[i] for i in batch], device=device)
-        # Weighted by hand: cross_entropy would divide by the batch's weights, and a rare label alone count as much.
+        # The mean is taken over the examples. With its own mean cross_entropy would divide by the batch's weights, so
+        # that weights would have no effect in a batch of a single label.
         losses = nn.functional.cross_entropy(logits, right, weight=weights, reduction="none")
         return losses.mean()
 

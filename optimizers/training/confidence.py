@@ -1,4 +1,4 @@
-"""The threshold on the probability of a model's own answer that tells best what it knows."""
+"""The threshold on the probability of a model's own answer that best separates what it knows from what it doesn't."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,16 +12,20 @@ from hoptimizer.optimizers.training.calibration import best_threshold, classific
 def calibrate_confidence(
     task: Task, examples: Sequence[TrainingExample], dev: Sequence[TrainingExample], lm: str, folder: Path
 ) -> Card:
-    """Find the threshold with the best balanced accuracy, and leave it with its card in a folder.
+    """Find the threshold with the best balanced accuracy, and save its card in a folder.
 
-    What a small model knows is rare: the best F1 would have it say that it knows everything.
+    A small model knows few answers. The threshold with the best F1 would often be so low that the model claims to know
+    all of them.
 
     Args:
-        task: of the step, with ``answer_probability`` among its inputs.
-        examples: decide on the threshold; both labels occur.
-        dev: scores it; both labels occur.
-        lm: name of the language model that answered.
-        folder: a folder of its own.
+        task: the step's task, with ``answer_probability`` among its inputs.
+        examples: the examples that the threshold is chosen on; both labels occur.
+        dev: the examples that the threshold is scored on; both labels occur.
+        lm: the name of the language model that answered.
+        folder: a folder for this model alone.
+
+    Returns:
+        the card.
 
     Raises:
         UserError: a label is missing.

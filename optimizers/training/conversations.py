@@ -1,4 +1,4 @@
-"""Fine-tuning a language model on conversations, all steps of a program together."""
+"""Fine-tuning of a language model on conversations of all steps of a program together."""
 
 import json
 from collections.abc import Sequence
@@ -18,16 +18,16 @@ from hoptimizer.optimizers.training.loop import TrainingReport, remove_checkpoin
 from hoptimizer.optimizers.training.run import save
 
 Conversation = dict[str, list[dict[str, str]]]
-"""``{"messages": [{"role": …, "content": …}, …]}``; the last message is the model's."""
+"""``{"messages": [{"role": …, "content": …}, …]}``; the last message is the one that the model learns to write."""
 
 CARD = "finetuned.json"
 
 
 class LMTrainingConfig(WriterTrainingConfig):
-    """How a language model learns from conversations.
+    """How a language model is trained on conversations.
 
     Attributes:
-        templated: whether messages go through the model's chat template, as they will when it is asked.
+        templated: whether the model's chat template is applied to messages; it must be as when the model is used.
     """
 
     epochs: int = Field(default=2, ge=1)
@@ -44,20 +44,21 @@ def train_lm(
     folder: Path,
     report: TrainingReport = lambda _: None,
 ) -> dict[str, Any]:
-    """Fine-tune a language model on the last message of each conversation, and leave it in a folder.
+    """Fine-tune a language model on the last message of each conversation, and save it in a folder.
 
-    Called again after the process was killed, it goes on from the last checkpoint, to the same weights; called again
-    after it finished, it returns what it found then.
+    Called again after the process was killed, it resumes from the last checkpoint and reaches the same weights. Called
+    again after it finished, it returns the same scores.
 
     Args:
-        conversations: what to learn from.
-        dev: the epoch with the least loss on it is kept.
-        config: how it is trained.
-        folder: a folder of its own.
-        report: is told after every update.
+        conversations: the conversations to learn from.
+        dev: the conversations that the epoch is chosen on; the one with the least loss is kept.
+        config: how the model is trained.
+        folder: a folder for this model alone.
+        report: is told of the progress after every update.
 
     Returns:
-        the loss per token on dev before (``start``) and after (``loss``), the ``epoch`` that was kept, and ``n``.
+        the loss per token on dev before (``start``) and after (``loss``) the training, the ``epoch`` that was kept,
+        and ``n``, the number of conversations learned from.
 
     Raises:
         UserError: there are no conversations, the base can't be loaded or lacks words for them, or the folder holds
@@ -87,7 +88,7 @@ def train_lm(
 
 
 def _continued(tokenizer: PreTrainedTokenizerBase, config: LMTrainingConfig, one: Conversation) -> TokenizedExample:
-    """What a causal model reads and goes on with, cut at the front where they are too many tokens."""
+    """The tokens that a causal model reads and those that it continues with, together cut at the front."""
     read, write = _tokens(tokenizer, config, one, special=False)
     write = [*write, tokenizer.eos_token_id][1 - config.max_tokens :]
     return read[len(write) - config.max_tokens :], write
@@ -96,7 +97,7 @@ def _continued(tokenizer: PreTrainedTokenizerBase, config: LMTrainingConfig, one
 def _asked_and_answered(
     tokenizer: PreTrainedTokenizerBase, config: LMTrainingConfig, one: Conversation
 ) -> TokenizedExample:
-    """What a sequence-to-sequence model reads and writes, texts of their own, each cut at the front."""
+    """The tokens that a sequence-to-sequence model reads and those that it writes, each cut at the front."""
     read, write = _tokens(tokenizer, config, one, special=True)
     return read[-config.max_tokens :], write[-config.max_tokens :]
 
@@ -104,7 +105,11 @@ def _asked_and_answered(
 def _tokens(
     tokenizer: PreTrainedTokenizerBase, config: LMTrainingConfig, one: Conversation, *, special: bool
 ) -> TokenizedExample:
-    """The tokens of a conversation, with or without those that the tokenizer puts at a text's ends."""
+    """The tokens of a conversation, with or without the special tokens at the ends of a text.
+
+    Raises:
+        UserError: the model's vocabulary lacks a token that is to be written.
+    """
     *asked, last = one["messages"]
     read, write = (
         tokenizer(text, add_special_tokens=special)["input_ids"]

@@ -1,4 +1,4 @@
-"""Fine-tuning behind DSPy's own interface, in this process."""
+"""Fine-tuning in this process, behind DSPy's own interface."""
 
 from concurrent.futures import CancelledError, InvalidStateError
 from contextlib import suppress
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from hoptimizer.optimizers.training.conversations import Conversation, LMTrainingConfig
     from hoptimizer.optimizers.training.loop import TrainingProgress
 
-# Of conversations that come without others to be judged by, every so many judges.
+# Where no dev conversations are given, each conversation with an index divisible by this number is held out.
 _HELD_OUT = 10
 
 
 class LocalTrainingJob(TrainingJob):
-    """A fine-tuning in a thread of this process."""
+    """A fine-tuning that runs in a thread of this process."""
 
     def status(self) -> TrainingStatus:
-        """How far it is."""
+        """The state of the training: running, succeeded, failed or cancelled."""
         if self.cancelled():
             return TrainingStatus.cancelled
         if not self.done():
@@ -35,9 +35,12 @@ class LocalTrainingJob(TrainingJob):
         return TrainingStatus.failed if isinstance(self.result(), Exception) else TrainingStatus.succeeded
 
     def cancel(self) -> bool:
-        """Stop after the update that is under way, and wait for that; whether there was something to stop.
+        """Stop the training after the present update, and wait for the end of that.
 
-        What was trained up to the last checkpoint is kept: the same training goes on there.
+        The last checkpoint is kept, from which the same training can be resumed.
+
+        Returns:
+            whether the training was stopped; false where it had already ended.
         """
         super().cancel()
         if self.cancelled():
@@ -45,7 +48,11 @@ class LocalTrainingJob(TrainingJob):
         return self.cancelled()
 
     def set_result(self, result: Any) -> None:  # noqa: ANN401 - DSPy's: an LM or an exception
-        """What came of it, unless it was cancelled."""
+        """Set the result of the training, unless the training was cancelled.
+
+        Args:
+            result: the trained language model, or the exception that ended the training.
+        """
         with suppress(InvalidStateError):
             super().set_result(result)
 
@@ -53,10 +60,10 @@ class LocalTrainingJob(TrainingJob):
 class LocalProvider(Provider):
     """Trains the models that run in this process (``local/NAME``).
 
-    Set as an LM's ``provider``, it makes ``lm.finetune`` and DSPy's ``BootstrapFinetune`` work with that LM.
+    When it is an LM's ``provider``, ``lm.finetune`` and DSPy's ``BootstrapFinetune`` work with that LM.
 
     Args:
-        templated: whether messages go through the model's chat template, as they will when the LM asks it.
+        templated: whether the model's chat template is applied to messages; it must be as when the LM is called.
     """
 
     def __init__(self, templated: bool = True) -> None:
@@ -67,11 +74,20 @@ class LocalProvider(Provider):
 
     @staticmethod
     def is_provider_model(model: str) -> bool:
-        """Whether a model runs in this process."""
+        """Whether a model runs in this process.
+
+        Args:
+            model: the model's name.
+        """
         return model.startswith(LOCAL)
 
     def kill(self, lm: dspy.LM, launch_kwargs: dict[str, Any] | None = None) -> None:
-        """Take the LM's model out of memory; its next call loads it again."""
+        """Remove the LM's model from memory; the LM's next call loads it again.
+
+        Args:
+            lm: the LM.
+            launch_kwargs: unused; a part of DSPy's interface.
+        """
         release(lm.model)
 
     def finetune(
@@ -82,28 +98,29 @@ class LocalProvider(Provider):
         train_data_format: TrainDataFormat | str | None,
         train_kwargs: dict[str, Any] | None = None,
     ) -> str:
-        """Fine-tune a model on conversations, each on its last message.
+        """Fine-tune a model on the last message of each conversation.
 
-        The same training goes on from its last checkpoint where it was killed, and is not repeated where it finished.
+        A training that was killed is resumed from its last checkpoint; one that finished is not repeated.
 
         Args:
-            job: is asked after every update whether it was cancelled.
-            model: ``local/NAME``.
-            train_data: ``{"messages": […]}`` each.
-            train_data_format: ``chat``.
-            train_kwargs: ``folder``, in which the model gets one of its own (by default ``trained`` under
-                hoptimizer's home); ``dev``, conversations that choose the best epoch (by default a tenth of the train
-                data, which is then not trained on); ``report``, told after every update; and the options of
-                :class:`~hoptimizer.optimizers.training.conversations.LMTrainingConfig`.
+            job: DSPy's training job, which is asked after every update whether it was cancelled.
+            model: the model's name, ``local/NAME``.
+            train_data: the conversations, each as ``{"messages": […]}``.
+            train_data_format: the format of the data, which must be ``chat``.
+            train_kwargs: the options of :class:`~hoptimizer.optimizers.training.conversations.LMTrainingConfig`, and:
+                ``folder``, in which the model gets a folder of its own (by default ``trained`` under hoptimizer's
+                home); ``dev``, the conversations that the epoch is chosen on (by default a tenth of the train data,
+                which is then not trained on); ``report``, which is told of the progress after every update.
 
         Returns:
-            ``local/FOLDER``. The folder's name holds a digest of the data and the config, since DSPy's cache knows a
-            model by its name alone.
+            the trained model's name, ``local/FOLDER``. The folder's name holds a digest of the data and the config,
+            since DSPy's cache identifies a model by its name alone.
 
         Raises:
-            UserError: another format, an unknown option, too few conversations, or a model that can't be trained.
+            UserError: the format is another one, an option is unknown, there are too few conversations, or the model
+                can't be trained.
         """
-        # Imported here: they bring torch and peft.
+        # Imported here, since these modules import torch and peft.
         from hoptimizer.optimizers.training.conversations import train_lm
         from hoptimizer.optimizers.training.loop import training_key
 
@@ -124,7 +141,7 @@ class LocalProvider(Provider):
                 raise CancelledError
             report(progress)
 
-        with suppress(CancelledError):  # who cancelled knows
+        with suppress(CancelledError):  # the job's status says that it was cancelled
             train_lm(train, dev, config, folder, check_and_report)
         return f"{LOCAL}{folder}"
 
@@ -132,7 +149,7 @@ class LocalProvider(Provider):
 def _split(
     conversations: list["Conversation"], dev: list["Conversation"] | None
 ) -> tuple[list["Conversation"], list["Conversation"]]:
-    """What to learn from, and what to be judged by."""
+    """The conversations to learn from, and those that the epoch is chosen on."""
     if dev is not None:
         return conversations, dev
     train = [one for place, one in enumerate(conversations) if place % _HELD_OUT]

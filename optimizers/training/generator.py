@@ -1,4 +1,4 @@
-"""Fine-tuning a language model that writes for a step (RA-ISF, section 3.2; cross-entropy, equation 1)."""
+"""Fine-tuning of a language model that writes for a step (RA-ISF, section 3.2; cross-entropy, equation 1)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ from hoptimizer.optimizers.training.run import TrainingFolder
 
 
 class GeneratorTrainingConfig(WriterTrainingConfig):
-    """How a language model learns to write a field.
+    """How a language model is trained to write a field.
 
     Attributes:
         max_new_tokens: the most tokens of an output.
@@ -42,17 +42,21 @@ def train_generator(
     folder: Path,
     report: TrainingReport = lambda _: None,
 ) -> Card:
-    """Fine-tune a causal or sequence-to-sequence model and leave it with its card in a folder.
+    """Fine-tune a causal or sequence-to-sequence model and save it with its card in a folder.
 
-    It is resumed like a classifier's training. The epoch with the least loss on dev is kept.
+    Called again after the process was killed, it resumes from the last checkpoint and reaches the same weights. Called
+    again after it finished, it returns the card. The epoch with the least loss on dev is kept.
 
     Args:
-        task: step and fields.
-        examples: what to learn from.
-        dev: decides on the epoch; what the finished model writes for it is scored.
-        config: how it is trained.
-        folder: a folder of its own.
-        report: is told after every update.
+        task: the step and its fields.
+        examples: the examples to learn from.
+        dev: the examples that the epoch is chosen on, and that the outputs of the finished model are scored on.
+        config: how the model is trained.
+        folder: a folder for this model alone.
+        report: is told of the progress after every update.
+
+    Returns:
+        the card.
 
     Raises:
         UserError: there are no examples, the base can't be loaded, or the folder holds something else.
@@ -95,7 +99,7 @@ def _row(
 def _writing_scores(
     task: Task, dev: Sequence[TrainingExample], results: Sequence[dict[str, object]]
 ) -> dict[str, float]:
-    """Token F1 of what was written, how often it is right word by word, and n."""
+    """The mean token F1 of the outputs, the share of outputs that are exactly right, and n, the number of outputs."""
     pairs = [
         (_joined(result[task.output]), _joined(example.output)) for example, result in zip(dev, results, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""How a causal or sequence-to-sequence language model learns to write."""
+"""Training of causal and sequence-to-sequence language models."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ from hoptimizer.optimizers.training.lora import adapted, merged
 from hoptimizer.optimizers.training.run import TrainingConfig, freeze_embeddings, training
 
 TokenizedExample = tuple[list[int], list[int]]
-"""The tokens that are read, and those that are written."""
+"""The ids of the tokens that are read, and of those that are to be written."""
 
-# Tokens of one forward and backward pass. What it keeps of each for the way back takes 1 MB of a small model's memory.
+# The most tokens of one forward and backward pass. A small model keeps about 1 MB per token for the backward pass.
 PASS_TOKENS = 2048
-# What transformers takes for no label.
+# The label with which transformers leaves a token out of the loss.
 _NONE = -100
 
 
@@ -28,19 +28,19 @@ class WriterTrainingConfig(TrainingConfig):
     """How a language model is fine-tuned.
 
     Attributes:
-        lora: rank of the adapters (Hu et al., 2022) that are trained in place of all weights, on every linear layer but
-            the last, and merged in the end; ``None`` trains all weights but the embeddings.
+        lora: the rank of the adapters (Hu et al., 2022) that are trained in place of all weights, on every linear layer
+            but the last, and merged in the end; ``None`` trains all weights but the embeddings.
     """
 
     lora: int | None = Field(default=None, ge=1)
 
 
 class Writer(ABC):
-    """How a kind of model writes what it has to learn.
+    """A kind of language model, which determines how losses are computed.
 
     Args:
-        model: in training.
-        tokenizer: its tokenizer.
+        model: the model that is trained.
+        tokenizer: the model's tokenizer.
     """
 
     def __init__(self, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -50,11 +50,15 @@ class Writer(ABC):
 
     @abstractmethod
     def losses(self, batch: Sequence[TokenizedExample]) -> Tensor:
-        """Of every token that the model is to write."""
+        """The cross-entropy of each token that the model is to write, as one vector.
+
+        Args:
+            batch: the examples.
+        """
 
 
 class Causal(Writer):
-    """Reads and writes one text."""
+    """A model that continues the text it reads."""
 
     def losses(self, batch: Sequence[TokenizedExample]) -> Tensor:
         width = max(len(read) + len(write) for read, write in batch)
@@ -65,17 +69,18 @@ class Causal(Writer):
             ids[place, :end] = torch.tensor(read + write)
             written[place, len(read) : end] = True
         ids, written = ids.to(self._device), written.to(self._device)
-        # The logits of 50,000 words are most of the memory: only those before a token that is to be written are made.
+        # The logits over some 50,000 tokens take most of the memory, so they are computed only at positions before a
+        # token that is to be written.
         places = written.any(0).nonzero()[:, 0]
-        # Nothing attends to what fills a row's end, so that no mask is needed, with which torch would keep every
-        # layer's attention for the way back.
+        # Attention is causal, and padding stands at the end of a row, so no token attends to it. A mask is not needed;
+        # with one, torch would keep the attention weights of every layer for the backward pass.
         logits = self._model(input_ids=ids, logits_to_keep=places - 1).logits
         pending = written[:, places]
         return nn.functional.cross_entropy(logits[pending].float(), ids[:, places][pending], reduction="none")
 
 
 class SequenceToSequence(Writer):
-    """Reads one text and writes another."""
+    """A model that reads one text and writes another."""
 
     def losses(self, batch: Sequence[TokenizedExample]) -> Tensor:
         read, write = (self._padded([row[side] for row in batch]) for side in (0, 1))
@@ -99,21 +104,21 @@ def train_writer(
     folder: Path,
     report: TrainingReport,
 ) -> tuple[PreTrainedModel, BestEpoch]:
-    """Fine-tune a language model on what it is to write (cross-entropy of its tokens).
+    """Fine-tune a language model on the cross-entropy of the tokens that it is to write.
 
     Args:
-        model: as it was loaded.
-        tokenizer: its tokenizer.
-        rows: what to learn from.
-        dev: the epoch with the least loss on it is kept.
-        config: how it is trained.
-        key: what is trained on what, as a digest.
-        folder: where checkpoints go.
-        report: is told after every update.
+        model: the model as it was loaded.
+        tokenizer: the model's tokenizer.
+        rows: the examples to learn from.
+        dev: the examples that the epoch is chosen on; the one with the least loss is kept.
+        config: how the model is trained.
+        key: a digest of the data and the config.
+        folder: the folder of the checkpoints.
+        report: is told of the progress after every update.
 
     Returns:
-        the model with the kept epoch's weights; and of that epoch the loss per token on dev, with the loss before
-        (``start``) among the facts.
+        the model with the weights of the epoch that was kept; and that epoch, whose facts hold the loss per token on
+        dev before the training (``start``) and after it (``loss``).
 
     Raises:
         UserError: the checkpoint in the folder is of another training.
@@ -155,7 +160,7 @@ def _length(row: TokenizedExample) -> int:
 
 
 def _parts(rows: Sequence[TokenizedExample]) -> list[list[TokenizedExample]]:
-    """Rows of like length, as many as one pass may hold."""
+    """The rows in parts of similar length, each of at most ``PASS_TOKENS`` tokens with padding, or of a single row."""
     parts: list[list[TokenizedExample]] = [[]]
     for row in sorted(rows, key=_length):
         if parts[-1] and (len(parts[-1]) + 1) * _length(row) > PASS_TOKENS:

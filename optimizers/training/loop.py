@@ -1,4 +1,4 @@
-"""Fine-tuning that a killed process takes up again, to the same weights bit by bit."""
+"""A training loop that can be resumed after the process was killed, with the same weights bit by bit."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ StateDict = dict[str, Tensor]
 
 _PREFIX = ".checkpoint-"
 _DRAFT = ".checkpoint.part"
-# Seconds without a checkpoint after which there is one, however few the updates: on a CPU each may take ten.
+# The most seconds between two checkpoints, however few the updates: on a CPU an update may take ten seconds.
 _PATIENCE = 300
 
 
@@ -31,10 +31,10 @@ class TrainingProgress:
     """How far a training is.
 
     Attributes:
-        step: updates done.
-        steps: updates in all.
-        loss: of the last batch.
-        scores: on dev, at the end of an epoch.
+        step: the number of updates done.
+        steps: the number of updates in all.
+        loss: the loss of the last batch.
+        scores: the scores on dev, at the end of an epoch; ``None`` elsewhere.
     """
 
     step: int
@@ -47,16 +47,16 @@ TrainingReport = Callable[[TrainingProgress], None]
 
 
 def reporting(listener: CompileListener, step: str) -> TrainingReport:
-    """What tells the listener of a compile about the training of a step: its loss, and its scores on dev.
+    """A function that tells the listener of a compile the loss and the dev scores of a step's training.
 
     Args:
-        listener: hears of progress and figures.
+        listener: is told of progress and figures.
         step: the step's name, or ``lm``.
     """
 
     def report(progress: TrainingProgress) -> None:
         listener.progress(f"{step}: training", progress.step, progress.steps, f"loss {progress.loss:.3f}")
-        # The loss on dev is another one than that of the last batch.
+        # The loss on dev gets a name of its own, since ``loss`` is that of the last batch.
         scores = {"dev_loss" if name == "loss" else name: score for name, score in (progress.scores or {}).items()}
         listener.record(f"training/{step}", {"loss": progress.loss} | scores, progress.step)
 
@@ -68,12 +68,13 @@ class Plan:
     """How the weights are updated.
 
     Attributes:
-        epochs: rounds over the examples.
-        learning_rate: at its peak; it rises over the first tenth of the steps and falls to nothing.
-        weight_decay: of AdamW, on matrices.
-        patience: epochs without a better one after which it ends; ``None`` for none.
-        checkpoint_steps: updates between two checkpoints, at most.
-        key: what is trained on what, as a digest; a checkpoint of another key is refused.
+        epochs: the number of passes over the examples.
+        learning_rate: the peak of the learning rate, which rises linearly over the first tenth of the updates and then
+            falls linearly to 0.
+        weight_decay: the weight decay of AdamW, which applies to matrices only.
+        patience: the number of epochs without a better one after which the training ends; ``None`` for no such end.
+        checkpoint_steps: the most updates between two checkpoints.
+        key: a digest of the data and the config; a checkpoint with another key is refused.
     """
 
     epochs: int
@@ -89,9 +90,9 @@ class BestEpoch:
     """The best epoch so far.
 
     Attributes:
-        epoch: counted from 1.
-        value: what is maximized.
-        facts: scores and whatever else was found on dev then.
+        epoch: the number of the epoch, from 1.
+        value: the value that is maximized.
+        facts: the scores on dev after that epoch, and whatever else was found there.
     """
 
     epoch: int
@@ -102,8 +103,13 @@ class BestEpoch:
 class MasterWeights:
     """AdamW on fp32 copies of a model's trained weights, while the model itself computes in a lower precision.
 
-    Plain bf16 weights lose updates that are smaller than their last bit, and autocast converts the weights anew in
-    every step, which takes more than twice as long with a small encoder on a CPU.
+    Plain bf16 weights lose updates that are smaller than their last bit. Autocast converts the weights again in every
+    step, which takes more than twice as long with a small encoder on a CPU.
+
+    Args:
+        model: the model, which is converted to ``dtype``; its weights that require a gradient are trained.
+        plan: how the weights are updated.
+        dtype: the precision of the forward and backward pass.
     """
 
     def __init__(self, model: nn.Module, plan: Plan, dtype: torch.dtype) -> None:
@@ -117,7 +123,11 @@ class MasterWeights:
         self.optimizer = torch.optim.AdamW([g for g in groups if g["params"]], lr=plan.learning_rate, fused=True)
 
     def step(self, learning_rate: float) -> None:
-        """Update from the model's gradients, which are then gone."""
+        """Update the weights from the model's gradients, and clear these.
+
+        Args:
+            learning_rate: the learning rate of this update.
+        """
         for name, weight in self.weights.items():
             gradient = self._trained[name].grad
             weight.grad = None if gradient is None else gradient.float()
@@ -130,28 +140,32 @@ class MasterWeights:
 
     @torch.no_grad()
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Take these weights, into the model and as masters."""
+        """Replace the master weights and the model's weights.
+
+        Args:
+            weights: the new weights by name.
+        """
         for name, weight in self.weights.items():
             weight.copy_(weights[name])
             self._trained[name].copy_(weight)
 
     def copy(self) -> StateDict:
-        """The weights as they are now, on the CPU."""
+        """A copy of the master weights, on the CPU."""
         return {name: weight.detach().cpu().clone() for name, weight in self.weights.items()}
 
 
 @dataclass
 class Training(Generic[Batch]):
-    """A loop over batches, with a checkpoint every so many steps.
+    """A training loop over batches that writes checkpoints.
 
     Attributes:
-        masters: the weights; dropout and all other chance during a step is off.
-        batches: of an epoch, by its number from 0; the same ones whenever it is asked.
-        loss: of a batch, differentiable.
-        evaluate: what to maximize, and facts to keep, on dev.
+        masters: the weights. Dropout and all other randomness within a step must be off.
+        batches: gives the batches of an epoch, by its number from 0; always the same for the same epoch.
+        loss: gives the differentiable loss of a batch.
+        evaluate: gives the value to maximize, and facts to keep, on dev.
         plan: how the weights are updated.
-        folder: where checkpoints go.
-        report: is told after every step.
+        folder: the folder of the checkpoints.
+        report: is told of the progress after every step.
     """
 
     masters: MasterWeights
@@ -163,10 +177,14 @@ class Training(Generic[Batch]):
     report: TrainingReport
 
     def run(self) -> BestEpoch:
-        """Train to the end, from the last checkpoint if there is one; the model then has the best epoch's weights.
+        """Train to the end, from the last checkpoint if there is one.
+
+        Returns:
+            the best epoch, whose weights the model then has.
 
         Raises:
             UserError: the checkpoint in the folder is of another training.
+            ValueError: there are no batches.
         """
         done, best, kept = self._resume()
         saved = time.monotonic()
@@ -199,7 +217,7 @@ class Training(Generic[Batch]):
         return best
 
     def _waited(self, best: BestEpoch | None, epochs: int) -> bool:
-        """Whether there was no better epoch for long enough."""
+        """Whether no epoch has been better for as long as the plan waits."""
         return best is not None and self.plan.patience is not None and epochs - best.epoch >= self.plan.patience
 
     def _save(self, step: int, best: BestEpoch | None, kept: StateDict) -> None:
@@ -234,24 +252,32 @@ class Training(Generic[Batch]):
 
 
 def remove_checkpoints(folder: Path) -> None:
-    """Drop what only a resumed training needs."""
+    """Remove the checkpoints of a training, which only resuming it needs.
+
+    Args:
+        folder: the training's folder.
+    """
     for left in [*folder.glob(f"{_PREFIX}*"), folder / _DRAFT]:
         shutil.rmtree(left, ignore_errors=True)
 
 
 def training_key(*parts: Any) -> str:  # noqa: ANN401 - whatever JSON holds
-    """A digest of all that decides on the weights."""
+    """A digest of everything that determines the trained weights.
+
+    Args:
+        parts: the data and settings, as values that JSON can hold.
+    """
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def shuffled_batches(lengths: Sequence[int], size: int, seed: int, epoch: int) -> list[list[int]]:
-    """Places of the examples in random batches, those of a batch of like length.
+    """Random batches of examples of similar length, as lists of the examples' indices.
 
     Args:
-        lengths: tokens of each example.
-        size: examples in a batch.
-        seed: decides with the epoch on the order.
-        epoch: from 0.
+        lengths: the length of each example, in tokens.
+        size: the number of examples per batch.
+        seed: determines the order, together with the epoch.
+        epoch: the number of the epoch, from 0.
     """
     draw = torch.Generator().manual_seed(seed * 100_003 + epoch)
     order = torch.randperm(len(lengths), generator=draw).tolist()
@@ -264,6 +290,6 @@ def shuffled_batches(lengths: Sequence[int], size: int, seed: int, epoch: int) -
 
 
 def _share(step: int, steps: int) -> float:
-    """The learning rate at a step as a share of its peak."""
+    """The learning rate at a step, as a share of its peak."""
     warm = max(1, math.ceil(steps / 10))
     return (step + 1) / warm if step < warm else (steps - step) / max(1, steps - warm)

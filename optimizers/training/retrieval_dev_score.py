@@ -1,4 +1,4 @@
-"""Trying a labeler in its program, on questions whose supporting passages are known."""
+"""The score of a labeler within its program, on questions whose supporting passages are known."""
 
 import asyncio
 from collections.abc import Sequence
@@ -21,24 +21,24 @@ from hoptimizer.programs import Program
 from hoptimizer.retrieval import Passage, Retriever
 
 THRESHOLDS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-# At which passages are looked at for how the labeler and the search go together.
+# The threshold at which the program runs to collect passages that the rank calibration is fitted to.
 _PROBE = 0.3
 _BATCH = 512
 
 
 class RetrievalEvaluator:
-    """Finds the threshold that serves the questions best, and how much a passage's place in the search should count.
+    """Finds the threshold with the best retrieval, and how much a passage's rank in the search should count.
 
-    Every search and every pair of query and passage is computed once, whatever number of thresholds is tried.
+    Every search and every pair of query and passage is computed once, however many thresholds are tried.
 
     Args:
-        program: whose labeler is tried; its reader is not asked.
-        questions: with supporting passages.
-        task: the labeler's.
-        config: by which it is trained.
-        recall_weight: how many times as much recall counts as precision, in the F measure that is maximized.
-        ranked: whether a passage's place in the search counts.
-        workers: questions under way at once.
+        program: the program that the labeler works in; its reader does not run.
+        questions: questions with supporting passages.
+        task: the labeler's task.
+        config: the config that the labeler is trained with.
+        recall_weight: the weight of recall relative to precision in the F measure that is maximized.
+        ranked: whether a passage's rank in the search counts.
+        workers: the number of questions that are answered at once.
     """
 
     def __init__(
@@ -62,7 +62,16 @@ class RetrievalEvaluator:
         self._workers = workers
 
     def __call__(self, model: TokenTagger, tokenizer: PairTokenizer) -> tuple[float, dict[str, Any]]:
-        """The best F measure, and with it ``recall``, ``precision``, ``passages``, and the card's fields."""
+        """Score a labeler as it is at the end of an epoch.
+
+        Args:
+            model: the labeler.
+            tokenizer: the tokenizer of its pairs.
+
+        Returns:
+            the best F measure; and at its threshold the scores ``f``, ``recall``, ``precision`` and ``passages`` (per
+            question), with the fields for the card under ``card``.
+        """
         labeler = _Labeler(model, tokenizer, self._task)
         rank = self._fit(labeler) if self._ranked else None
         found = []
@@ -71,7 +80,8 @@ class RetrievalEvaluator:
             scores = self._score(self._run(labeler))
             card = {"threshold": threshold, "rank": rank and [one.model_dump() for one in rank]}
             found.append((scores["f"], {**scores, "card": card}))
-        # Of equals the middle one: the highest may stand just below a cliff, the lowest above one.
+        # Of several equally good thresholds the middle one is taken: with a slightly higher one than the highest, or a
+        # slightly lower one than the lowest, the score may be much worse.
         most = max(value for value, _ in found)
         equal = [one for one in found if one[0] == most]
         return equal[len(equal) // 2]
@@ -99,7 +109,7 @@ class RetrievalEvaluator:
         }
 
     def _fit(self, labeler: "_Labeler") -> tuple[RankCalibration, RankCalibration] | None:
-        """Logistic regressions of a passage's support on log-odds and place, for the first round and for later ones."""
+        """Logistic regressions of a passage's support on log-odds and rank, for the first round and for later ones."""
         labeler.reading = self._reading(_PROBE, None)
         seen: tuple[dict[Any, tuple[float, int, bool]], ...] = ({}, {})
         for row in self._run(labeler).rows:
@@ -124,7 +134,7 @@ def _regression(seen: Sequence[tuple[float, int, bool]]) -> RankCalibration | No
 
 
 class _Labeler:
-    """A labeler that is still in training; each pair goes through the model once."""
+    """A labeler that is still being trained; each pair goes through the model only once."""
 
     extra_inputs = Labeler.extra_inputs
     reading: TagDecision
@@ -149,7 +159,7 @@ class _Labeler:
 
 
 class _Remembered(Retriever):
-    """A retriever that searches once for each query."""
+    """A retriever that searches only once for each query."""
 
     def __init__(self, retriever: Retriever) -> None:
         self.name = retriever.name

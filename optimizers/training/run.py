@@ -1,4 +1,4 @@
-"""What every fine-tuning of a small model shares: the config, the folder, and where it is computed."""
+"""The parts that every fine-tuning of a small model shares: the config, the folder and the training loop."""
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -30,15 +30,16 @@ class TrainingConfig(BaseModel):
     """How a small model is trained.
 
     Attributes:
-        base: what is fine-tuned: a name of the weights store, a folder or a hub id.
-        epochs: rounds over the examples; the round that is best on dev is kept.
-        batch: examples in an update.
-        learning_rate: at its peak; it rises over the first tenth of the updates and falls to nothing.
-        weight_decay: of AdamW.
-        max_tokens: where inputs are cut.
-        patience: rounds without a better one after which the training ends early; ``None`` for none.
-        checkpoint_steps: updates between two checkpoints, at most; there is one every five minutes, too.
-        seed: decides on every random choice.
+        base: the model that is fine-tuned: a name of the weights store, a folder or a Hub id.
+        epochs: the number of passes over the examples; the epoch that is best on dev is kept.
+        batch: the number of examples per update.
+        learning_rate: the peak of the learning rate, which rises linearly over the first tenth of the updates and then
+            falls linearly to 0.
+        weight_decay: the weight decay of AdamW.
+        max_tokens: the number of tokens at which inputs are cut.
+        patience: the number of epochs without a better one after which the training ends; ``None`` for no such end.
+        checkpoint_steps: the most updates between two checkpoints; there is also one every five minutes.
+        seed: determines every random choice.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -55,7 +56,15 @@ class TrainingConfig(BaseModel):
 
 
 class TrainingFolder:
-    """The folder of a training, which has no card until the training is finished."""
+    """The folder of a training, which has no card until the training is finished.
+
+    Args:
+        task: what the model learns to do.
+        config: how the model is trained.
+        examples: the examples to learn from.
+        dev: the examples to score on.
+        folder: the folder, which is created where it is missing.
+    """
 
     def __init__(
         self,
@@ -71,7 +80,11 @@ class TrainingFolder:
         folder.mkdir(parents=True, exist_ok=True)
 
     def finished(self) -> Card | None:
-        """The card, where this training was done before."""
+        """The card, if this training has already finished.
+
+        Raises:
+            UserError: the folder holds the card of another training.
+        """
         if not (self._folder / CARD).exists():
             return None
         card = read_card(self._folder)
@@ -83,16 +96,16 @@ class TrainingFolder:
         )
         if not same:
             raise UserError(f"{self._folder}: holds a model of other data or settings; give another folder")
-        remove_checkpoints(self._folder)  # as it may have been killed before it took them away
+        remove_checkpoints(self._folder)  # the process may have been killed before it removed them
         return card
 
     def card(self, scores: Mapping[str, float], epoch: int, **own: Any) -> Card:  # noqa: ANN401 - fields of Card
-        """The card of what was trained.
+        """The card of the trained model.
 
         Args:
-            scores: on dev.
-            epoch: the one that was kept.
-            own: the fields that only models of its kind have.
+            scores: the scores on dev.
+            epoch: the epoch that was kept.
+            own: the fields that only cards of this kind of model have.
         """
         task, config = self._task, self._config
         return Card(
@@ -110,11 +123,20 @@ class TrainingFolder:
         )
 
     def save(self, model: PreTrainedModel | TokenTagger, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Put the model into the folder; without its card it is not taken for one yet."""
+        """Save the model in the folder, which does not count as a model before it has a card.
+
+        Args:
+            model: the trained model.
+            tokenizer: the model's tokenizer.
+        """
         save(model, tokenizer, self._folder)
 
     def finish(self, card: Card) -> None:
-        """Put the card into the folder, and take the checkpoints away."""
+        """Write the card to the folder, and remove the checkpoints.
+
+        Args:
+            card: the card.
+        """
         write_card(card, self._folder)
         remove_checkpoints(self._folder)
 
@@ -131,18 +153,18 @@ def training(
     folder: Path,
     report: TrainingReport,
 ) -> Training[list[int]]:
-    """The training loop that a config describes; the model computes in ``dtype`` from here on.
+    """The training loop that a config describes; the model is converted to ``dtype``.
 
     Args:
-        config: how it is trained.
-        model: what is trained.
-        dtype: of forward and backward pass.
-        lengths: of the examples, in tokens.
-        loss: of a batch, the places of its examples.
-        evaluate: what to maximize, and facts to keep, on dev.
-        key: what is trained on what, as a digest.
-        folder: where checkpoints go.
-        report: is told after every update.
+        config: how the model is trained.
+        model: the model, whose weights that require a gradient are trained.
+        dtype: the precision of the forward and backward pass.
+        lengths: the length of each example, in tokens.
+        loss: gives the differentiable loss of a batch, from the indices of its examples.
+        evaluate: gives the value to maximize, and facts to keep, on dev.
+        key: a digest of the data and the config.
+        folder: the folder of the checkpoints.
+        report: is told of the progress after every update.
     """
     plan = Plan(config.epochs, config.learning_rate, config.weight_decay, config.patience, config.checkpoint_steps, key)
     return Training(
@@ -157,7 +179,13 @@ def training(
 
 
 def save(model: PreTrainedModel | TokenTagger, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Put a model's weights, config and tokenizer into a folder, each file whole or not at all."""
+    """Save a model's weights, config and tokenizer in a folder, each file as a whole or not at all.
+
+    Args:
+        model: the model.
+        tokenizer: the model's tokenizer.
+        folder: the folder.
+    """
     staging = folder / ".model.part"
     shutil.rmtree(staging, ignore_errors=True)
     with quiet_loading():
@@ -169,9 +197,13 @@ def save(model: PreTrainedModel | TokenTagger, tokenizer: PreTrainedTokenizerBas
 
 
 def freeze_embeddings(model: PreTrainedModel) -> None:
-    """Leave the embeddings as they are, except the few of token types."""
-    # Few examples hold few of the words: what they would teach an embedding is to be seen no more, and half of a
-    # small encoder's weights are there.
+    """Exclude the embeddings from training, except the few of token types.
+
+    Args:
+        model: the model.
+    """
+    # The examples contain few of the vocabulary's tokens, so that what they would teach the embeddings hardly helps with
+    # other texts. And half of a small encoder's weights are embeddings.
     whole = getattr(model.base_model, "embeddings", None)
     embeddings = whole if isinstance(whole, nn.Module) else model.get_input_embeddings()
     for name, weight in embeddings.named_parameters():

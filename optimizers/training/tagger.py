@@ -1,4 +1,4 @@
-"""Fine-tuning EfficientRAG's labeler and filter (Zhuang et al., 2024, section 3.3)."""
+"""Fine-tuning of EfficientRAG's labeler and filter (Zhuang et al., 2024, section 3.3)."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -30,11 +30,11 @@ _IGNORED = -100
 
 
 class TaggerTrainingConfig(TrainingConfig):
-    """How an encoder learns to copy words, and to choose a tag.
+    """How an encoder is trained to copy words, and to choose a tag.
 
     Attributes:
-        start: digest of the card of the trained model that it starts from; ``None`` for the base itself.
-        shared_tokens: whether the encoder is shown which tokens its two texts share, where its tokenizer has types.
+        start: a digest of the card of the trained model that the training starts from; ``None`` for the base itself.
+        shared_tokens: whether token types tell the encoder which tokens its two texts share, if its tokenizer has them.
         token_threshold: the least probability at which a word is copied.
     """
 
@@ -50,7 +50,7 @@ class TaggerTrainingConfig(TrainingConfig):
 
 
 DevScore = Callable[[TokenTagger, PairTokenizer], tuple[float, dict[str, Any]]]
-"""Tries a model as it is: what is maximized, and what the card gets to know."""
+"""A function that scores a model on dev: it gives the value to maximize, and facts for the card."""
 
 
 def train_tagger(
@@ -63,21 +63,24 @@ def train_tagger(
     dev_score: DevScore | None = None,
     start: Path | None = None,
 ) -> Card:
-    """Fine-tune a token tagger and leave it with its card in a folder.
+    """Fine-tune a token tagger and save it with its card in a folder.
 
-    The token loss is that of passages whose gold tag keeps them. Called again after the process was killed, it goes on
-    from the last checkpoint, to the same weights; called again after it finished, it returns the card.
+    Only passages whose right tag keeps them contribute to the token loss. Called again after the process was killed, it
+    resumes from the last checkpoint and reaches the same weights. Called again after it finished, it returns the card.
 
     Args:
-        task: the labeler's, with its tags, or the filter's, without.
-        examples: what to learn from; every tag occurs.
-        dev: what is scored after each epoch: token F1 and tag F1.
-        config: how it is trained.
-        folder: a folder of its own.
-        report: is told after every update.
-        trial: decides on the epoch, by default the mean of what is scored; facts that it gives under ``card`` become
-            fields of the card.
-        start: the folder of a trained tagger to go on from; by default the config's base.
+        task: the labeler's task, which has tags, or the filter's, which has none.
+        examples: the examples to learn from; every tag occurs.
+        dev: the examples on which token F1 and tag F1 are computed after each epoch.
+        config: how the tagger is trained.
+        folder: a folder for this model alone.
+        report: is told of the progress after every update.
+        dev_score: gives the value that the epoch is chosen by, by default the mean of token F1 and tag F1; its facts
+            under ``card`` become fields of the card.
+        start: the folder of a trained tagger to start from; by default the training starts from the config's base.
+
+    Returns:
+        the card.
 
     Raises:
         UserError: the examples lack a tag, the base can't be loaded, or the folder holds something else.
@@ -89,7 +92,7 @@ def train_tagger(
         return finished
     device, dtype = device_and_dtype()
     with torch.random.fork_rng():
-        torch.manual_seed(config.seed)  # decides on the heads
+        torch.manual_seed(config.seed)  # determines the heads' initial weights
         source = str(start) if start else resolve(config.base)
         model, tokenizer = load_tagger(source, len(task.labels), trained=False, attention="eager")
     tokenize = PairTokenizer(tokenizer, config.max_tokens, config.shared_tokens)
@@ -101,7 +104,8 @@ def train_tagger(
 
     def loss(batch: list[int]) -> Tensor:
         token_logits, tag_logits = model(**tokenize.pad([learn.rows[i] for i in batch], device))
-        # By the gold tag, not the predicted one: what is left out has no useful words to learn.
+        # The right tag, not the predicted one, decides whether a passage has token labels: a passage that is not kept
+        # has no useful words to learn.
         right = learn.padded(batch, token_logits.shape[1]).to(device)
         total = nn.functional.cross_entropy(
             token_logits.float().flatten(0, 1), right.flatten(), weight=token_weights, reduction="sum"
@@ -157,7 +161,7 @@ class _Data:
         return right
 
     def scores(self, model: TokenTagger, tokenize: PairTokenizer, threshold: float) -> dict[str, float]:
-        """Token F1, and the F1 of a passage being kept."""
+        """Token F1; n, the number of examples; and, for a labeler, the F1 of keeping a passage."""
         tagged = tag(model, tokenize, self.pairs)
         gold = [label for row in self.tokens for label in row if label != _IGNORED]
         chosen = [
@@ -176,7 +180,10 @@ class _Data:
 
 
 def _token_labels(example: TrainingExample, aligned: AlignedPair, sides: tuple[int, ...]) -> list[int]:
-    """1 for tokens of words that are copied, 0 for the others of the same texts; nothing where none is copied."""
+    """A label by token: 1 where its word is copied, 0 elsewhere in the same texts, and ``_IGNORED`` in other texts.
+
+    All tokens are ignored where the example copies no word.
+    """
     labels = []
     for place in aligned.places:
         if place is None or place[0] not in sides or not example.copied:
@@ -188,7 +195,7 @@ def _token_labels(example: TrainingExample, aligned: AlignedPair, sides: tuple[i
 
 
 def _weights(labels: Sequence[int], kinds: int) -> Tensor:
-    """Weights by which rare labels count more: the root of what would make all count the same."""
-    # The whole of it would have a model copy ten words for each that is right.
+    """Weights of the labels in the loss: the square roots of those with which all labels would count the same."""
+    # With the full weights a model would copy ten words for each right one.
     counts = torch.bincount(torch.tensor(labels, dtype=torch.long), minlength=kinds).clamp(min=1)
     return torch.tensor([math.sqrt(len(labels) / (kinds * int(count))) for count in counts])

@@ -1,1 +1,1 @@
-"""Optimizers that fine-tune."""
+"""Optimizers that fine-tune models."""

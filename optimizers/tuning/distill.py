@@ -1,4 +1,4 @@
-"""Fine-tuning steps of a program into small models (RA-ISF, section 3.2 and appendix A)."""
+"""Distillation of a program's steps into small models (RA-ISF, section 3.2 and appendix A)."""
 
 import random
 from collections import Counter
@@ -28,30 +28,30 @@ LabelSource = Literal["annotations", "teacher"]
 SelfKnowledgeModel = Literal["probability", "encoder"]
 Positive = Annotated[int, Field(ge=1)]
 
-# What the data set's annotations, or a teacher, say; self-knowledge is the model's own.
+# Steps that learn from annotations or a teacher; self_knowledge depends on the language model alone.
 _TAUGHT: tuple[Step, ...] = ("relevance", "decompose")
 
 
 class Distill(Optimizer):
-    """Small models that take steps over from the language model.
+    """Small models that take over steps from the language model.
 
-    ``self_knowledge`` learns from what the program's own language model answers right without searching (equation 5),
-    ``relevance`` and ``decompose`` from the data set's annotations or from a teacher's answers. Epoch and threshold
-    of what is fine-tuned are those that are best on dev. Everything is kept in the context's folder, where a compile
-    that was killed goes on.
+    ``self_knowledge`` learns which questions the program's own language model answers right without a search
+    (equation 5); ``relevance`` and ``decompose`` learn from the data set's annotations or from a teacher's answers. The
+    epoch and the threshold of a fine-tuned model are those that are best on dev. Everything is kept in the context's
+    folder, from which a compile that was killed is resumed.
 
     Args:
-        steps: which steps small models take over.
-        questions: train questions to learn from, drawn at random; all by default.
-        labels: ``annotations``: a passage that supports the question is relevant, and its hops are its sub-questions;
-            ``teacher``: what ``lm.teacher`` says.
-        self_knowledge: what judges it. ``probability``: how likely the language model's own answer is, with the
-            threshold that is best on train; for language models that tell it (local ones, and servers with
-            ``logprobs``). ``encoder``: a fine-tuned one, which reads the question alone.
-        base: what is fine-tuned: a name of the weights store, a folder or a hub id; by default a small encoder for
-            steps that choose and a small language model for steps that write.
-        epochs: rounds over the examples at most; by default what the training config says; so for the other options.
-        learning_rate: at its peak.
+        steps: the steps that small models take over.
+        questions: the number of train questions to learn from, drawn at random; by default all.
+        labels: the source of the labels. ``annotations``: a passage that supports the question is relevant, and the
+            hops of a question are its sub-questions; ``teacher``: the outputs of ``lm.teacher``.
+        self_knowledge: the model of this step. ``probability``: a threshold on the probability of the language model's
+            own answer, the one that is best on train; for language models that report it (local ones, and servers with
+            ``logprobs``). ``encoder``: a fine-tuned encoder, which reads only the question.
+        base: the model that is fine-tuned: a name of the weights store, a folder or a Hub id; by default a small
+            encoder for steps that choose, and a small language model for steps that write.
+        epochs: the most passes over the examples; by default that of the kind of model, as for the other options.
+        learning_rate: the peak of the learning rate.
     """
 
     def __init__(
@@ -103,13 +103,13 @@ class Distill(Optimizer):
     def gather(
         self, context: CompileContext, step: Step, split: str, questions: Sequence[Question]
     ) -> list[TrainingExample]:
-        """A step's examples, kept in the context's folder as they are made.
+        """A step's examples, which are written to the context's folder as they are made.
 
         Args:
             context: the compile.
-            step: what they are for.
+            step: the step that learns from the examples.
             split: ``train`` or ``dev``.
-            questions: of the split.
+            questions: the questions of the split.
 
         Raises:
             UserError: a language model fails.
@@ -162,7 +162,8 @@ class Distill(Optimizer):
     def _fine_tune(
         self, context: CompileContext, step: Step, train: Sequence[TrainingExample], dev: Sequence[TrainingExample]
     ) -> StepModel:
-        # Imported here: they bring peft and scikit-learn, and a config that names an optimizer needs neither.
+        # Imported here, since these modules import peft and scikit-learn, which a config that only names the optimizer
+        # does not need.
         from hoptimizer.models.small.loading import load_step_model
         from hoptimizer.optimizers.training.calibration import Aim
         from hoptimizer.optimizers.training.classifier import ClassifierTrainingConfig, train_classifier
@@ -173,7 +174,7 @@ class Distill(Optimizer):
         chosen: dict[str, Any] = {"seed": context.seed, **self.training}
         folder, report = context.folder / step, reporting(context.listener, step)
         if task.labels:
-            # What a small model knows is rare: the best F1 would have it say that it knows everything.
+            # A small model knows few answers: with the best F1 it would often claim to know all of them.
             aim: Aim = "balanced_accuracy" if step == "self_knowledge" else "f1"
             train_classifier(task, train, dev, ClassifierTrainingConfig(**chosen, calibrate=aim), folder, report)
         else:
@@ -182,9 +183,9 @@ class Distill(Optimizer):
 
 
 def _known(program: Program, task: Task, questions: Sequence[Question], *, measured: bool) -> Iterator[PendingExample]:
-    """Whether the program's own language model answers right without searching: exactly, as equation 5 has it."""
+    """Examples of whether the program's own language model answers exactly right without a search (equation 5)."""
     asked = [(question.question, question.answers) for question in questions]
-    # Sub-questions are asked this as well, and a model knows more of them.
+    # The step is also asked about sub-questions, of which a model knows more.
     asked += [(hop.question, [hop.answer]) for question in questions for hop in question.hops]
     for text, answers in asked:
         yield PendingExample({"question": text}, partial(_knows, program, task, text, answers, measured))
@@ -201,14 +202,14 @@ async def _knows(
 def _supported(
     context: CompileContext, task: Task, questions: Sequence[Question], *, every: bool
 ) -> Iterator[PendingExample]:
-    """Whether passages support a question.
+    """Examples of whether a passage supports a question.
 
     Args:
-        context: its program's retriever finds them.
-        task: of the step.
-        questions: those without supporting passages are left out.
-        every: also judge supporting passages that were not found, and judge for the hops; else what is found alone,
-            as the program meets it.
+        context: the compile, whose program's retriever finds the passages.
+        task: the step's task.
+        questions: the questions; those without supporting passages are left out.
+        every: whether to make examples also of supporting passages that were not found, and of the hops; otherwise
+            only of the passages that are found, which are those that the program judges.
     """
     annotated = [question for question in questions if supporting(question)]
     found = _found(context.program, annotated)
@@ -224,7 +225,7 @@ def _supported(
 
 
 def _split_up(questions: Sequence[Question]) -> Iterator[PendingExample]:
-    """The hops of questions that have several."""
+    """Examples of the sub-questions of questions with several hops."""
     for question in questions:
         if split := subquestions(question):
             yield _labelled(TrainingExample({"question": question.question}, split))
@@ -238,7 +239,7 @@ def _labelled(example: TrainingExample) -> PendingExample:
 
 
 def _taught(teacher: Program, task: Task, questions: Sequence[Question]) -> Iterator[PendingExample]:
-    """What a teacher says: of each passage found, or of the question (appendices A.2 and A.3)."""
+    """Examples from a teacher's outputs, for each passage found or for the question (appendices A.2 and A.3)."""
     if task.step != "relevance":
         for question in questions:
             yield PendingExample(
@@ -262,14 +263,14 @@ async def _ask(program: Program, step: str, **inputs: Any) -> dspy.Prediction:  
 
 
 def _teacher(context: CompileContext, step: str) -> Program:
-    """The program, with the step on the teacher's language model."""
+    """The program with the teacher's language model in the step."""
     teacher = context.program.deepcopy()
     teacher.lms = {step: context.teacher_lm}
     return teacher
 
 
 def _found(program: Program, questions: Sequence[Question]) -> list[list[Passage]]:
-    """What the program finds for each question."""
+    """The passages that the program's retriever finds for each question."""
     if program.retriever is None:
         raise TypeError(f"{type(program).__name__} retrieves: give it a retriever")
     return program.retriever.search([question.question for question in questions], program.k)

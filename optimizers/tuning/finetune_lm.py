@@ -1,4 +1,4 @@
-"""Fine-tuning the language model itself, one for all steps of a program that it takes (``dspy.BootstrapFinetune``)."""
+"""Fine-tuning of the language model itself, on all steps of a program that it takes (``dspy.BootstrapFinetune``)."""
 
 import os
 import random
@@ -35,26 +35,27 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class BootstrapFinetune(Optimizer):
-    """The program on a language model that was fine-tuned for its steps, without demonstrations.
+    """The program with a language model that is fine-tuned for its steps, without demonstrations.
 
-    The model is ``lm.default``, or the tuned one of the variant that is compiled further. It learns from conversations
-    as it will have them, of every step that it takes and that there are examples of; the epoch is kept that is best on
-    those of dev. Steps with a model of their own keep it. Everything is kept in the context's folder, where a compile
-    that was killed goes on.
+    The model is ``lm.default``, or, if a variant is compiled further, that variant's tuned model. It learns from
+    conversations in the form in which the program will send them, of every step that it takes and that has examples.
+    The epoch that is best on the conversations of dev is kept. Steps with a model of their own keep it. Everything is
+    kept in the context's folder, from which a compile that was killed is resumed.
 
     Args:
-        labels: ``annotations``: the program is replayed with its steps taken as the data set's annotations say (what a
-            model knows by itself is no annotation: such steps stay with the model as it is); ``bootstrap``: runs of
-            the teacher that scored well, on ``lm.teacher`` or else the program's own models.
+        labels: the source of the conversations. ``annotations``: the program runs with its steps taken as the data
+            set's annotations say; a step that depends on what the model itself knows is not annotated, and keeps the
+            model that it has. ``bootstrap``: runs of the teacher that scored well, on ``lm.teacher`` or otherwise the
+            program's own models.
         metric_threshold: the least score of a run that is learned from.
-        questions: train questions to learn from, drawn at random; all by default.
-        prompt_format: how prompts and answers of local models are written.
-        epochs: rounds over the examples; by default what the training config says; so for the other options. They are
-            for local models: the provider of another one decides itself.
-        learning_rate: at its peak.
-        batch: conversations in an update.
-        max_tokens: where conversations are cut, at the front.
-        lora: rank of adapters that are trained in place of all weights.
+        questions: the number of train questions to learn from, drawn at random; by default all.
+        prompt_format: the prompt format of local models.
+        epochs: the number of passes over the examples; this option and the following ones are for local models only,
+            since the provider of another model sets them itself, and are by default those of the training config.
+        learning_rate: the peak of the learning rate.
+        batch: the number of conversations per update.
+        max_tokens: the number of tokens to which conversations are cut, at the front.
+        lora: the rank of adapters that are trained in place of all weights.
     """
 
     def __init__(
@@ -114,7 +115,11 @@ class BootstrapFinetune(Optimizer):
         return compiled
 
     def _steps(self, program: Program) -> list[str]:
-        """The steps that can be learned."""
+        """The names of the steps that the language model takes and can learn.
+
+        Raises:
+            UserError: there are none.
+        """
         lm, known = _student(program), annotations(program)
         taken = [
             step
@@ -130,7 +135,7 @@ class BootstrapFinetune(Optimizer):
         return steps
 
     def _in_format(self, program: Program) -> Program:
-        """A copy of the program in the prompt format that is trained."""
+        """A copy of the program in the prompt format that the model is trained on."""
         copied = program.deepcopy()
         if is_local(_student(program)):
             copied.prompt_format = self.prompt_format
@@ -163,7 +168,10 @@ class BootstrapFinetune(Optimizer):
     def _fine_tune(
         self, context: CompileContext, train: Sequence[StepConversation], dev: Sequence[StepConversation]
     ) -> dspy.LM:
-        """The tuned language model; of one that a provider trains, the one that was kept before it was killed."""
+        """The tuned language model.
+
+        The name of a model that a provider trained is kept in a file: a resumed compile does not train it again.
+        """
         lm = _student(context.program)
         if is_local(lm):
             return tuned(lm, self._train(context, lm, train, dev))
@@ -176,16 +184,16 @@ class BootstrapFinetune(Optimizer):
         self, context: CompileContext, lm: dspy.LM, train: Sequence[StepConversation], dev: Sequence[StepConversation]
     ) -> str:
         """The name of the tuned model."""
-        from hoptimizer.optimizers.training.loop import reporting  # brings torch
+        from hoptimizer.optimizers.training.loop import reporting  # imported here, since it imports torch
 
         report = reporting(context.listener, "lm")
-        # What the training's thread tells is passed on from this one, where progress is shown.
+        # Progress is shown by this thread, so that of the training's thread is passed on through a queue.
         told: SimpleQueue[TrainingProgress | None] = SimpleQueue()
         options: dict[str, Any] | None = None
         if is_local(lm):
             options = {"folder": context.folder / "lm", "dev": _messages(dev), "report": told.put, "seed": context.seed}
             options |= {"templated": self.prompt_format != "plain", **self.training}
-        lm.kill()  # frees its memory, as DSPy's own optimizer does
+        lm.kill()  # frees the model's memory, as DSPy's own optimizer does
         context.listener.progress("lm: training", 0, 0, "")
         training = lm.finetune(_messages(train), TrainDataFormat.CHAT, options)
         training.add_done_callback(lambda _: told.put(None))
@@ -199,7 +207,11 @@ class BootstrapFinetune(Optimizer):
 
 
 def _model(lm: dspy.LM, result: dspy.LM | Exception) -> str:
-    """The model of what DSPy's training job ended with."""
+    """The name of the model that DSPy's training job ended with.
+
+    Raises:
+        UserError: a provider's training failed; the error of a local training is raised as it is.
+    """
     if isinstance(result, dspy.LM):
         return result.model
     if is_local(lm):
@@ -212,7 +224,7 @@ def _messages(rows: Sequence[StepConversation]) -> list[dict[str, Any]]:
 
 
 def _student(program: Program) -> dspy.LM:
-    """The language model that is fine-tuned: the one that was before, else the default one."""
+    """The language model that is fine-tuned: one of the program that was tuned before, or else the default one."""
     return next((lm for lm in program.lms.values() if is_tuned(lm)), dspy.settings.lm)
 
 
@@ -221,7 +233,7 @@ def _check_tunable(lm: dspy.LM) -> None:
     if provider is None or not provider.finetunable:
         raise UserError(f"lm.default: {lm.model} can't be fine-tuned by DSPy; take a local/ model or one of OpenAI's")
     if isinstance(provider, OpenAIProvider):
-        # DSPy would send the examples to OpenAI, wherever the model is served, and with the environment's key.
+        # DSPy would send the examples to OpenAI with the environment's key, wherever the model is served.
         if server := lm.kwargs.get("api_base"):
             raise UserError(
                 f"lm.default: DSPy can't fine-tune {lm.model} at {without_password(server)}; take a local/ model"

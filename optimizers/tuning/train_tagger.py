@@ -1,4 +1,4 @@
-"""Fine-tuning EfficientRAG's two models for a data set (Zhuang et al., 2024, sections 3.2 and 3.3)."""
+"""Fine-tuning of EfficientRAG's two models for a data set (Zhuang et al., 2024, sections 3.2 and 3.3)."""
 
 import hashlib
 from collections import Counter
@@ -20,25 +20,26 @@ Positive = Annotated[int, Field(ge=1)]
 
 
 class TrainTagger(Optimizer):
-    """A labeler & tagger and a filter for ``efficient_rag``, so that its retrieval asks no language model.
+    """A labeler and a filter for ``efficient_rag``, with which its retrieval calls no language model.
 
-    The epoch and the threshold are those with which the program retrieves best on dev. Everything is kept in the
-    context's folder, where a compile that was killed goes on.
+    The labeler's epoch and threshold are those with which the program retrieves best on dev. Everything is kept in the
+    context's folder, from which a compile that was killed is resumed.
 
     Args:
-        labels: ``annotations``: the data set's hops, or where it has none its supporting passages, say which words of
-            a passage count; ``teacher``: ``lm.teacher`` does, of the supporting passages.
-        base: the encoder that is fine-tuned: a name of the weights store, a folder or a hub id; by default the
+        labels: the source of the useful words of a passage. ``annotations``: the data set's hops, or where it has none,
+            its supporting passages; ``teacher``: ``lm.teacher``, which reads the supporting passages.
+        base: the encoder that is fine-tuned: a name of the weights store, a folder or a Hub id; by default the
             program's own labeler and filter where it has them, else ``minilm``.
-        negatives: hard negatives of each query.
-        copies: how often each question is refilled with other passages that are asked the same.
-        finish: whether a last hop has a tag of its own, after which the search does not go on.
-        ranked: whether a passage's place in the search counts, as much as is right on dev.
-        recall_weight: how many times as much recall counts as precision, on dev.
-        epochs: rounds over the examples at most.
-        learning_rate: at its peak.
-        batch: examples in an update.
-        max_tokens: where query and passage are cut together; for the filter, query and what is known.
+        negatives: the number of hard negatives per query.
+        copies: the number of copies per question that ask the same about other passages.
+        finish: whether a last hop has a tag of its own, after which the search ends.
+        ranked: whether a passage's rank in the search counts, by as much as fits dev best.
+        recall_weight: the weight of recall relative to precision in the dev score.
+        epochs: the most passes over the examples.
+        learning_rate: the peak of the learning rate.
+        batch: the number of examples per update.
+        max_tokens: the number of tokens to which a query and a passage are cut together; in the filter, a query and
+            what is known.
     """
 
     def __init__(
@@ -92,16 +93,17 @@ class TrainTagger(Optimizer):
         return compiled
 
     def gather(self, context: CompileContext, split: str, questions: Sequence[Question]) -> list[LabelledQuestion]:
-        """The labels of a split, kept in the context's folder; questions that can't be labelled are counted and
-        skipped.
+        """The labels of a split, which are written to the context's folder.
+
+        Questions that can't be labelled are counted and skipped.
 
         Args:
             context: the compile.
             split: ``train`` or ``dev``.
-            questions: of the split.
+            questions: the questions of the split.
 
         Raises:
-            UserError: none could be labelled.
+            UserError: no question could be labelled.
         """
         file = context.folder / f"labels-{split}.jsonl"
         stage = f"labels of {split}"
@@ -138,7 +140,7 @@ class TrainTagger(Optimizer):
         start = self._start(context, "filter")
         config = TaggerTrainingConfig(**_origin(start, self.base), seed=context.seed, **self.training)
         folder = context.folder / "filter"
-        # Without dev examples there is nothing to choose an epoch by: the train examples do as well then.
+        # Without dev examples the epoch is chosen on the train examples.
         report = reporting(context.listener, "filter")
         train_tagger(
             FILTER_TASK, examples, judged or examples, config, folder, report, start=start.folder if start else None
@@ -181,7 +183,7 @@ class TrainTagger(Optimizer):
 
 
 def _origin(start: SmallModel | None, base: str | None) -> dict[str, str]:
-    """What a training config says about where its training starts, whatever folder that lies in."""
+    """The fields of a training config that name the model that training starts from, whatever folder that is in."""
     if start is None:
         return {"base": base or "minilm"}
     return {"base": start.card.base, "start": hashlib.sha256(start.card.model_dump_json().encode()).hexdigest()}

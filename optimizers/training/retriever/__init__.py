@@ -1,1 +1,1 @@
-"""Training of the embedded ColBERT checkpoint."""
+"""The training of the embedded ColBERT checkpoint."""

@@ -1,4 +1,4 @@
-"""Questions with their supporting passages and distractors, from the published files of multi-hop data sets."""
+"""Questions with supporting passages and distractors, read from the published files of multi-hop data sets."""
 
 import hashlib
 from dataclasses import dataclass
@@ -18,7 +18,12 @@ _DATA_FILES = ("*.json", "*.jsonl")
 
 @dataclass(frozen=True)
 class QuestionWithContext:
-    """A question, and the ids of the passages that it was published with."""
+    """A question with the ids of the passages that it was published with.
+
+    Attributes:
+        question: the question.
+        context: the ids of the passages, supporting ones and distractors.
+    """
 
     question: Question
     context: list[str]
@@ -29,10 +34,10 @@ class RetrievalSet:
     """A data set to train or measure a retriever on.
 
     Attributes:
-        name: of its format.
+        name: the name of its format.
         corpus: the pooled contexts of all its questions, and the extra corpus where there is one.
-        train: questions to learn from.
-        dev: questions that nothing learns from.
+        train: the questions to learn from.
+        dev: the questions that are held out from training.
     """
 
     name: str
@@ -42,16 +47,17 @@ class RetrievalSet:
 
 
 def read_sets(data: Path) -> list[RetrievalSet]:
-    """Read every data set below a folder, its questions divided by a fixed rule.
+    """Read every data set below a folder, and divide its questions into train and dev by a fixed rule.
 
-    The rule: in the order of their id's SHA-256, the first 100 questions, or 40 percent where that is fewer, are dev.
+    In the order of the SHA-256 of their ids, the first 100 questions are dev, or 40 percent where that is fewer.
 
     Args:
-        data: holds a folder for a format (``hotpotqa``, ``2wikimultihopqa``, ``musique``) or several, and in it
-            ``train*`` files, and perhaps ``*decompositions*`` (2WikiMultihopQA's) and ``corpus*`` with more passages.
+        data: a folder with a folder for one or more formats (``hotpotqa``, ``2wikimultihopqa``, ``musique``), each
+            with ``train*`` files, and perhaps ``*decompositions*`` files (of 2WikiMultihopQA) and ``corpus*`` files
+            with more passages.
 
     Raises:
-        UserError: no such folder is there, or a file is malformed.
+        UserError: there is no folder of a format, or a file is malformed.
     """
     sets = [_read_set(data / name, name) for name in _SETS if (data / name).is_dir()]
     if not sets:

@@ -1,11 +1,11 @@
-"""Trains what makes all-MiniLM-L6-v2 the embedded ColBERT checkpoint: a projection, and low-rank adapters.
+"""Training of the projection and the low-rank adapters that turn all-MiniLM-L6-v2 into the embedded ColBERT checkpoint.
 
     python -m hoptimizer.optimizers.training.retriever.colbert_projection --data DIR --out FILE
 
 The loss is ColBERT's (Khattab and Zaharia, 2020, section 3.3) with several positives: a query against its supporting
-passages, the distractors that its question was published with, and the other passages of the step. To it comes the
-divergence from how the untrained vectors rank the passages (Hinton et al., 2015, section 2): a few hundred questions
-teach what counts in a name, and would else unteach what the encoder knows of meaning.
+passages, the distractors that its question was published with, and the other passages of the step. Added to it is the
+divergence from the ranking of the passages by the untrained vectors (Hinton et al., 2015, section 2): a few hundred
+questions teach the encoder which parts of a name matter, but without this term it would lose its knowledge of meaning.
 """
 
 import argparse
@@ -31,25 +31,27 @@ from hoptimizer.retrieval import Passage
 from hoptimizer.retrieval.checkpoint import BASE, DIM, load_checkpoint, write_checkpoint
 from hoptimizer.retrieval.encoder import ColBERTEncoder, Tokens
 
-# The least share of the spread that a direction is whitened as: below it is noise.
+# Directions whose share of the variance is smaller are whitened as if it were this, since below it there is only noise.
 _FLOOR = 1e-5
 _PART = 16
 
 
 @dataclass(frozen=True)
 class RetrieverTrainingConfig:
-    """What is trained, and how.
+    """How the projection and the adapters are trained.
 
     Attributes:
-        rank: of the adapters on every linear layer of the encoder.
-        steps: updates of the weights.
-        questions: from each data set in a step; a large one gives twice as many as a small one.
-        distractors: a question's own distractors in a step.
-        learning_rate: at its peak; it rises over the first tenth of the steps and falls to nothing.
-        distillation: how much the divergence from the untrained ranking counts.
-        sample: passages whose token vectors decide where the projection starts.
-        max_tokens: where passages are cut in training; searching reads on.
-        seed: decides on every random choice.
+        rank: the rank of the adapters on every linear layer of the encoder.
+        steps: the number of updates of the weights.
+        questions: the number of questions per data set and step; a data set with more train questions than the median
+            gives twice as many.
+        distractors: the most distractors per question and step.
+        learning_rate: the peak of the learning rate, which rises linearly over the first tenth of the steps and then
+            falls linearly to 0.
+        distillation: the weight of the divergence from the untrained ranking in the loss.
+        sample: the number of passages whose token vectors determine the initial projection.
+        max_tokens: the number of tokens at which passages are cut in training; a search uses longer ones.
+        seed: determines every random choice.
     """
 
     rank: int = 8
@@ -64,7 +66,12 @@ class RetrieverTrainingConfig:
 
 
 class Adapted(nn.Module):
-    """A frozen linear layer with a low-rank addition that is trained (LoRA; Hu et al., 2022, section 4.1)."""
+    """A frozen linear layer with a low-rank addition that is trained (LoRA; Hu et al., 2022, section 4.1).
+
+    Args:
+        linear: the layer.
+        rank: the rank of the addition.
+    """
 
     def __init__(self, linear: nn.Linear, rank: int) -> None:
         super().__init__()
@@ -73,7 +80,11 @@ class Adapted(nn.Module):
         self.up = nn.Parameter(torch.zeros(linear.out_features, rank))
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """The layer's output, in the input's precision."""
+        """The layer's output, in the precision of its input.
+
+        Args:
+            hidden: the input, [..., input features].
+        """
         low = nn.functional.linear(hidden, self.down.to(hidden.dtype))
         return self.linear(hidden) + nn.functional.linear(low, self.up.to(hidden.dtype))
 
@@ -81,15 +92,15 @@ class Adapted(nn.Module):
 def train(
     sets: Sequence[RetrievalSet], config: RetrieverTrainingConfig, steps: Callable[[range], Iterable[int]]
 ) -> dict[str, torch.Tensor]:
-    """Train on the questions of ``train``, never on those of ``dev``.
+    """Train the projection and the adapters on the train questions of all data sets, never on dev questions.
 
     Args:
         sets: the data sets.
-        config: how it is trained.
-        steps: gives the steps one by one, and may show them going by.
+        config: how the projection and the adapters are trained.
+        steps: iterates over the steps, and may show the progress.
 
     Returns:
-        What :func:`hoptimizer.retrieval.checkpoint.write_checkpoint` takes, in fp16.
+        the weights by name, in fp16, as :func:`hoptimizer.retrieval.checkpoint.write_checkpoint` takes them.
     """
     torch.manual_seed(config.seed)
     draw = random.Random(config.seed)
@@ -125,16 +136,16 @@ def _untrained_encoder() -> ColBERTEncoder:
         write_checkpoint(base, {"linear.weight": torch.eye(DIM, hidden)}, folder)
         encoder = ColBERTEncoder(load_checkpoint(folder))
     encoder.model.requires_grad_(False)
-    encoder.model.set_attn_implementation("eager")  # its gradient takes half as long on a CPU as the fused one's
+    encoder.model.set_attn_implementation("eager")  # its backward pass takes half as long as the fused one's on a CPU
     return encoder
 
 
 @torch.no_grad()
 def _start_projection(encoder: ColBERTEncoder, texts: list[str]) -> None:
-    """Start the projection at the whitening of untrained vectors (Su et al., 2021, section 3).
+    """Initialize the projection with the whitening of untrained vectors (Su et al., 2021, section 3).
 
-    What all tokens share then counts no more than what tells them apart, so that a rare name is found by its own
-    tokens: whitening alone gains more than training from the plain vectors does.
+    After whitening, the directions that all tokens share count no more than those that distinguish them, so that a rare
+    name is found by its own tokens. Whitening alone gains more than training from the plain vectors does.
     """
     spread = torch.zeros((), device=encoder.device)
     for start in range(0, len(texts), 32):
@@ -161,7 +172,7 @@ def _adapt(model: nn.Module, rank: int) -> dict[str, Adapted]:
 def _batches(
     sets: Sequence[RetrievalSet], config: RetrieverTrainingConfig, draw: random.Random
 ) -> Iterator[list[QuestionWithContext]]:
-    # Each set goes round at its own pace, lest the largest drown the others.
+    # The sets are cycled through independently, since in one pool the largest would dominate the others.
     median = sorted(len(one.train) for one in sets)[len(sets) // 2]
     rounds = [(_forever(one.train, draw), config.questions * (2 if len(one.train) > median else 1)) for one in sets]
     while True:
@@ -197,7 +208,7 @@ def _loss(
     right = torch.tensor([[id in q.positives for id in passages] for q in queries], device=scores.device)
     ignored = torch.tensor([[id in q.ignored for id in passages] for q in queries], device=scores.device)
     weight = torch.tensor([q.weight for q in queries], device=scores.device)
-    # Each positive competes with the negatives alone, not with the other positives.
+    # Each positive competes only with the negatives, not with the other positives.
     wrong = scores.masked_fill(right | ignored, -torch.inf).logsumexp(1, keepdim=True)
     losses = ((torch.logaddexp(scores, wrong) - scores) * right).sum(1) / right.sum(1)
     real = torch.tensor([q.asked for q in queries], device=scores.device)
@@ -208,11 +219,11 @@ def _loss(
 
 
 def _maxsim(encoder: ColBERTEncoder, queries: Tokens, passages: Tokens) -> torch.Tensor:
-    """Scores [queries, passages]."""
+    """The MaxSim scores, [queries, passages]."""
     words = encoder.vectors(queries)[queries.kept]  # [query tokens, dim]
     owner = torch.arange(len(queries.ids), device=words.device).repeat_interleave(queries.kept.sum(1))
     best, places = [], []
-    # In parts of like length, so that little of what is computed is padding.
+    # In parts of similar length, so that little of what is computed is padding.
     for part in passages.mask.sum(1).argsort().split(_PART):
         some = passages.rows(part)
         similar = encoder.vectors(some) @ words.T  # [passages, tokens, query tokens]

@@ -1,4 +1,4 @@
-"""What the embedded ColBERT checkpoint learns to search with."""
+"""The queries that the embedded ColBERT checkpoint is trained on."""
 
 import random
 import re
@@ -14,14 +14,14 @@ _SPAN = (4, 12)  # words
 
 @dataclass(frozen=True)
 class TrainingQuery:
-    """Something to search with.
+    """A query to train on.
 
     Attributes:
-        text: its words.
-        positives: ids of the passages that it must find.
-        ignored: ids of passages that are neither right nor wrong for it.
-        weight: how much it counts.
-        asked: whether somebody asked it so.
+        text: the text of the query.
+        positives: the ids of the passages that the query must find.
+        ignored: the ids of passages that count neither as positives nor as negatives.
+        weight: the weight of the query in the loss.
+        asked: whether the query is a question of the data set as it was published.
     """
 
     text: str
@@ -36,14 +36,14 @@ def batch_queries(
 ) -> list[TrainingQuery]:
     """The queries of a training step.
 
-    The questions themselves and those of their hops; the questions once more with other passages' titles in the place
-    of their own, since what a question names counts for more than what it is about; and pairs of words taken from two
-    passages, so that every passage is searched for and a query's parts are all heeded.
+    They are of four kinds: the questions; the questions of their hops; the questions with the titles of other passages
+    in the place of their own, since the names in a question matter more than its topic; and pairs of phrases from two
+    passages, so that every passage is searched for, and no part of a query is neglected.
 
     Args:
         batch: the questions of the step.
-        passages: the passages of the step by id, the questions' supporting ones among them.
-        draw: the source of chance.
+        passages: the passages of the step by id, including those that support the questions.
+        draw: the random number generator.
     """
     queries = []
     for asked in batch:
@@ -62,7 +62,7 @@ def batch_queries(
 
 
 def _renamed(question: Question, passages: Mapping[str, Passage], draw: random.Random) -> TrainingQuery | None:
-    """The question with the titles that it names replaced by those of other passages, which it then asks for."""
+    """The question with the titles that it names replaced by those of other passages, which are then its positives."""
     named = [id for id in question.passages if passages[id].bare_title.lower() in question.question.lower()]
     others = [id for id, passage in passages.items() if passage.title and id not in question.passages]
     if not named or len(others) < len(named):
@@ -82,7 +82,7 @@ def _pair(passages: Mapping[str, Passage], draw: random.Random) -> TrainingQuery
 
 
 def _words_of(passage: Passage, draw: random.Random) -> str:
-    """A passage's title, or some of its words in a row."""
+    """A passage's title, or some consecutive words of its text."""
     words = passage.text.split()
     if passage.title and draw.random() < 0.5:
         return passage.bare_title
