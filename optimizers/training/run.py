@@ -202,8 +202,8 @@ def freeze_embeddings(model: PreTrainedModel) -> None:
     Args:
         model: the model.
     """
-    # The examples contain few of the vocabulary's tokens, so that what they would teach the embeddings hardly helps with
-    # other texts. And half of a small encoder's weights are embeddings.
+    # The examples contain few of the vocabulary's tokens, so that what they would teach the embeddings hardly helps
+    # with other texts. And half of a small encoder's weights are embeddings.
     whole = getattr(model.base_model, "embeddings", None)
     embeddings = whole if isinstance(whole, nn.Module) else model.get_input_embeddings()
     for name, weight in embeddings.named_parameters():
