@@ -87,11 +87,11 @@ def bootstrapped(
     taught = teacher(context)
     taught.prompt_format = taught.prompt_format or prompt_format
     runs = TeacherRuns(context.teacher_lm or dspy.settings.lm, context.workers)
-    trial = FormatCheck([question.id for question in questions])
+    format_check = FormatCheck([question.id for question in questions])
 
     async def take(question: Question) -> list[StepExample]:
         with dspy.context(**teacher_settings(context)):
-            run = await trial.run(runs.make(taught, question.question), question.id)
+            run = await format_check.run(runs.make(taught, question.question), question.id)
         if any(record.failure for record in run.prediction.steps):
             return []
         # Scored in a thread, since the objective may have to ask a judge.

@@ -54,8 +54,8 @@ async def _all_waves(
     taught: Program, context: CompileContext, loops: Sequence[BootstrapLoop], threshold: float, runs: TeacherRuns
 ) -> None:
     async def all_of(number: int, loop: BootstrapLoop) -> None:
-        trial = FormatCheck([] if number else [example.id for example in loop.trainset])
-        await _waves(_labeled(taught, loop), context, loop, threshold, runs, trial)
+        format_check = FormatCheck([] if number else [example.id for example in loop.trainset])
+        await _waves(_labeled(taught, loop), context, loop, threshold, runs, format_check)
 
     await asyncio.gather(*(all_of(number, loop) for number, loop in enumerate(loops)))
 
@@ -66,7 +66,7 @@ async def _waves(
     loop: BootstrapLoop,
     threshold: float,
     runs: TeacherRuns,
-    trial: FormatCheck,
+    format_check: FormatCheck,
 ) -> None:
     asked = failed = 0
     running: set[asyncio.Task[bool]] = set()
@@ -76,7 +76,8 @@ async def _waves(
             while asked - failed < loop.bootstrapped and asked < len(loop.trainset):
                 wave = loop.trainset[asked : asked + WAVE]
                 running.update(
-                    asyncio.create_task(_succeeds(taught, example, context, threshold, runs, trial)) for example in wave
+                    asyncio.create_task(_succeeds(taught, example, context, threshold, runs, format_check))
+                    for example in wave
                 )
                 asked += len(wave)
             if not running:
@@ -96,11 +97,11 @@ async def _succeeds(
     context: CompileContext,
     threshold: float,
     runs: TeacherRuns,
-    trial: FormatCheck,
+    format_check: FormatCheck,
 ) -> bool:
     """Whether the teacher's run on a question scores well enough."""
     try:
-        run = await trial.run(runs.make(without(taught, example), example.question), example.id)
+        run = await format_check.run(runs.make(without(taught, example), example.question), example.id)
     except DSPyError:
         return False  # The bootstrap meets the same failure, and counts it.
     # Scored in a thread: the objective may wait for a judge, which must not hold up the other runs.

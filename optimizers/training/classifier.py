@@ -72,8 +72,8 @@ def train_classifier(
     places: dict[object, int] = {label: place for place, label in enumerate(task.labels)}
     for name, some in (("train", examples), ("dev", dev)):
         check_labels(task, some, name)
-    draft = TrainingFolder(task, config, examples, dev, folder)
-    if finished := draft.finished():
+    training_folder = TrainingFolder(task, config, examples, dev, folder)
+    if finished := training_folder.finished():
         return finished
     with torch.random.fork_rng():
         torch.manual_seed(config.seed)  # determines the head's initial weights
@@ -110,10 +110,12 @@ def train_classifier(
         return scores[config.calibrate or "f1"], {**scores, "threshold": threshold}
 
     lengths = [len(row["input_ids"]) for row in rows]
-    best = training(config, model, dtype, lengths, loss, evaluate, key=draft.key, folder=folder, report=report).run()
+    best = training(
+        config, model, dtype, lengths, loss, evaluate, key=training_folder.key, folder=folder, report=report
+    ).run()
     scores = dict(best.facts)
     threshold = scores.pop("threshold")
-    card = draft.card(
+    card = training_folder.card(
         scores,
         best.epoch,
         kind="classifier",
@@ -121,8 +123,8 @@ def train_classifier(
         threshold=threshold,
         shared_tokens=config.shared_tokens,
     )
-    draft.save(model, tokenizer)
-    draft.finish(card)
+    training_folder.save(model, tokenizer)
+    training_folder.finish(card)
     return card
 
 

@@ -64,20 +64,20 @@ def train_generator(
     for name, some in (("train", examples), ("dev", dev)):
         if not some:
             raise UserError(f"step {task.step!r}: there are no {name} examples; take more questions")
-    draft = TrainingFolder(task, config, examples, dev, folder)
-    if finished := draft.finished():
+    training_folder = TrainingFolder(task, config, examples, dev, folder)
+    if finished := training_folder.finished():
         return finished
     model, tokenizer = load_writer(resolve(config.base))
     seq2seq = model.config.is_encoder_decoder
     rows, dev_rows = ([_row(tokenizer, task, one, config, seq2seq) for one in some] for some in (examples, dev))
-    model, best = train_writer(model, tokenizer, rows, dev_rows, config, draft.key, folder, report)
-    card = draft.card(
+    model, best = train_writer(model, tokenizer, rows, dev_rows, config, training_folder.key, folder, report)
+    card = training_folder.card(
         best.facts, best.epoch, kind="generator", listed=task.listed, max_new_tokens=config.max_new_tokens
     )
-    draft.save(model, tokenizer)
+    training_folder.save(model, tokenizer)
     results = StepGenerator(folder, card).predict([example.inputs for example in dev])
     card = card.model_copy(update={"scores": {**card.scores, **_writing_scores(task, dev, results)}})
-    draft.finish(card)
+    training_folder.finish(card)
     return card
 
 

@@ -151,7 +151,7 @@ def train_writer(
     _, start = evaluate()
     best = loop.run()
     if config.lora:
-        model = merged(trained, loop.masters, dtype)
+        model = merged(trained, loop.master_weights, dtype)
     return model, replace(best, facts={"start": start["loss"], **best.facts})
 
 

@@ -159,7 +159,7 @@ class Training(Generic[Batch]):
     """A training loop over batches that writes checkpoints.
 
     Attributes:
-        masters: the weights. Dropout and all other randomness within a step must be off.
+        master_weights: the weights. Dropout and all other randomness within a step must be off.
         batches: gives the batches of an epoch, by its number from 0; always the same for the same epoch.
         loss: gives the differentiable loss of a batch.
         evaluate: gives the value to maximize, and facts to keep, on dev.
@@ -168,7 +168,7 @@ class Training(Generic[Batch]):
         report: is told of the progress after every step.
     """
 
-    masters: MasterWeights
+    master_weights: MasterWeights
     batches: Callable[[int], Sequence[Batch]]
     loss: Callable[[Batch], Tensor]
     evaluate: Callable[[], tuple[float, dict[str, Any]]]
@@ -199,12 +199,12 @@ class Training(Generic[Batch]):
                 batches = self.batches(epoch)
             loss = self.loss(batches[place])
             loss.backward()
-            self.masters.step(self.plan.learning_rate * _share(step, steps))
+            self.master_weights.step(self.plan.learning_rate * _share(step, steps))
             facts = None
             if place == each - 1:
                 value, facts = self.evaluate()
                 if best is None or value > best.value:
-                    best, kept = BestEpoch(epoch + 1, value, facts), self.masters.copy()
+                    best, kept = BestEpoch(epoch + 1, value, facts), self.master_weights.copy()
             is_due = (step + 1) % self.plan.checkpoint_steps == 0 or time.monotonic() - saved > _PATIENCE
             if is_due or step + 1 == steps:
                 self._save(step + 1, best, kept)
@@ -213,7 +213,7 @@ class Training(Generic[Batch]):
             self.report(TrainingProgress(step + 1, steps, loss.item(), scores))
         if best is None:
             raise ValueError("nothing was trained: there are no batches")
-        self.masters.load(kept)
+        self.master_weights.load(kept)
         return best
 
     def _waited(self, best: BestEpoch | None, epochs: int) -> bool:
@@ -224,8 +224,8 @@ class Training(Generic[Batch]):
         draft = self.folder / _DRAFT
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
-        save_file(self.masters.copy(), draft / "weights.safetensors")
-        torch.save(self.masters.optimizer.state_dict(), draft / "optimizer.pt")
+        save_file(self.master_weights.copy(), draft / "weights.safetensors")
+        torch.save(self.master_weights.optimizer.state_dict(), draft / "optimizer.pt")
         if best is not None:
             save_file(kept, draft / "best.safetensors")
         state = {"key": self.plan.key, "step": step, "best": best and asdict(best)}
@@ -244,8 +244,8 @@ class Training(Generic[Batch]):
                     f"{self.folder}: holds an unfinished training of other data or settings; give another folder, or "
                     "delete this one"
                 )
-            self.masters.load(load_file(folder / "weights.safetensors"))
-            self.masters.optimizer.load_state_dict(torch.load(folder / "optimizer.pt", weights_only=True))
+            self.master_weights.load(load_file(folder / "weights.safetensors"))
+            self.master_weights.optimizer.load_state_dict(torch.load(folder / "optimizer.pt", weights_only=True))
             best = BestEpoch(**state["best"]) if state["best"] else None
             return state["step"], best, load_file(folder / "best.safetensors") if best else {}
         return 0, None, {}

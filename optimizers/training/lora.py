@@ -21,14 +21,14 @@ def adapted(model: PreTrainedModel, rank: int, seed: int) -> PeftModel:
         return get_peft_model(model, config).eval()
 
 
-def merged(adapted: PeftModel, masters: MasterWeights, dtype: torch.dtype) -> PreTrainedModel:
+def merged(adapted: PeftModel, master_weights: MasterWeights, dtype: torch.dtype) -> PreTrainedModel:
     """The model with its adapters added to its weights.
 
     Args:
         adapted: the model with adapters.
-        masters: the trained weights of the adapters, in fp32.
+        master_weights: the trained weights of the adapters, in fp32.
         dtype: the precision of the result.
     """
     adapted.float()
-    masters.load(masters.copy())  # restores the fp32 values of the adapters that bf16 had rounded
+    master_weights.load(master_weights.copy())  # restores the fp32 values of the adapters that bf16 had rounded
     return adapted.merge_and_unload().to(dtype)

@@ -168,7 +168,7 @@ def training(
     """
     plan = Plan(config.epochs, config.learning_rate, config.weight_decay, config.patience, config.checkpoint_steps, key)
     return Training(
-        masters=MasterWeights(model, plan, dtype),
+        master_weights=MasterWeights(model, plan, dtype),
         batches=lambda epoch: shuffled_batches(lengths, config.batch, config.seed, epoch),
         loss=loss,
         evaluate=evaluate,

@@ -87,8 +87,8 @@ def train_tagger(
     """
     if task.labels:
         check_labels(task, examples, "train")
-    draft = TrainingFolder(task, config, examples, dev, folder)
-    if finished := draft.finished():
+    training_folder = TrainingFolder(task, config, examples, dev, folder)
+    if finished := training_folder.finished():
         return finished
     device, dtype = device_and_dtype()
     with torch.random.fork_rng():
@@ -124,9 +124,11 @@ def train_tagger(
         return value, scores | facts
 
     lengths = [len(row["input_ids"]) for row in learn.rows]
-    best = training(config, model, dtype, lengths, loss, evaluate, key=draft.key, folder=folder, report=report).run()
+    best = training(
+        config, model, dtype, lengths, loss, evaluate, key=training_folder.key, folder=folder, report=report
+    ).run()
     scores = dict(best.facts)
-    card = draft.card(
+    card = training_folder.card(
         {},
         best.epoch,
         kind="labeler" if task.labels else "filter",
@@ -136,8 +138,8 @@ def train_tagger(
         **scores.pop("card", {}),
     )
     card = Card.model_validate(card.model_dump() | {"scores": {**scores, **card.scores}})
-    draft.save(model, tokenizer)
-    draft.finish(card)
+    training_folder.save(model, tokenizer)
+    training_folder.finish(card)
     return card
 
 

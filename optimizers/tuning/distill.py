@@ -115,7 +115,7 @@ class Distill(Optimizer):
             UserError: a language model fails.
         """
         task = self._task(context, step)
-        pending = list(self._wanted(context, task, split, questions))
+        pending = list(self._pending(context, task, split, questions))
         stage = f"{task.step}: examples from {split}"
         file = context.folder / f"{task.step}-{split}.jsonl"
         examples = collect(
@@ -132,7 +132,7 @@ class Distill(Optimizer):
             return replace(task, inputs=(*task.inputs, ANSWER_PROBABILITY))
         return task
 
-    def _wanted(
+    def _pending(
         self, context: CompileContext, task: Task, split: str, questions: Sequence[Question]
     ) -> Iterator[PendingExample]:
         if task.step == "self_knowledge":

@@ -170,10 +170,12 @@ class TrainTagger(Optimizer):
         start = self._start(context, "labeler")
         config = TaggerTrainingConfig(**_origin(start, self.base), seed=context.seed, **self.training)
         questions = [question for question in context.devset if supporting(question)]
-        trial = RetrievalEvaluator(program, questions, task, config, self.recall_weight, self.ranked, context.workers)
+        evaluator = RetrievalEvaluator(
+            program, questions, task, config, self.recall_weight, self.ranked, context.workers
+        )
         folder = context.folder / "labeler"
         report = reporting(context.listener, "labeler")
-        train_tagger(task, examples, judged, config, folder, report, trial, start.folder if start else None)
+        train_tagger(task, examples, judged, config, folder, report, evaluator, start.folder if start else None)
         return _load(folder, "labeler")
 
     def _start(self, context: CompileContext, step: str) -> SmallModel | None:
