@@ -1,7 +1,7 @@
 """Demonstrations and rules from questions on which the program's runs score differently (SIMBA)."""
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import dspy
@@ -104,6 +104,10 @@ class _Runs(BaseCallback):
 
     def on_module_end(self, call_id: str, outputs: Any | None, exception: BaseException | None = None) -> None:  # noqa: ANN401 - DSPy's hook
         """Keep a prediction until it is scored, so that no other object can have its id."""
+        if isinstance(outputs, dspy.Prediction) and "steps" in outputs:
+            # SIMBA shows whole predictions when it asks for a rule; the time that a step took would make each such
+            # prompt a new one, so that a compile that is resumed would ask everything anew.
+            outputs.steps = [replace(record, seconds=0.0) for record in outputs.steps]
         if call_id not in self._running:
             return
         state, question = self._running.pop(call_id)
