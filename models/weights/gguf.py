@@ -3,7 +3,9 @@
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
+from functools import cache
 from pathlib import Path
+from unittest.mock import patch
 
 
 def convert(source: Path, file: str, target: Path) -> None:
@@ -14,10 +16,13 @@ def convert(source: Path, file: str, target: Path) -> None:
         file: the GGUF file's name in it.
         target: the folder to write; it is created if need be.
     """
+    import gguf
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
-    with _quiet():
+    # Transformers reads the file three times, for the config, the weights and the tokenizer; reading a vocabulary of
+    # 150,000 tokens is slow.
+    with _quiet(), patch.object(gguf, "GGUFReader", cache(gguf.GGUFReader)):
         model = AutoModelForCausalLM.from_pretrained(
             source, gguf_file=file, dtype=torch.bfloat16, quantization_config=GgufConfig(dequantize=True)
         )

@@ -5,7 +5,6 @@ import hashlib
 import json
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -138,20 +137,22 @@ def _install(entry: PinnedWeights) -> Path:
     root = _root()
     if shutil.disk_usage(root).free < entry.disk:
         raise _no_space(entry, root)
-    with tempfile.TemporaryDirectory(dir=root, prefix=f".{entry.name}-") as staging:
-        source, fetched = _fetch(entry, Path(staging))
-        ready = fetched
-        if entry.gguf is not None:
-            from hoptimizer.models.weights.gguf import convert
+    # What an interrupted pull fetched stays here, and the next one continues it.
+    staging = root / f".{entry.name}.partial"
+    staging.mkdir(exist_ok=True)
+    source, ready = _fetch(entry, staging)
+    if entry.gguf is not None:
+        from hoptimizer.models.weights.gguf import convert
 
-            ready = Path(staging) / "converted"
-            with _bar(f"Converting {entry.name}", total=None):
-                convert(fetched, entry.gguf, ready)
-        _write_manifest(entry, ready, source)
-        target = root / entry.name
-        if target.exists():  # an older pin, or a damaged copy: replace() does not replace a folder that has files
-            target.replace(Path(staging) / "old")
-        ready.replace(target)
+        fetched, ready = ready, staging / "converted"
+        shutil.rmtree(ready, ignore_errors=True)
+        with _bar(f"Converting {entry.name}", total=None):
+            convert(fetched, entry.gguf, ready)
+    _write_manifest(entry, ready, source)
+    target = root / entry.name
+    shutil.rmtree(target, ignore_errors=True)  # an older pin, or a damaged copy
+    ready.replace(target)
+    shutil.rmtree(staging)
     return target
 
 
@@ -164,32 +165,38 @@ def _fetch(entry: PinnedWeights, staging: Path) -> tuple[str, Path]:
     tried = []
     for number, source in enumerate(entry.sources):
         folder = staging / f"source{number}"
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         try:
-            with _bar(f"Pulling {entry.name} from {source.label}", total=entry.size) as progress:
-                task = progress.task_ids[0]
-                source.fetch(list(entry.files), folder, partial(progress.advance, task))
-            _verify(entry, folder)
+            if not all((folder / file).exists() for file in entry.files) or _wrong_checksum(entry, folder):
+                with _bar(f"Pulling {entry.name} from {source.label}", total=entry.size) as progress:
+                    task = progress.task_ids[0]
+                    source.fetch(list(entry.files), folder, partial(progress.advance, task))
+                if wrong := _wrong_checksum(entry, folder):
+                    shutil.rmtree(folder)
+                    raise SourceError(wrong)
         except SourceError as error:
             tried.append(f"{source.label} ({error})")
-            shutil.rmtree(folder)
             continue
         return source.label, folder
+    if not any(path.is_file() for path in staging.rglob("*")):
+        shutil.rmtree(staging)
     raise UserError(
         f"{entry.name} could not be pulled: tried {'; '.join(tried)}; check the network, the proxy and pip's index, or "
         "give a folder with the model instead of its name"
     )
 
 
-def _verify(entry: PinnedWeights, folder: Path) -> None:
+def _wrong_checksum(entry: PinnedWeights, folder: Path) -> str | None:
+    """What is wrong with the first file that has not the pinned bytes; ``None`` where all have them."""
     for file, expected in entry.files.items():
         with (folder / file).open("rb") as content:
             actual = hashlib.file_digest(content, "sha256").hexdigest()
         if actual != expected:
-            raise SourceError(
+            return (
                 f"wrong checksum of {file}: expected SHA-256 {expected}, got {actual}: a broken download or a changed "
                 "file; pull again, and if it stays so do not use that source"
             )
+    return None
 
 
 def _write_manifest(entry: PinnedWeights, folder: Path, source: str) -> None:
