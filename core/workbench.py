@@ -20,7 +20,7 @@ from hoptimizer.common.progress import Report, silent
 from hoptimizer.config import Config
 from hoptimizer.eval.datasets.dataset import DataSet, load
 from hoptimizer.models import build_adapter, build_lm, check_lm
-from hoptimizer.models.lm import tuned
+from hoptimizer.models.lm import chosen_format, tuned
 from hoptimizer.models.settings import LOCAL, LMSettings
 from hoptimizer.models.small.base import StepModel
 from hoptimizer.models.usage import CallCache
@@ -108,7 +108,10 @@ class Workbench:
         name = model.removeprefix(LOCAL)
         if name != model:
             model = f"{LOCAL}{self._kept(f'{variant}/lm/{name}')}"
-        return tuned(self._build(self.config.lm["default"].model_copy(update={"model": model})), model)
+        default = self.config.lm["default"]
+        # It was trained in the prompt format of the model that it was made from.
+        update = {"model": model, "prompt_format": chosen_format(default)}
+        return tuned(self._build(default.model_copy(update=update)), model)
 
     def step_model(self, source: str, step: str) -> StepModel:
         """The small model of a source (a folder, a hub id, or a URI such as ``runs:/ID/PATH``) for a step.
@@ -187,7 +190,7 @@ class Workbench:
         lm = build_lm(settings)
         lm.cache = lm.cache or self._keeps_calls
         if settings.is_local:
-            lm.provider = LocalProvider(settings.templated)
+            lm.provider = LocalProvider(templated=lm.engine.templated)
         return lm
 
 

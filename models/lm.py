@@ -17,6 +17,7 @@ from hoptimizer.common.urls import without_password
 from hoptimizer.models.adapters import LMAdapter
 from hoptimizer.models.engine.engine import DEFAULT_MAX_TOKENS, AsyncLocalEngine, LocalEngine, RolloutCallback
 from hoptimizer.models.settings import LMSettings, PromptFormat
+from hoptimizer.models.weights.catalog import known
 from hoptimizer.models.weights.store import resolve
 
 CHECK_TIMEOUT = 5.0  # seconds
@@ -36,15 +37,17 @@ def build_lm(settings: LMSettings) -> dspy.LM:
         >>> lm.model, lm.kwargs["max_tokens"]
         ('local/smollm2-135m-instruct', 64)
     """
+    prompt_format = chosen_format(settings)
     if settings.is_local:
+        templated = prompt_format != "plain"
         lm = dspy.LM(
             settings.model,
             temperature=settings.temperature or 0.0,
             max_tokens=settings.max_tokens or DEFAULT_MAX_TOKENS,
             cache=settings.cache,
             callbacks=[RolloutCallback()],
-            engine=LocalEngine.of(settings.model, settings.templated),
-            async_engine=AsyncLocalEngine.of(settings.model, settings.templated),
+            engine=LocalEngine.of(settings.model, templated),
+            async_engine=AsyncLocalEngine.of(settings.model, templated),
             **({} if settings.seed is None else {"seed": settings.seed}),
         )
     else:
@@ -55,8 +58,26 @@ def build_lm(settings: LMSettings) -> dspy.LM:
             cache=settings.cache,
             **_client_options(settings),
         )
-    lm.prompt_format = settings.prompt_format
+    lm.prompt_format = prompt_format
     return lm
+
+
+def chosen_format(settings: LMSettings) -> PromptFormat:
+    """How an LM's calls are laid out where its settings leave that to us (``auto``).
+
+    Example:
+        >>> from hoptimizer.models import LMSettings
+        >>> from hoptimizer.models.lm import chosen_format
+        >>> models = ("local/smollm2-135m-instruct", "local/qwen2.5-coder-0.5b-instruct", "openai/gpt-4o")
+        >>> [chosen_format(LMSettings(model=model)) for model in models]
+        ['plain', 'json', 'chat']
+    """
+    if settings.prompt_format != "auto":
+        return settings.prompt_format
+    if not settings.is_local:
+        return "chat"
+    weights = known(settings.name)
+    return weights.prompt_format if weights else "json"
 
 
 def with_prompt_format(lm: dspy.LM, prompt_format: PromptFormat) -> dspy.LM:

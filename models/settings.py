@@ -23,9 +23,9 @@ class LMSettings(BaseModel):
         api_base: URL of an OpenAI-compatible server; dumped without a user's name and password.
         api_key: its key; by default the provider's environment variable. Never dumped.
         prompt_format: how prompts and answers are laid out: ``json`` (DSPy's JSON prompt format), ``chat`` (DSPy's
-            field markers), ``plain`` (a document without a chat template, for small models), or ``auto``: json for
-            local models, chat for others. With json and plain, a local model's answers are bound to the signature's
-            schema.
+            field markers), ``plain`` (a document without a chat template, for small models), or ``auto``: what the
+            weights store says of a model, json for other local models, chat for all others. With json and plain, a
+            local model's answers are bound to the signature's schema.
         cache: whether to keep answers on disk, so that the same prompt is asked once.
         seed: seed of the sampling, where the temperature is above 0.
 
@@ -67,11 +67,6 @@ class LMSettings(BaseModel):
     def is_local(self) -> bool:
         """Whether the model runs in this process."""
         return self.model.startswith(LOCAL)
-
-    @property
-    def templated(self) -> bool:
-        """Whether prompts go through the model's chat template; the plain prompt format does without."""
-        return self.prompt_format != "plain"
 
     @property
     def name(self) -> str:
