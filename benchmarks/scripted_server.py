@@ -16,7 +16,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-_OUTPUT = re.compile(r"the field `\[\[ ## (\w+) ## ]]`")
+_OUTPUT = re.compile(r"(?:the field|then) `\[\[ ## (\w+) ## ]]`(?! and then ending)")
 _INPUT = re.compile(r"\[\[ ## (\w+) ## ]]\n(.*?)\n\n(?=\[\[ ## |Respond with)", re.DOTALL)
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 
@@ -39,16 +39,17 @@ class ScriptedServer:
         self.calls = 0
 
     def answer(self, field: str, inputs: dict[str, str]) -> str:
-        """The value of an output field: ``answer``, a ``thought`` of IRCoT, or a ``chain`` of thought."""
+        """The value of an output field of a reader, or of a thought of IRCoT, which knows enough with the last fact."""
         question = self.questions[inputs["question"]]
         answer = question["answers"][0] if self._is_right(inputs["question"]) else "unknown"
         if field == "answer":
             return answer
         facts = question["rationale"].partition(" So the answer is:")[0]
-        chain = f"{facts} So the answer is: {answer}."
-        if field == "chain":
-            return chain
-        return chain.removeprefix(inputs["thoughts"]).strip()
+        if field == "reasoning":
+            return facts
+        first, _, later = facts.removeprefix(inputs["thoughts"]).strip().partition(". ")
+        thought = {"next_thought": first, "enough": "no" if later else "yes", "final_answer": "" if later else answer}
+        return thought[field]
 
     def _is_right(self, question: str) -> bool:
         digest = hashlib.sha256(f"{self.seed} {question}".encode()).digest()
@@ -81,8 +82,9 @@ class ScriptedServer:
     def _complete(self, request: dict[str, Any]) -> dict[str, Any]:
         self.calls += 1
         prompt = request["messages"][-1]["content"]
-        field = _OUTPUT.findall(prompt)[0]
-        text = f"[[ ## {field} ## ]]\n{self.answer(field, dict(_INPUT.findall(prompt)))}\n\n[[ ## completed ## ]]"
+        inputs = dict(_INPUT.findall(prompt))
+        parts = [f"[[ ## {field} ## ]]\n{self.answer(field, inputs)}" for field in _OUTPUT.findall(prompt)]
+        text = "\n\n".join([*parts, "[[ ## completed ## ]]"])
         choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
         usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
         return {

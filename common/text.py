@@ -4,6 +4,8 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 
+import sentencex
+
 Span = tuple[int, int]
 """Where words stand in a text: the place of the first character, and that after the last."""
 
@@ -14,6 +16,8 @@ _WITHIN_NAME = re.compile(r"[ \-–'’]+")
 # Lower-case words within names, in the languages whose names English texts are full of.
 _PARTICLE = re.compile("af|al|bin|d[aeiou]|del|della|der|dos|e|el|ibn|la|le|of|the|van|von|y|zu")
 _INITIAL = 2
+# What looks like the end of a sentence to the splitter and is none: the number of a list's item, and a person's title.
+_NO_END = re.compile(r"\s*\d{1,3}[.)]|.*\b(Dr|Mr|Mrs|Ms|Prof|St|Mt|Gen|Lt|Col|Capt)\.", re.DOTALL)
 
 
 def words(text: str) -> list[Span]:
@@ -96,3 +100,24 @@ def _one_name(text: str, places: list[Span], left: int) -> bool:
 
 def _capital(text: str, place: Span) -> bool:
     return text[place[0]].isupper()
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of an English text.
+
+    Example:
+        >>> from hoptimizer.common.text import sentences
+        >>> sentences("1. Dr. No is a film of the U.K. It was made in 1962.")
+        ['1. Dr. No is a film of the U.K.', 'It was made in 1962.']
+    """
+    found: list[str] = []
+    open_ended = ""
+    for part in sentencex.segment("en", text):
+        whole = (open_ended + part).strip()
+        if _NO_END.fullmatch(whole):
+            open_ended = whole + " "
+            continue
+        open_ended = ""
+        if whole:
+            found.append(whole)
+    return found + [open_ended.strip()] * bool(open_ended)

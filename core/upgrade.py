@@ -23,6 +23,9 @@ def upgraded_config(values: Mapping[str, Any]) -> dict[str, Any]:
     {'default': {'model': 'local/m', 'prompt_format': 'plain'}}
     """
     values = dict(values)
+    if _is_logged_by_first(values):
+        values |= {"lm": {role: _in_json(one) for role, one in values["lm"].items()}}
+        values |= {"program": _in_phrases(values["program"])}
     if isinstance(lm := values.get("lm"), Mapping):
         lm = _renamed(lm, _LM if "model" in lm else _STEPS, "lm")
         values["lm"] = {
@@ -33,6 +36,27 @@ def upgraded_config(values: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(optimizer := values.get("optimizer"), Mapping):
         values["optimizer"] = _optimizer(optimizer, "optimizer")
     return values
+
+
+def _is_logged_by_first(values: Mapping[str, Any]) -> bool:
+    """Whether this is the whole config that 0.1.0 logged with a run, which had the adapter of every language model."""
+    lm = values.get("lm")
+    settings = lm.values() if isinstance(lm, Mapping) else ()
+    return isinstance(values.get("program"), Mapping) and any(
+        isinstance(one, Mapping) and {"model", "adapter"} <= one.keys() for one in settings
+    )
+
+
+def _in_json(lm: Mapping[str, Any]) -> dict[str, Any]:
+    """All local models were asked in JSON by default."""
+    local = lm.get("adapter") == "auto" and str(lm.get("model")).startswith("local/")
+    return {**lm, "adapter": "json"} if local else dict(lm)
+
+
+def _in_phrases(program: Mapping[str, Any]) -> dict[str, Any]:
+    """Chains of thought ended in "answer is:"."""
+    changed = {"reader": "phrase"} if program.get("reader") == "cot" else {}
+    return {**program, **changed, **({"thoughts": "phrase"} if program.get("name") == "ircot" else {})}
 
 
 def _optimizer(section: Mapping[str, Any], key: str) -> dict[str, Any]:

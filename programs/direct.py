@@ -9,7 +9,8 @@ class Direct(Program):
     """Answers with one language model call, without passages (IRCoT, section 4.1, baseline NoR).
 
     Args:
-        reader: ``direct`` answers at once, ``cot`` with a chain of thought, ``none`` not at all.
+        reader: ``direct`` answers at once, ``cot`` after a chain of thought, ``phrase`` at its end (IRCoT's protocol),
+            ``none`` not at all.
 
     Example:
         >>> import dspy
@@ -34,12 +35,13 @@ class CoT(Direct):
     """Like :class:`Direct`, with a chain of thought.
 
     Args:
-        reader: ``direct`` answers at once, ``cot`` with a chain of thought, ``none`` not at all.
+        reader: ``direct`` answers at once, ``cot`` after a chain of thought, ``phrase`` at its end (IRCoT's protocol),
+            ``none`` not at all.
 
     Example:
         >>> from hoptimizer.programs import CoT
         >>> CoT().reader.signature.signature
-        'question -> chain'
+        'question -> reasoning, answer'
     """
 
     def __init__(self, reader: ReaderKind = "cot") -> None:

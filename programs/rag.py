@@ -11,7 +11,7 @@ class RAG(Program):
     Args:
         retriever: where passages come from.
         k: passages that are retrieved.
-        reader: ``direct``, ``cot``, or ``none`` to score the retrieval alone.
+        reader: ``direct``, ``cot``, ``phrase``, or ``none`` to score the retrieval alone.
 
     Example:
         >>> from hoptimizer.programs import RAG

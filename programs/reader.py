@@ -7,31 +7,68 @@ import dspy
 
 from hoptimizer.programs.program import Program
 from hoptimizer.retrieval import Passage
-from hoptimizer.signatures import Answer, AnswerWithChain, Read, ReadWithChain
+from hoptimizer.signatures import (
+    Answer,
+    AnswerWithChain,
+    AnswerWithReasoning,
+    Read,
+    ReadWithChain,
+    ReadWithReasoning,
+)
 
-ReaderKind = Literal["direct", "cot", "none"]
+ReaderKind = Literal["direct", "cot", "phrase", "none"]
+"""How a reader answers: at once, after a chain of thought in a field of its own, at the end of a chain of thought after
+"answer is:" (IRCoT's protocol), or not at all."""
 
-_ANSWER = re.compile(r"answer is:?\s*(.*)", re.IGNORECASE | re.DOTALL)
+_PHRASE = re.compile(r"\banswer is\b\s*:?\s*", re.IGNORECASE)
+# What follows the phrase where a chain says that it has no answer.
+_NO_ANSWER = re.compile(
+    r"(not|nowhere)\s+(\w+\s+)?(in|given|stated|mentioned|provided|found|available|known|clear|specified|contained|"
+    r"present|here|there|possible|determined)\b|(unknown|unclear|unavailable)\b\W*$",
+    re.IGNORECASE,
+)
 
 
-def states_answer(sentence: str) -> bool:
-    """Whether a sentence of a chain of thought states the answer ("… answer is: …")."""
-    return _ANSWER.search(sentence) is not None
+def stated_answer(chain: str) -> str | None:
+    """The answer that a chain of thought states after "answer is:", the last one where there are several.
+
+    Args:
+        chain: one or more sentences.
+
+    Returns:
+        The answer without a full stop at its end; ``None`` where there is none, or where the chain says that it is not
+        known.
+
+    Example:
+        >>> from hoptimizer.programs.reader import stated_answer
+        >>> stated_answer("Oslo is in Norway. So the answer is: Norway.")
+        'Norway'
+        >>> stated_answer("The answer is not in the passages.") is None
+        True
+    """
+    *_, last = _PHRASE.split(chain)
+    if last == chain or _NO_ANSWER.match(last):
+        return None
+    return _without_stop(last)
 
 
 def answer_of(chain: str) -> str:
-    """The answer that a chain of thought ends in.
+    """The answer that a chain of thought states, or the whole text where it states none (IRCoT, section 3.2)."""
+    stated = stated_answer(chain)
+    return _without_stop(chain) if stated is None else stated
 
-    It is what follows "answer is:", or the whole text where that is missing, without a full stop at its end (IRCoT,
-    section 3.2).
-    """
-    found = _ANSWER.search(chain)
-    return (found.group(1) if found else chain).strip().removesuffix(".").strip()
+
+def _without_stop(text: str) -> str:
+    return text.strip().removesuffix(".").strip()
 
 
 def make_reader(kind: ReaderKind, *, passages: bool) -> dspy.Predict | None:
-    """The predictor of a reader: ``direct``, ``cot`` (chain of thought), or ``None`` for ``none``."""
-    signatures = {"direct": Read if passages else Answer, "cot": ReadWithChain if passages else AnswerWithChain}
+    """The predictor of a reader; ``None`` for ``none``."""
+    signatures = {
+        "direct": Read if passages else Answer,
+        "cot": ReadWithReasoning if passages else AnswerWithReasoning,
+        "phrase": ReadWithChain if passages else AnswerWithChain,
+    }
     return None if kind == "none" else dspy.Predict(signatures[kind])
 
 

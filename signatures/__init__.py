@@ -5,20 +5,27 @@ prompt, so that examples stand here:
 
 >>> import dspy
 >>> from hoptimizer import signatures
->>> dspy.Predict(signatures.Read).signature.instructions
-'Answer the question from the passages, in as few words as possible.'
+>>> dspy.Predict(signatures.Answer).signature.instructions
+'Answer the question from what you know, in as few words as possible.'
 
 Readers answer from memory or from passages, at once or with a chain of thought:
 
->>> signatures.Answer.signature, signatures.AnswerWithChain.signature
-('question -> answer', 'question -> chain')
->>> signatures.Read.signature, signatures.ReadWithChain.signature
-('context, question -> answer', 'context, question -> chain')
+>>> signatures.Answer.signature, signatures.AnswerWithReasoning.signature
+('question -> answer', 'question -> reasoning, answer')
+>>> signatures.Read.signature, signatures.ReadWithReasoning.signature
+('context, question -> answer', 'context, question -> reasoning, answer')
 
 IRCoT asks for the next sentence of a chain of thought:
 
 >>> signatures.NextThought.signature
+'context, question, thoughts -> next_thought, enough, final_answer'
+
+In the protocol of its paper, a chain of thought is plain text that ends in "So the answer is: ...":
+
+>>> signatures.NextSentence.signature
 'context, question, thoughts -> thought'
+>>> signatures.AnswerWithChain.signature, signatures.ReadWithChain.signature
+('question -> chain', 'context, question -> chain')
 
 RA-ISF asks what the model knows and what is relevant, and splits questions up:
 
@@ -47,16 +54,24 @@ A judge of answers is asked this:
 'question, right_answers, answer -> correct'
 """
 
-from hoptimizer.signatures.answering import Answer, AnswerWithChain, Read, ReadWithChain
+from hoptimizer.signatures.answering import (
+    Answer,
+    AnswerWithChain,
+    AnswerWithReasoning,
+    Read,
+    ReadWithChain,
+    ReadWithReasoning,
+)
 from hoptimizer.signatures.decomposing import Combine, Decompose
 from hoptimizer.signatures.hopping import LabelPassage, NextQuery
 from hoptimizer.signatures.judging import Correctness, Relevance, SelfKnowledge
-from hoptimizer.signatures.reasoning import NextThought
+from hoptimizer.signatures.reasoning import NextSentence, NextThought
 from hoptimizer.signatures.synthesis import FindDependencies, LabelWords, SplitByPassages
 
 __all__ = [
     "Answer",
     "AnswerWithChain",
+    "AnswerWithReasoning",
     "Combine",
     "Correctness",
     "Decompose",
@@ -64,9 +79,11 @@ __all__ = [
     "LabelPassage",
     "LabelWords",
     "NextQuery",
+    "NextSentence",
     "NextThought",
     "Read",
     "ReadWithChain",
+    "ReadWithReasoning",
     "Relevance",
     "SelfKnowledge",
     "SplitByPassages",

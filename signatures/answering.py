@@ -2,12 +2,22 @@
 
 import dspy
 
+_ANSWER = "a name, a date, a number, or yes or no"
+
 
 class Answer(dspy.Signature):
     """Answer the question from what you know, in as few words as possible."""
 
     question: str = dspy.InputField()
-    answer: str = dspy.OutputField(desc="a name, a date, a number, or yes or no")
+    answer: str = dspy.OutputField(desc=_ANSWER)
+
+
+class AnswerWithReasoning(dspy.Signature):
+    """Think about the question in short sentences, one fact each, then answer it in as few words as possible."""
+
+    question: str = dspy.InputField()
+    reasoning: str = dspy.OutputField(desc="short sentences that lead to the answer")
+    answer: str = dspy.OutputField(desc=_ANSWER)
 
 
 class AnswerWithChain(dspy.Signature):
@@ -18,14 +28,31 @@ class AnswerWithChain(dspy.Signature):
 
 
 # The context comes first: prompts that share them then share a prefix, which an engine computes once.
+# A model that may decline to answer does so often, and declines questions that it could answer.
 
 
 class Read(dspy.Signature):
-    """Answer the question from the passages, in as few words as possible."""
+    """Answer the question from the passages, in as few words as possible.
+
+    If they do not say, give the likeliest answer.
+    """
 
     context: list[str] = dspy.InputField(desc="passages that may help")
     question: str = dspy.InputField()
-    answer: str = dspy.OutputField(desc="a name, a date, a number, or yes or no")
+    answer: str = dspy.OutputField(desc=_ANSWER)
+
+
+class ReadWithReasoning(dspy.Signature):
+    """Think about the question in short sentences, one fact from the passages each, then answer it in as few words as
+    possible.
+
+    If the passages do not say, give the likeliest answer.
+    """
+
+    context: list[str] = dspy.InputField(desc="passages that may help")
+    question: str = dspy.InputField()
+    reasoning: str = dspy.OutputField(desc="short sentences that lead to the answer")
+    answer: str = dspy.OutputField(desc=_ANSWER)
 
 
 class ReadWithChain(dspy.Signature):

@@ -13,7 +13,6 @@ from dspy.utils import DummyLM
 from hoptimizer.retrieval.passage import Passage
 from hoptimizer.retrieval.retriever import Retriever
 
-_OUTPUT = re.compile(r"the field `\[\[ ## (\w+) ## ]]`")
 _OUTPUTS = re.compile(r"(?:the field|then) `\[\[ ## (\w+) ## ]]`(?! and then ending)")
 _JSON_OUTPUTS = re.compile(r"JSON object in the following order of fields: (.*)\.")
 _INPUT = re.compile(r"\[\[ ## (\w+) ## ]]\n(.*?)\n\n(?=\[\[ ## |Respond with)", re.DOTALL)
@@ -37,12 +36,13 @@ class ScriptedLM(DummyLM):
     """Answers DSPy's chat prompt format by a function of the output field and the inputs; remembers what it was asked.
 
     Args:
-        script: ``(output field, {input field: text}) -> value``; a tuple is written as it is, without its field.
+        script: ``(output field, {input field: text}) -> value``, asked for each field of the output; a tuple for the
+            first is written as it is, without its field.
         delay: ``(output field, inputs) -> seconds`` that a call takes.
         likelihood: ``(output field, inputs) -> probability`` of what is written, told where a call asks for it.
 
     Attributes:
-        asked: output field and inputs of every call, in the order in which they came.
+        asked: first output field and inputs of every call, in the order in which they came.
         most: the most calls that were under way at once.
     """
 
@@ -57,7 +57,7 @@ class ScriptedLM(DummyLM):
 
     async def acall(self, prompt=None, messages=None, **kwargs):
         text = messages[-1]["content"]
-        field, inputs = _OUTPUT.search(text)[1], dict(_INPUT.findall(text))
+        (field, *others), inputs = _OUTPUTS.findall(text), dict(_INPUT.findall(text))
         self.asked.append((field, inputs))
         self.running += 1
         self.most = max(self.most, self.running)
@@ -66,7 +66,8 @@ class ScriptedLM(DummyLM):
         finally:
             self.running -= 1
         value = self.script(field, inputs)
-        text = value[0] if isinstance(value, tuple) else self._format_answer_fields({field: value})
+        values = {field: value} | {other: self.script(other, inputs) for other in others}
+        text = value[0] if isinstance(value, tuple) else self._format_answer_fields(values)
         if self.likelihood is None or not kwargs.get("logprobs"):
             return [text]
         logprobs = {"content": [{"token": text, "logprob": math.log(self.likelihood(field, inputs))}]}

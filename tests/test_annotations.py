@@ -37,7 +37,7 @@ def without(**fields):
         (BOTH, CHAIN),
         (without(rationale=None), CHAIN),
         (without(hops=[], rationale="Ada built it. She is of Bern."), ["Ada built it.", "She is of Bern.", CHAIN[-1]]),
-        (without(hops=[], rationale="It is old. The answer is: Bern."), ["It is old.", "The answer is: Bern."]),
+        (without(hops=[], rationale="It is old. The answer is: Bern."), ["It is old.", CHAIN[-1]]),
     ],
 )
 def test_reasoning_has_a_sentence_per_hop_and_ends_in_the_answer(question, sentences):
@@ -49,9 +49,33 @@ def test_a_demonstration_shows_the_thought_that_an_oracle_thinks():
     shown = annotate(questions, CORPUS, ScriptedRetriever({}), distractors=1, seed=7)
     assert {example.chain for example in shown} == {" ".join(CHAIN)}
     assert {example.thought for example in shown} == set(CHAIN)
-    program = IRCoT(ScriptedRetriever({}), reader="none")
-    thought = asyncio.run(replay(program, BOTH, CORPUS, ["reason"]))
-    assert [one.outputs["thought"] for one in sorted(thought, key=lambda one: len(one.inputs["thoughts"]))] == CHAIN
+    assert thought(BOTH, thoughts="phrase") == [{"thought": sentence} for sentence in CHAIN]
+
+
+def thought(question, **options):
+    """The outputs of an oracle that thinks for an IRCoT program, in their order."""
+    program = IRCoT(ScriptedRetriever({}), reader="none", **options)
+    taken = asyncio.run(replay(program, question, CORPUS, ["reason"]))
+    return [one.outputs for one in sorted(taken, key=lambda one: len(one.inputs["thoughts"]))]
+
+
+def test_an_oracle_knows_enough_with_the_last_fact():
+    first, last = CHAIN[:2]
+    assert thought(BOTH) == [
+        {"next_thought": first, "enough": "no", "final_answer": ""},
+        {"next_thought": last, "enough": "yes", "final_answer": "Bern"},
+    ]
+
+
+def test_a_demonstration_of_a_typed_thought_has_the_answer_where_the_facts_suffice():
+    questions = [without(id=str(number)) for number in range(8)]
+    shown = annotate(questions, CORPUS, ScriptedRetriever({}), distractors=1, seed=7)
+    assert {(one.next_thought, one.enough, one.final_answer) for one in shown} == {
+        (CHAIN[0], "no", ""),
+        (CHAIN[1], "yes", "Bern"),
+        (CHAIN[2], "yes", "Bern"),
+    }
+    assert {one.reasoning for one in shown} == {" ".join(CHAIN[:2])}
 
 
 def test_musique_has_demonstrations_for_chains_of_thought(published, tmp_path):
@@ -75,4 +99,10 @@ def test_what_no_question_has_is_said_with_the_split_and_the_remedy():
     with pytest.raises(
         UserError, match=r"optimizer.steps: 'decompose' learns .* hops, which no dev question has; .* leave"
     ):
-        check_annotations("optimizer.steps", "decompose", ANNOTATIONS["subquestions"], splits, "or leave the step out")
+        check_annotations(
+            "optimizer.steps",
+            "decompose",
+            {"subquestions": ANNOTATIONS["subquestions"]},
+            splits,
+            "or leave the step out",
+        )

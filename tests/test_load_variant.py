@@ -100,3 +100,16 @@ def test_upgrading_leaves_todays_names_alone():
     assert "recall" not in state
     config = {"data": "atlas", "lm": "local/m", "optimizer": "copro", "program": {"name": "rag"}}
     assert upgraded_config(config) == config
+
+
+def test_what_the_first_version_left_to_us_stays_as_it_was():
+    logged = {
+        "data": {"name": "atlas"},
+        "program": {"name": "ircot", "reader": "cot"},
+        "lm": {"default": {"model": "local/smollm2-135m-instruct", "adapter": "auto"}},
+    }
+    upgraded = upgraded_config(logged)
+    assert upgraded["program"] == {"name": "ircot", "reader": "phrase", "thoughts": "phrase"}
+    assert upgraded["lm"]["default"]["prompt_format"] == "json"
+    today = {"data": "atlas", "program": {"name": "ircot", "reader": "cot"}, "lm": {"default": "local/m"}}
+    assert upgraded_config(today) == today

@@ -9,7 +9,7 @@ from dspy.utils.exceptions import ContextWindowExceededError
 from scripted import ScriptedRetriever, passage
 
 from hoptimizer.programs import RAG, CoT, Direct, IRCoT
-from hoptimizer.programs.reader import answer_of, states_answer
+from hoptimizer.programs.reader import answer_of, stated_answer
 from hoptimizer.programs.record import counts
 
 QUESTION = "Who directed the film that Ada starred in?"
@@ -22,6 +22,24 @@ def run(program, *answers, question=QUESTION):
 
 
 def thoughts(*sentences):
+    """What a model says that thinks these sentences, and knows the answer x with the last one."""
+    *first, last = sentences
+    said = [{"next_thought": sentence, "enough": "no", "final_answer": ""} for sentence in first]
+    return [*said, {"next_thought": last, "enough": "yes", "final_answer": "x"}]
+
+
+def going_on(*sentences):
+    """What a model says that thinks these sentences, and never knows the answer."""
+    return thoughts(*sentences, "")[:-1]
+
+
+def said(answer):
+    """What a reader with a chain of thought says."""
+    return {"reasoning": "It is said.", "answer": answer}
+
+
+def phrases(*sentences):
+    """Thoughts in the protocol of IRCoT's paper."""
     return [{"thought": sentence} for sentence in sentences]
 
 
@@ -45,8 +63,13 @@ def test_direct_answers_from_memory_with_one_call():
     assert counts(prediction.steps)["lm_calls"] == 1
 
 
-def test_cot_takes_the_answer_from_the_end_of_the_chain():
-    prediction = run(CoT(), {"chain": "Ada starred in Kane. Welles directed Kane. So the answer is: Welles."})
+def test_cot_answers_beside_its_reasoning():
+    prediction = run(CoT(), {"reasoning": "Ada starred in Kane. So the answer is: Ada.", "answer": "Welles"})
+    assert prediction.answer == "Welles"
+
+
+def test_cot_in_the_papers_protocol_takes_the_answer_from_the_end_of_the_chain():
+    prediction = run(CoT(reader="phrase"), {"chain": "Ada starred in Kane. So the answer is: Welles."})
     assert prediction.answer == "Welles"
 
 
@@ -55,14 +78,28 @@ def test_cot_takes_the_answer_from_the_end_of_the_chain():
     [
         ("He was born in 1915. So the answer is: 1915.", "1915"),
         ("The Answer is Paris", "Paris"),
-        ("He was born in Paris.", "He was born in Paris"),
         ("So the answer is: St. Louis.", "St. Louis"),
+        ("So the answer is: Not Fade Away.", "Not Fade Away"),
+        ("The answer is: Rome. No, Rome is older. So the answer is: Bern.", "Bern"),
+    ],
+)
+def test_a_chain_states_its_last_answer(chain, answer):
+    assert stated_answer(chain) == answer_of(chain) == answer
+
+
+@pytest.mark.parametrize(
+    ("chain", "whole"),
+    [
+        ("He was born in Paris.", "He was born in Paris"),
+        ("The answer is not in the passages.", "The answer is not in the passages"),
+        ("So the answer is: unknown.", "So the answer is: unknown"),
+        ("The answer is not explicitly stated", "The answer is not explicitly stated"),
         ("", ""),
     ],
 )
-def test_answer_of_a_chain(chain, answer):
-    assert answer_of(chain) == answer
-    assert states_answer(chain) == ("answer is" in chain.lower())
+def test_a_chain_without_an_answer_states_none_and_is_taken_whole(chain, whole):
+    assert stated_answer(chain) is None
+    assert answer_of(chain) == whole
 
 
 def test_rag_retrieves_once_with_the_question_and_reads_what_it_found():
@@ -83,26 +120,48 @@ def test_no_reader_scores_retrieval_without_a_call():
     assert counts(prediction.steps)["lm_calls"] == 0
 
 
-def test_ircot_retrieves_with_each_thought_and_stops_when_the_chain_states_an_answer():
+def test_ircot_retrieves_with_each_thought_and_stops_when_the_facts_suffice():
     first = "Ada starred in Kane."
     retriever = ScriptedRetriever({QUERY: [passage("ada")], first: [passage("kane")]})
-    program = IRCoT(retriever)
-    prediction = run(
-        program, *thoughts(first, "So the answer is: Welles."), {"chain": "Welles did. So the answer is: Welles."}
-    )
+    prediction = run(IRCoT(retriever), *thoughts(first, "Welles directed Kane."), said("Welles"))
     assert retriever.queries == [QUERY, first]
     assert [p.id for p in prediction.passages] == ["ada", "kane"]
     assert prediction.answer == "Welles"
     assert [record.step for record in prediction.steps] == ["retrieve", "reason", "retrieve", "reason", "reader"]
 
 
-def test_ircot_keeps_only_the_first_sentence_of_a_thought():
-    first = "The U.S. Senate passed it in 1990."
+def test_ircot_in_the_papers_protocol_stops_when_the_chain_states_an_answer():
+    first = "Ada starred in Kane."
+    retriever = ScriptedRetriever({QUERY: [passage("ada")], first: [passage("kane")]})
+    program = IRCoT(retriever, thoughts="phrase", reader="phrase")
+    chain = {"chain": "Welles did. So the answer is: Welles."}
+    prediction = run(program, *phrases(first, "So the answer is: Welles."), chain)
+    assert retriever.queries == [QUERY, first]
+    assert prediction.answer == "Welles"
+
+
+def test_a_chain_goes_on_where_a_thought_says_that_the_answer_is_not_there():
+    retriever = ScriptedRetriever({})
+    program = IRCoT(retriever, thoughts="phrase", reader="none")
+    missing = "The answer is not in the passages."
+    prediction = run(program, *phrases(missing, "So the answer is: Welles."))
+    assert retriever.queries == [QUERY, missing]
+    assert prediction.answer == "Welles"
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "The U.S. Senate passed it in 1990.",
+        "1. The director is Welles.",
+        "Dr. No is a film by Young.",
+        "It was directed by Dr. No.",
+    ],
+)
+def test_ircot_keeps_only_the_first_sentence_of_a_thought(first):
     retriever = ScriptedRetriever({})
     prediction = run(
-        IRCoT(retriever, max_steps=2),
-        *thoughts(f"{first} It was signed by Bush. So the answer is: Bush.", "So the answer is: 1990."),
-        {"chain": "So the answer is: 1990."},
+        IRCoT(retriever, max_steps=2), *thoughts(f"{first} It was signed by Bush.", "Bush did."), said("1990")
     )
     assert retriever.queries[1] == first
     assert prediction.steps[3].inputs["thoughts"] == first
@@ -110,18 +169,18 @@ def test_ircot_keeps_only_the_first_sentence_of_a_thought():
 
 def test_ircot_stops_at_the_step_limit_without_a_spare_retrieval():
     retriever = ScriptedRetriever({})
-    run(IRCoT(retriever, max_steps=2), *thoughts("Ada was born.", "Ada acted."), {"chain": "So the answer is: x."})
+    run(IRCoT(retriever, max_steps=2), *going_on("Ada was born.", "Ada acted."), said("x"))
     assert retriever.queries == [QUERY, "Ada was born."]
 
 
 def test_ircot_stops_when_no_thought_comes():
-    prediction = run(IRCoT(ScriptedRetriever({})), {"thought": "  "}, {"chain": "So the answer is: x."})
+    prediction = run(IRCoT(ScriptedRetriever({})), *going_on("  "), said("x"))
     assert counts(prediction.steps) | {"lm_calls": 2, "retrievals": 1} == counts(prediction.steps)
 
 
 def test_ircot_stops_when_a_thought_repeats_an_earlier_one():
     retriever = ScriptedRetriever({})
-    run(IRCoT(retriever), *thoughts("Ada acted.", "Ada sang.", "Ada acted."), {"chain": "So the answer is: x."})
+    run(IRCoT(retriever), *going_on("Ada acted.", "Ada sang.", "Ada acted."), said("x"))
     assert retriever.queries == [QUERY, "Ada acted.", "Ada sang."]
 
 
@@ -129,28 +188,38 @@ def test_ircot_searches_with_the_last_thought_that_is_not_mere_inference():
     retriever = ScriptedRetriever({})
     run(
         IRCoT(retriever, max_steps=4),
-        *thoughts("Kane is from 1941.", "Thus Kane is the older one.", "1941 + 4 = 1945", "So the answer is: Kane."),
-        {"chain": "So the answer is: Kane."},
+        *thoughts("Kane is from 1941.", "Thus Kane is the older one.", "1941 + 4 = 1945", "Kane is it."),
+        said("Kane"),
     )
     assert retriever.queries == [QUERY, "Kane is from 1941.", "Kane is from 1941.", "Kane is from 1941."]
 
 
+@pytest.mark.parametrize(
+    "fact",
+    ["He reigned 2009-2017.", "The Boeing 747-400 was built in 1988.", "She was born on 1912-04-15.", "It won 3-1."],
+)
+def test_ircot_searches_with_facts_that_have_hyphens_between_digits(fact):
+    retriever = ScriptedRetriever({})
+    run(IRCoT(retriever, max_steps=2), *going_on(fact, "Ada acted."), said("x"))
+    assert retriever.queries == [QUERY, fact]
+
+
 def test_ircot_falls_back_to_the_question_when_every_thought_is_inference():
     retriever = ScriptedRetriever({})
-    run(IRCoT(retriever, max_steps=2), *thoughts("So it must be.", "So it is."), {"chain": ""})
+    run(IRCoT(retriever, max_steps=2), *going_on("So it must be.", "So it is."), said(""))
     assert retriever.queries == [QUERY, QUERY]
 
 
 def test_ircot_options_leave_the_query_as_it_is():
     retriever = ScriptedRetriever({})
     program = IRCoT(retriever, max_steps=2, skip_inference=False, drop_interrogatives=False)
-    run(program, *thoughts("So what?", "So it is."), {"chain": ""})
+    run(program, *going_on("So what?", "So it is."), said(""))
     assert retriever.queries == [QUESTION, "So what?"]
 
 
 def test_ircot_collects_at_most_its_cap_first_come_first_kept():
     retriever = ScriptedRetriever({QUERY: [passage("a"), passage("b")], "T.": [passage("c"), passage("d")]})
-    prediction = run(IRCoT(retriever, max_passages=3), *thoughts("T.", "So the answer is: x."), {"chain": "x"})
+    prediction = run(IRCoT(retriever, max_passages=3), *thoughts("T.", "U."), said("x"))
     assert [p.id for p in prediction.passages] == ["a", "b", "c"]
 
 
@@ -159,26 +228,34 @@ def test_ircot_skips_long_paragraphs_cuts_the_rest_and_drops_near_duplicates():
     twin = passage("twin", "The tower stands in Paris since 1889, by the river Seine.")
     other = passage("other", "The tower stands in Paris since 1889, by the river Seine!")
     retriever = ScriptedRetriever({QUERY: [long, cut, twin, other]})
-    prediction = run(IRCoT(retriever), *thoughts("So the answer is: x."), {"chain": "x"})
+    prediction = run(IRCoT(retriever), *thoughts("It is x."), said("x"))
     assert [p.id for p in prediction.passages] == ["cut", "twin"]
     assert len(prediction.passages[0].text.split()) == 350
 
 
-def test_ircot_without_a_reader_answers_from_its_chain():
-    prediction = run(IRCoT(ScriptedRetriever({}), reader="none"), *thoughts("Ada acted.", "So the answer is: Welles."))
-    assert prediction.answer == "Welles"
+@pytest.mark.parametrize(
+    ("form", "said", "answer"),
+    [
+        ("typed", thoughts("Ada acted.", "Welles directed."), "x"),
+        ("typed", going_on("Ada acted.", "Ada acted."), "Ada acted"),
+        ("phrase", phrases("Ada acted.", "So the answer is: Welles."), "Welles"),
+        ("phrase", phrases(""), ""),
+    ],
+)
+def test_ircot_without_a_reader_answers_from_its_chain(form, said, answer):
+    assert run(IRCoT(ScriptedRetriever({}), thoughts=form, reader="none"), *said).answer == answer
 
 
 def test_a_step_that_cannot_be_parsed_is_recorded_and_does_not_stop_the_program():
     program = IRCoT(ScriptedRetriever({QUERY: [passage("a")]}))
-    prediction = run(program, {"wrong": "?"}, {"chain": "So the answer is: x."})
+    prediction = run(program, {"wrong": "?"}, said("x"))
     assert prediction.answer == "x"
     assert counts(prediction.steps)["parse_failures"] == 1
 
 
 def test_a_step_can_have_a_language_model_of_its_own():
     program = IRCoT(ScriptedRetriever({}), max_steps=1)
-    program.lms = {"reader": DummyLM([{"chain": "So the answer is: the reader's."}])}
+    program.lms = {"reader": DummyLM([said("the reader's")])}
     assert run(program, *thoughts("Ada acted.")).answer == "the reader's"
 
 

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Protocol
 
-import sentencex
-
 from hoptimizer.common.errors import UserError
+from hoptimizer.common.text import sentences
 from hoptimizer.eval.datasets.question import Hop, Question
 from hoptimizer.eval.metrics import Gold
 from hoptimizer.programs import Program
 from hoptimizer.programs.ra_isf import normalized
-from hoptimizer.programs.reader import states_answer
+from hoptimizer.programs.reader import stated_answer
 from hoptimizer.retrieval import Corpus
 
 # What a model knows by itself is not annotated, although RA-ISF's closed_book step writes an answer.
@@ -46,21 +45,48 @@ def is_reasoned(question: Annotated) -> bool:
     return bool(question.hops or question.rationale)
 
 
-def reasoning(question: Annotated) -> list[str]:
-    """The annotated chain of thought of a question, in sentences; the last one states the answer.
+def facts(question: Annotated) -> list[str]:
+    """The annotated facts that lead to the answer of a question, a sentence each; empty where none are annotated.
 
     Each hop gives one sentence, since a retrieval follows each sentence (IRCoT, section 3.1), and the sentences of
-    published rationales often hold several facts. A question without hops has the sentences of its rationale, or only
-    the answer.
+    published rationales often hold several facts. A question without hops has the sentences of its rationale.
 
     Args:
         question: the question.
     """
-    sentences = [_fact(hop) for hop in question.hops]
-    if not sentences and question.rationale:
-        sentences = [text for sentence in sentencex.segment("en", question.rationale) if (text := sentence.strip())]
-    stated = bool(sentences) and not question.hops and states_answer(sentences[-1])
-    return sentences if stated else [*sentences, _statement(question.answers[0])]
+    if question.hops:
+        return [_fact(hop) for hop in question.hops]
+    found = sentences(question.rationale or "")
+    return found[:-1] if found and stated_answer(found[-1]) else found
+
+
+def reasoning(question: Annotated) -> list[str]:
+    """The annotated chain of thought of a question, in sentences: its facts, and one that states the answer.
+
+    Args:
+        question: the question.
+    """
+    return [*facts(question), _statement(question.answers[0])]
+
+
+def enough(question: Annotated, place: int) -> str:
+    """Whether a question can be answered once its chain of thought has come to a place: ``yes`` or ``no``.
+
+    Args:
+        question: the question.
+        place: index of a sentence of its :func:`reasoning`.
+    """
+    return "yes" if place >= len(facts(question)) - 1 else "no"
+
+
+def final_answer(question: Annotated, place: int) -> str:
+    """The answer of a question, or nothing before its chain of thought has come far enough.
+
+    Args:
+        question: the question.
+        place: index of a sentence of its :func:`reasoning`.
+    """
+    return question.answers[0] if enough(question, place) == "yes" else ""
 
 
 def _fact(hop: Hop) -> str:
@@ -153,6 +179,22 @@ def _thought(case: Case, inputs: Mapping[str, Any], place: int) -> str:
     return reasoning(case.question)[place]
 
 
+def _enough(case: Case, inputs: Mapping[str, Any], place: int) -> str:
+    return enough(case.question, place)
+
+
+def _final_answer(case: Case, inputs: Mapping[str, Any], place: int) -> str:
+    return final_answer(case.question, place)
+
+
+def _reasoning(case: Case, inputs: Mapping[str, Any], place: int) -> str:
+    if hop := hop_of(case.question, inputs["question"]):
+        return _fact(hop)
+    if not is_reasoned(case.question):
+        raise Unannotated
+    return " ".join(facts(case.question))
+
+
 def _chain(case: Case, inputs: Mapping[str, Any], place: int) -> str:
     hop = hop_of(case.question, inputs["question"])
     return " ".join([_fact(hop), _statement(hop.answer)] if hop else reasoning(case.question))
@@ -190,7 +232,11 @@ def _has_passages(question: Annotated) -> bool:
 ANNOTATIONS: Mapping[str, Annotation] = MappingProxyType(
     {
         "thought": Annotation("hops or rationale", is_reasoned, _thought),
+        "next_thought": Annotation("hops or rationale", is_reasoned, _thought),
+        "enough": Annotation("hops or rationale", is_reasoned, _enough),
+        "final_answer": Annotation("hops or rationale", is_reasoned, _final_answer),
         "chain": Annotation("hops or rationale", is_reasoned, _chain),
+        "reasoning": Annotation("hops or rationale", is_reasoned, _reasoning),
         "answer": Annotation("answers", lambda question: True, _answer),
         "relevant": Annotation("passages", _has_passages, _relevant),
         "subquestions": Annotation("hops", lambda question: len(question.hops) > 1, _subquestions),
@@ -201,43 +247,42 @@ ANNOTATIONS: Mapping[str, Annotation] = MappingProxyType(
 """Annotations by the name of an output field."""
 
 
-def annotations(program: Program) -> dict[str, Annotation]:
-    """The annotations of the outputs of a program's steps, by the step's name.
+def annotations(program: Program) -> dict[str, dict[str, Annotation]]:
+    """The annotations of a program's steps: of each step those of its outputs, by the step's and the output's name.
 
-    Steps whose output depends on what the model itself knows have none.
+    Steps whose outputs depend on what the model itself knows have none.
 
     Args:
         program: the program.
     """
     outputs = {step: tuple(predictor.signature.output_fields) for step, predictor in program.named_predictors()}
     return {
-        step: ANNOTATIONS[fields[0]]
+        step: {field: ANNOTATIONS[field] for field in fields}
         for step, fields in outputs.items()
         if step not in _OWN_KNOWLEDGE
-        and len(fields) == 1
-        and fields[0] in ANNOTATIONS
-        and ANNOTATIONS[fields[0]].tell is not _unsaid
+        and all(field in ANNOTATIONS and ANNOTATIONS[field].tell is not _unsaid for field in fields)
     }
 
 
 def check_annotations(
-    option: str, step: str, annotation: Annotation, splits: Mapping[str, Sequence[Question]], remedy: str
+    option: str, step: str, outputs: Mapping[str, Annotation], splits: Mapping[str, Sequence[Question]], remedy: str
 ) -> None:
-    """Make sure that the questions have the annotation that a step learns from.
+    """Make sure that the questions have the annotations that a step learns from.
 
     Args:
         option: the config key that the error names.
         step: the name of the step that learns.
-        annotation: the annotation of the step's output.
+        outputs: the annotations of the step's outputs.
         splits: the questions by split.
         remedy: what the error proposes besides adding annotations.
 
     Raises:
-        UserError: no question of a split has the annotation.
+        UserError: no question of a split has an annotation.
     """
     for split, questions in splits.items():
-        if not any(annotation.given(question) for question in questions):
-            raise UserError(
-                f"{option}: {step!r} learns from the questions' {annotation.key}, which no {split} question has; add "
-                f"them to the data, {remedy}"
-            )
+        for annotation in outputs.values():
+            if not any(annotation.given(question) for question in questions):
+                raise UserError(
+                    f"{option}: {step!r} learns from the questions' {annotation.key}, which no {split} question has; "
+                    f"add them to the data, {remedy}"
+                )

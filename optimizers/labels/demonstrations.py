@@ -6,7 +6,16 @@ from collections.abc import Sequence
 import dspy
 
 from hoptimizer.eval.datasets.question import Question
-from hoptimizer.optimizers.labels.annotations import findings, is_reasoned, reasoning, subquestions, supporting
+from hoptimizer.optimizers.labels.annotations import (
+    enough,
+    facts,
+    final_answer,
+    findings,
+    is_reasoned,
+    reasoning,
+    subquestions,
+    supporting,
+)
 from hoptimizer.retrieval import Corpus, Passage, Retriever
 
 # The number of search results that distractors are taken from.
@@ -22,7 +31,9 @@ def annotate(
 
     - ``context``: its supporting passages, mixed with distractors (IRCoT, section 4.2: M of 1 to 3 among a
       demonstration's paragraphs);
-    - ``chain``: its annotated reasoning; ``thought``: one sentence of it; ``thoughts``: the sentences before that one;
+    - ``chain``: its annotated reasoning, and ``reasoning``: the same without the sentence that states the answer;
+    - ``thought`` and ``next_thought``: one sentence of its reasoning, ``thoughts``: the sentences before that one, and
+      ``enough`` and ``final_answer``: whether the answer is known then, and the answer;
     - ``passage``: a passage that is ``relevant`` or not (RA-ISF);
     - ``subquestions``: its hops; ``findings``: these with their answers (RA-ISF).
 
@@ -58,10 +69,23 @@ def _example(
     if gold and found:
         example = example.copy(context=[str(passage) for passage in shown])
     if is_reasoned(question):
-        sentences = reasoning(question)
-        step = rng.randrange(len(sentences))
-        example = example.copy(chain=" ".join(sentences), thoughts=" ".join(sentences[:step]), thought=sentences[step])
+        example = example.copy(**_thinking(question, rng))
     return example.with_inputs("question")
+
+
+def _thinking(question: Question, rng: random.Random) -> dict[str, str]:
+    """The fields of steps that reason."""
+    sentences = reasoning(question)
+    place = rng.randrange(len(sentences))
+    return {
+        "chain": " ".join(sentences),
+        "reasoning": " ".join(facts(question)),
+        "thoughts": " ".join(sentences[:place]),
+        "thought": sentences[place],
+        "next_thought": sentences[place],
+        "enough": enough(question, place),
+        "final_answer": final_answer(question, place),
+    }
 
 
 def _judged(

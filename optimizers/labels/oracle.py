@@ -2,12 +2,12 @@
 
 import copy
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from hoptimizer.eval.datasets.question import Question
-from hoptimizer.optimizers.labels.annotations import Case, Tell, annotations
+from hoptimizer.optimizers.labels.annotations import Annotation, Case, annotations
 from hoptimizer.programs import Program
 from hoptimizer.retrieval import Corpus
 
@@ -30,15 +30,15 @@ class StepExample:
 class _Oracle:
     """Takes one step of a program for one question, and keeps the examples that this makes."""
 
-    def __init__(self, step: str, output: str, tell: Tell, case: Case) -> None:
-        self._step, self._output, self._tell, self._case = step, output, tell, case
+    def __init__(self, step: str, outputs: Mapping[str, Annotation], case: Case) -> None:
+        self._step, self._outputs, self._case = step, outputs, case
         self._asked = 0
         self.taken: list[StepExample] = []
 
     async def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        outputs = {self._output: self._tell(self._case, inputs, self._asked)}
+        outputs = {name: known.tell(self._case, inputs, self._asked) for name, known in self._outputs.items()}
         self._asked += 1
-        if outputs[self._output] != []:  # a question that can't be split is no example of splitting
+        if [] not in outputs.values():  # a question that can't be split is no example of splitting
             self.taken.append(StepExample(self._step, inputs, outputs))
         return outputs
 
@@ -60,10 +60,7 @@ async def replay(program: Program, question: Question, corpus: Corpus, steps: Co
         Unannotated: the program asks for an output that the question has no annotation of.
     """
     case, known = Case(question, corpus), annotations(program)
-    oracles = {}
-    for step in steps:
-        (output,) = getattr(program, step).signature.output_fields
-        oracles[step] = _Oracle(step, output, known[step].tell, case)
+    oracles = {step: _Oracle(step, known[step], case) for step in steps}
     guided = copy.copy(program)
     guided.models = program.models | oracles
     await guided.acall(question=question.question)

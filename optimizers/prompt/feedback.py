@@ -10,6 +10,10 @@ from hoptimizer.optimizers.labels.annotations import subquestions, supporting
 from hoptimizer.programs.record import StepRecord
 from hoptimizer.retrieval import Corpus
 
+# Outputs that hold a chain of thought, and one sentence of it.
+_CHAINS = frozenset({"chain", "reasoning"})
+_THOUGHTS = frozenset({"thought", "next_thought"})
+
 
 class Feedback:
     """A metric for GEPA: the score of a run, and for one of its steps a text about what went wrong.
@@ -84,12 +88,12 @@ class Feedback:
                     f"The reader saw {len(record.inputs['context'])} passages, among them {len(seen)} of the "
                     f"{len(supporting(gold))} that support the answer: {self._titles(seen) or 'none'}."
                 )
-            if "chain" in record.outputs:
-                yield from _left(gold, [record.outputs["chain"] or ""])
+            for field in _CHAINS.intersection(record.outputs):
+                yield from _left(gold, [record.outputs[field] or ""])
 
     def _reasoned(self, gold: dspy.Example, taken: Sequence[StepRecord]) -> Iterator[str]:
         """Say where the chain of thought left the annotated hops."""
-        thoughts = [record.outputs["thought"] or "" for record in taken]
+        thoughts = [text or "" for record in taken for name, text in record.outputs.items() if name in _THOUGHTS]
         yield from (f"Thought {number} was {thought!r}." for number, thought in enumerate(thoughts, 1))
         yield from _left(gold, thoughts)
 

@@ -75,8 +75,8 @@ class TrainTagger(Optimizer):
             raise UserError("optimizer.name=train_tagger: it is for program.name=efficient_rag; take that program")
         if self.labels == "teacher" and context.teacher_lm is None:
             raise UserError("optimizer.labels=teacher: there is no teacher; name one, as in lm.teacher=MODEL")
-        splits = {"train": context.trainset, "dev": context.devset}
-        check_annotations("optimizer=train_tagger", "labeler", ANNOTATIONS["tag"], splits, "or take another program")
+        splits, tags = {"train": context.trainset, "dev": context.devset}, {"tag": ANNOTATIONS["tag"]}
+        check_annotations("optimizer=train_tagger", "labeler", tags, splits, "or take another program")
 
     def compile(self, context: CompileContext) -> Program:
         compiled = context.program.deepcopy()
