@@ -1,7 +1,7 @@
-"""DROP's exact match and F1 (Dua et al., 2019, section 5), by which IRCoT chooses settings and scores IIRC.
+"""DROP's exact match and F1 (Dua et al., 2019, section 5), by which IRCoT scores IIRC.
 
-An answer may consist of several spans, and numbers have to be right. IRCoT also repairs wrongly decoded text before it
-compares, which is not done here.
+An answer may consist of several spans, and numbers have to be right. IRCoT also repairs wrongly decoded text and
+straightens quotation marks before it compares, which is not done here.
 """
 
 import re

@@ -1,15 +1,27 @@
+import doctest
 import random
 import re
 import string
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import dspy
 import pytest
 
 from hoptimizer import Tracker, compare_variants, evaluate_variant, load_config
 from hoptimizer.common.errors import UserError
-from hoptimizer.eval import METRICS, Objective, Question, exact_match, f1, metric, recall, score_prediction
+from hoptimizer.eval import (
+    METRICS,
+    Objective,
+    Question,
+    answers,
+    drop,
+    exact_match,
+    f1,
+    metric,
+    recall,
+    score_prediction,
+)
 from hoptimizer.eval.answers import contains, efficient_rag_em, hotpotqa_f1, normalize
 from hoptimizer.eval.drop import drop_em, drop_f1
 from hoptimizer.format import figure
@@ -129,6 +141,12 @@ def test_hotpotqa_differs_from_squad_where_an_answer_is_yes_no_or_empty(
     assert hotpotqa_f1(given, [gold]) == pytest.approx(hotpotqa)
 
 
+@pytest.mark.parametrize("module", [answers, drop])
+def test_the_examples_of_the_metrics_run(module: ModuleType):
+    failed, attempted = doctest.testmod(module)
+    assert (failed, attempted > 0) == (0, True)
+
+
 def test_hotpotqa_takes_the_best_alias():
     assert hotpotqa_f1("the UK", ["United Kingdom", "UK", "British"]) == 1
     assert hotpotqa_f1("no", ["no man", "No"]) == 1
@@ -232,6 +250,8 @@ def test_tables_show_a_published_metric_where_it_is_named(tmp_path: Path):
     assert not {"hotpotqa_f1", "drop_f1", "contains"} & set(unnamed.variants[0].estimates)
     assert {"f1", "hotpotqa_f1"} < set(named.variants[0].estimates)
     assert not {"drop_f1", "contains"} & set(named.variants[0].estimates)
+    with pytest.raises(UserError, match=r"no scores of 'hotpot' in common; .*known: .*hotpotqa_f1"):
+        compare_variants(Tracker(store, "atlas"), runs, metric="hotpot")
     assert figure("hotpotqa_f1", 0.5) == figure("f1", 0.5) == "50.0"
     study = StudyFile.model_validate({"base": {"data": "atlas"}, "grid": {"retriever.k": [1]}, "figures": ["drop_f1"]})
     assert study.figures == ["drop_f1"]
