@@ -11,6 +11,7 @@ from mlflow.entities import Run
 from hoptimizer.common.errors import UserError, nearest
 from hoptimizer.eval import statistics
 from hoptimizer.eval.judge import ACCURACY
+from hoptimizer.eval.metrics import METRICS
 from hoptimizer.eval.objective import OBJECTIVE
 from hoptimizer.tracking.tracker import Predictions, Tracker
 
@@ -138,7 +139,9 @@ def compare_variants(
     shared = [column for column in columns if all(column in variant.scores for variant in variants)]
     if metric not in shared:
         needs = f" ({_NEEDS[metric]})" if metric in _NEEDS else ""
-        raise UserError(f"metric: the runs have no scores of {metric!r} in common{needs}; {nearest(metric, shared)}")
+        unshown = [name for name in METRICS if all(name in predictions.table for _, predictions in known)]
+        near = nearest(metric, dict.fromkeys([*shared, *unshown]))
+        raise UserError(f"metric: the runs have no scores of {metric!r} in common{needs}; {near}")
     baseline = first.scores[metric]
     differences = [
         statistics.compare(*statistics.known_pairs(baseline, variant.scores[metric]), seed) for variant in variants[1:]

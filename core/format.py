@@ -1,6 +1,8 @@
 """How figures are written in tables."""
 
-_PERCENT = ("em", "f1", "accuracy", "recall")
+from hoptimizer.eval.metrics import METRICS
+
+_PERCENT = ("accuracy", *(metric.name for metric in METRICS.values() if metric.percent))
 
 _HEADINGS = {"lm_calls": "LM calls", "seconds_per_question": "s/question"}
 

@@ -1,23 +1,15 @@
-"""Metrics of answers and retrieval.
-
-Exact match and F1 are SQuAD's (Rajpurkar et al., 2016, section 6.1; the treatment of empty answers is that of
-SQuAD 2.0): the best over all accepted answers, after both sides are normalised.
-"""
+"""Metrics of answers and retrieval, by name."""
 
 import inspect
 import math
-import re
-import string
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from hoptimizer.common.plugins import Registry
+from hoptimizer.eval.answers import contains, efficient_rag_em, exact_match, f1, hotpotqa_f1
 from hoptimizer.eval.datasets.question import Question
-
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
+from hoptimizer.eval.drop import drop_em, drop_f1
 
 
 class Gold(Protocol):
@@ -31,44 +23,6 @@ class Gold(Protocol):
 
     @property
     def passages(self) -> list[str]: ...
-
-
-def normalize(text: str | None) -> str:
-    """Lower case, no ASCII punctuation, no articles, single spaces; empty for ``None``."""
-    if text is None:
-        return ""
-    return " ".join(_ARTICLES.sub(" ", str(text).lower().translate(_PUNCTUATION)).split())
-
-
-def exact_match(prediction: str | None, answers: Sequence[str]) -> float:
-    """1 where the prediction is one of the answers after normalisation, else 0.
-
-    Example:
-        >>> from hoptimizer.eval import exact_match
-        >>> exact_match("The Rhine.", ["Rhine", "river Rhine"])
-        1.0
-    """
-    given = normalize(prediction)
-    return float(any(given == normalize(answer) for answer in answers))
-
-
-def f1(prediction: str | None, answers: Sequence[str]) -> float:
-    """The best F1 over the answers, between the multi-sets of normalised tokens; 0 to 1.
-
-    Example:
-        >>> from hoptimizer.eval import f1
-        >>> f1("river Rhine", ["the Rhine"])
-        0.6666666666666666
-    """
-    given = normalize(prediction).split()
-    return max((_token_f1(given, normalize(answer).split()) for answer in answers), default=0.0)
-
-
-def _token_f1(given: list[str], gold: list[str]) -> float:
-    if not given or not gold:
-        return float(given == gold)
-    common = (Counter(given) & Counter(gold)).total()
-    return 2 * common / (len(given) + len(gold))
 
 
 def recall(found: Sequence[str], gold: Sequence[str]) -> float | None:
@@ -116,13 +70,24 @@ def _found(prediction: Any) -> list[str]:  # noqa: ANN401 - any object with pass
     return [passage.id for passage in getattr(prediction, "passages", None) or []]
 
 
+def _of_answer(name: str, description: str, score: Callable[[str | None, Sequence[str]], float]) -> Metric:
+    return Metric(name, description, lambda q, p: score(_answer(p), q.answers))
+
+
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        Metric("em", "exact match of the answer", lambda q, p: exact_match(_answer(p), q.answers)),
-        Metric("f1", "token F1 of the answer", lambda q, p: f1(_answer(p), q.answers)),
+        _of_answer("em", "exact match of the answer", exact_match),
+        _of_answer("f1", "token F1 of the answer", f1),
         Metric("recall", "recall of the supporting passages", lambda q, p: recall(_found(p), q.passages)),
         Metric("passages", "passages collected", lambda q, p: float(len(_found(p))), percent=False),
+        # Every evaluation has those that follow, so that runs can be compared by them afterwards; tables show them
+        # only where they are named.
+        _of_answer("hotpotqa_f1", "HotpotQA's and 2WikiMultihopQA's F1 of the answer", hotpotqa_f1),
+        _of_answer("drop_em", "DROP's exact match of the answer", drop_em),
+        _of_answer("drop_f1", "DROP's F1 of the answer", drop_f1),
+        _of_answer("contains", "whether the given answer contains a right one", contains),
+        _of_answer("efficient_rag_em", "EfficientRAG's exact match of the answer", efficient_rag_em),
     )
 }
 
@@ -192,8 +157,9 @@ def score_prediction(
         >>> import dspy
         >>> from hoptimizer.eval import Question, score_prediction
         >>> question = Question(id="1", question="Where was Marie Curie born?", answers=["Warsaw"])
-        >>> score_prediction(question, dspy.Prediction(answer="in Warsaw", passages=[]))
-        {'em': 0.0, 'f1': 0.6666666666666666, 'passages': 0.0}
+        >>> scores = score_prediction(question, dspy.Prediction(answer="in Warsaw", passages=[]))
+        >>> scores["em"], scores["f1"], scores["contains"], "recall" in scores
+        (0.0, 0.6666666666666666, 1.0, False)
     """
     scores = {name: metric.measure(question, prediction) for name, metric in METRICS.items()}
     scores |= {metric.name: _guarded(metric, question, prediction) for metric in own}

@@ -12,7 +12,8 @@ class Collection:
         cap: the most passages it holds.
         skip_words: passages of more words are left out.
         cut_words: passages are cut to so many words.
-        duplicate_ratio: a passage whose text is so similar (0 to 100, fuzzy ratio) to a collected one is left out.
+        duplicate_ratio: a passage whose title and text are each this similar (0 to 100, fuzzy ratio) to those of a
+            collected one is left out; the same text under another title is another passage.
     """
 
     def __init__(self, cap: int, skip_words: int, cut_words: int, duplicate_ratio: float) -> None:
@@ -35,7 +36,8 @@ class Collection:
                 self.passages.append(passage)
 
     def _holds(self, passage: Passage) -> bool:
-        return any(
-            kept.id == passage.id or fuzz.ratio(kept.text, passage.text) >= self.duplicate_ratio
-            for kept in self.passages
-        )
+        return any(kept.id == passage.id or self._nearly_same(kept, passage) for kept in self.passages)
+
+    def _nearly_same(self, kept: Passage, passage: Passage) -> bool:
+        pairs = ((kept.title, passage.title), (kept.text, passage.text))
+        return all(fuzz.ratio(*pair) >= self.duplicate_ratio for pair in pairs)

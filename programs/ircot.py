@@ -53,7 +53,7 @@ class IRCoT(Program):
         drop_interrogatives: remove who, what, which and the like from the query.
         skip_words: passages of more words are left out.
         cut_words: passages are cut to so many words.
-        duplicate_ratio: passages so similar (0 to 100) to a collected one are left out.
+        duplicate_ratio: passages with title and text both this similar (0 to 100) to a collected one's are left out.
 
     Example:
         >>> import dspy

@@ -7,6 +7,7 @@ import pytest
 from hoptimizer.common.errors import UserError
 from hoptimizer.config import make_config
 from hoptimizer.eval import Question, check, load
+from hoptimizer.eval.answers import hotpotqa_f1
 from hoptimizer.eval.datasets.importers import divide, import_published, parse_sizes, passage_id
 from hoptimizer.workbench import Workbench
 
@@ -111,6 +112,50 @@ def test_2wiki_decompositions_that_do_not_fit_the_triples_leave_their_questions_
     sidecar = write_lines(tmp_path / "chains.jsonl", [chain])
     question, _ = one(tmp_path, "2wikimultihopqa", WIKI, decompositions=[sidecar])
     assert question.hops[0].question == "What is the designer of The Bridge?"
+
+
+ALIASES = [
+    {"Q_id": "Q456", "aliases": ["Lyons", " ", "Lyon"], "demonyms": ["Lyonnais"]},
+    {"Q_id": "Q7", "aliases": ["Capital"], "demonyms": []},
+]
+
+
+def test_2wiki_takes_aliases_and_demonyms_of_the_answer_from_the_file_beside_it(tmp_path: Path):
+    write_lines(tmp_path / "id_aliases.json", ALIASES)
+    items = [
+        {**WIKI, "_id": id, "answer_id": answer_id}
+        for id, answer_id in (("known", "Q456"), ("unknown", "Q9"), ("null", None))
+    ]
+    file = write(tmp_path / "in.json", [*items, {**WIKI, "_id": "without"}])
+    import_published("2wikimultihopqa", {"dev": file}, tmp_path / "out")
+    assert check(tmp_path / "out").problems == []
+    questions = {question.id: question for question in load(str(tmp_path / "out")).split("dev")}
+    assert questions["known"].answers == ["Lyon", "Lyons", "Lyonnais"], "the answer itself comes first"
+    assert all(questions[id].answers == ["Lyon"] for id in ("unknown", "null", "without"))
+    assert hotpotqa_f1("the Lyonnais", questions["known"].answers) == 1
+
+
+def test_aliases_are_2wikis_alone(tmp_path: Path):
+    write_lines(tmp_path / "id_aliases.json", ALIASES)
+    question, _ = one(tmp_path, "hotpotqa", {**HOTPOT, "answer_id": "Q456"})
+    assert question.answers == ["Lyon"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"Q_id": "Q1", "aliases": []}', ["id_aliases.json:1", "'demonyms' is missing"]),
+        ('\n{"aliases": [], "demonyms": []}', ["id_aliases.json:2", "'Q_id' is missing"]),
+        ('{"Q_id": "Q1", "aliases": "One", "demonyms": []}', ["id_aliases.json:1", "'aliases' must be a list", "One"]),
+        ('{"Q_id": "Q1", "aliases": [1], "demonyms": []}', ["id_aliases.json:1", "'aliases[0]' must be a string"]),
+        ('{"Q_id": "Q1",', ["id_aliases.json:1", "malformed JSON"]),
+    ],
+)
+def test_a_malformed_alias_is_named_and_nothing_is_written(tmp_path: Path, text: str, expected: list[str]):
+    file = write(tmp_path / "in.json", [WIKI])
+    (tmp_path / "id_aliases.json").write_text(text)
+    assert_one_line(lambda: import_published("2wikimultihopqa", {"dev": file}, tmp_path / "out"), expected)
+    assert not (tmp_path / "out").exists()
 
 
 def test_musique_fills_in_references_and_takes_aliases(tmp_path: Path):

@@ -11,6 +11,7 @@ from scripted import ScriptedRetriever, passage
 from hoptimizer.programs import RAG, CoT, Direct, IRCoT
 from hoptimizer.programs.reader import answer_of, stated_answer
 from hoptimizer.programs.record import counts
+from hoptimizer.retrieval import Passage
 
 QUESTION = "Who directed the film that Ada starred in?"
 QUERY = "directed the film that Ada starred in?"
@@ -225,12 +226,29 @@ def test_ircot_collects_at_most_its_cap_first_come_first_kept():
 
 def test_ircot_skips_long_paragraphs_cuts_the_rest_and_drops_near_duplicates():
     long, cut = passage("long", "word " * 601), passage("cut", "word " * 400)
-    twin = passage("twin", "The tower stands in Paris since 1889, by the river Seine.")
-    other = passage("other", "The tower stands in Paris since 1889, by the river Seine!")
-    retriever = ScriptedRetriever({QUERY: [long, cut, twin, other]})
+    tower = Passage("tower", "Eiffel Tower", "The tower stands in Paris since 1889, by the river Seine.")
+    twin = Passage("twin", "Eiffel Tower.", "The tower stands in Paris since 1889, by the river Seine!")
+    retriever = ScriptedRetriever({QUERY: [long, cut, tower, twin]})
     prediction = run(IRCoT(retriever), *thoughts("It is x."), said("x"))
-    assert [p.id for p in prediction.passages] == ["cut", "twin"]
+    assert [p.id for p in prediction.passages] == ["cut", "tower"]
     assert len(prediction.passages[0].text.split()) == 350
+
+
+def test_ircot_keeps_passages_of_which_only_the_title_or_only_the_text_is_alike():
+    stub = "It is a village in the administrative district of Gmina Lubin, in south-western Poland."
+    village, namesake = Passage("a", "Zimna Woda", stub), Passage("b", "Zimna Woda", "A river that flows through Lviv.")
+    other, same = Passage("c", "Gorzyca", stub), Passage("d", "Zimna Woda", stub + ".")
+    retriever = ScriptedRetriever({QUERY: [village, namesake, other, same]})
+    prediction = run(IRCoT(retriever), *thoughts("It is x."), said("x"))
+    assert [p.id for p in prediction.passages] == ["a", "b", "c"]
+
+
+def test_ircot_compares_passages_without_titles_by_their_texts():
+    retriever = ScriptedRetriever(
+        {QUERY: [Passage("a", "", "The tower is tall."), Passage("b", "", "The tower is tall!")]}
+    )
+    prediction = run(IRCoT(retriever), *thoughts("It is x."), said("x"))
+    assert [p.id for p in prediction.passages] == ["a"]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,14 @@ from pathlib import Path
 from hoptimizer.common.errors import UserError, unknown
 from hoptimizer.common.plugins import Registry, subclass_of
 from hoptimizer.eval.datasets.folder import SPLITS, free_folder, write_folder
-from hoptimizer.eval.datasets.published_formats import FORMATS, Decomposition, Published
+from hoptimizer.eval.datasets.published_formats import (
+    FORMATS,
+    Aliases,
+    Decomposition,
+    Published,
+    WikiItem,
+    with_aliases,
+)
 from hoptimizer.eval.datasets.question import Question, Record, Text
 from hoptimizer.eval.datasets.rows import DataRow, read_rows, require
 from hoptimizer.retrieval.passage import Passage
@@ -25,6 +32,9 @@ IMPORTERS: Registry[type[Published]] = Registry(
     "a subclass of hoptimizer.eval.datasets.published_formats.Published",
 )
 """The formats that can be imported: ours, entry points of ``hoptimizer.importers``, and dotted paths."""
+
+ALIASES_FILE = "id_aliases.json"
+"""The published file of 2WikiMultihopQA's answer aliases, which is read where it lies beside the questions."""
 
 DEFAULT_SIZES: Mapping[str, float] = {"train": 0.8, "dev": 0.1, "test": 0.1}
 
@@ -120,7 +130,8 @@ def import_published(
 ) -> Imported:
     """Make a data set's folder from files in a published format. The corpus is the questions' pooled contexts.
 
-    Formats without contexts make a folder without a corpus, for programs that don't search.
+    Formats without contexts make a folder without a corpus, for programs that don't search. The answers of
+    2WikiMultihopQA get their aliases from the published file ``id_aliases.json``, if it lies beside the questions.
 
     Args:
         name: of the format, one of :data:`IMPORTERS`.
@@ -146,8 +157,9 @@ def import_published(
     pool = PassagePool()
     if corpus:
         _pool_extra(corpus, pool)
-    chains = _read_decompositions(decompositions)
-    reader = _Reader(item, pool, chains)
+    files = [paths] if isinstance(paths, Path) else list(paths.values())
+    aliases = _read_aliases(files) if issubclass(item, WikiItem) else {}
+    reader = _Reader(item, pool, _read_decompositions(decompositions), aliases)
     if isinstance(paths, Path):
         questions = reader.read(paths)
         splits = divide(questions, sizes or DEFAULT_SIZES, seed)
@@ -168,10 +180,17 @@ def import_published(
 class _Reader:
     """Reads files of one format, and sees to it that ids are unique across them."""
 
-    def __init__(self, item: type[Published], pool: PassagePool, chains: Mapping[str, Decomposition]) -> None:
+    def __init__(
+        self,
+        item: type[Published],
+        pool: PassagePool,
+        chains: Mapping[str, Decomposition],
+        aliases: Mapping[str, list[str]],
+    ) -> None:
         self._item = item
         self._pool = pool
         self._chains = chains
+        self._aliases = aliases
         self._places: dict[str, str] = {}
         self.unanswerable = 0
 
@@ -188,6 +207,8 @@ class _Reader:
             if first := self._places.get(question.id):
                 raise UserError(f"{place}: the same id stands at {first} already; remove one of the items")
             self._places[question.id] = place
+            if isinstance(item, WikiItem) and (aliases := self._aliases.get(item.answer_id or "")):
+                question = question.model_copy(update={"answers": with_aliases(question.answers, aliases)})
             questions.append(question)
         if not questions:
             raise UserError(f"{path}: no questions with an answer in it; give another file")
@@ -248,3 +269,10 @@ def _pool_extra(path: Path, pool: PassagePool) -> None:
 def _read_decompositions(paths: Sequence[Path]) -> dict[str, Decomposition]:
     entries = (require(Decomposition, row) for path in paths for row in read_rows(path))
     return {entry.id: entry for entry in entries}
+
+
+def _read_aliases(files: Sequence[Path]) -> dict[str, list[str]]:
+    """The other names of each entity, from the published file beside those of the questions, in their folders."""
+    beside = dict.fromkeys(file.parent / ALIASES_FILE for file in files)
+    entries = (require(Aliases, row) for path in beside if path.exists() for row in read_rows(path))
+    return {entry.id: entry.names for entry in entries}

@@ -36,6 +36,19 @@ class Decomposition(BaseModel):
     explanation: Text | None = None
 
 
+class Aliases(BaseModel):
+    """A line of 2WikiMultihopQA's ``id_aliases.json``: the other names of an entity of Wikidata."""
+
+    id: Text = Field(alias="Q_id")
+    aliases: list[str]
+    demonyms: list[str]
+
+    @property
+    def names(self) -> list[str]:
+        """All of them: the published evaluation accepts demonyms, too."""
+        return [*self.aliases, *self.demonyms]
+
+
 class Published(BaseModel):
     """An item of a published file."""
 
@@ -123,9 +136,13 @@ class HotpotItem(Published):
 
 
 class WikiItem(HotpotItem):
-    """An item of 2WikiMultihopQA: HotpotQA's format, with sentences that were stripped, and a triple for each hop."""
+    """An item of 2WikiMultihopQA: HotpotQA's format, with sentences that were stripped, and a triple for each hop.
+
+    Newer files give the answer's entity in Wikidata, under which ``id_aliases.json`` has its aliases.
+    """
 
     evidences: list[Fact] = []
+    answer_id: Text | None = None
 
     def join(self, sentences: list[str]) -> str:
         """A paragraph's sentences as one text."""
@@ -187,7 +204,7 @@ class MusiqueItem(Published):
         return Question(
             id=self.id,
             question=self.question,
-            answers=list(dict.fromkeys([self.answer, *(alias for alias in self.answer_aliases if alias.strip())])),
+            answers=with_aliases([self.answer], self.answer_aliases),
             passages=list(gold),
             hops=self._hops(ids),
             type=shape if rest else None,
@@ -200,6 +217,11 @@ class MusiqueItem(Published):
             passage = None if step.paragraph_support_idx is None else ids.get(step.paragraph_support_idx)
             hops.append(Hop(question=question, answer=step.answer, passage=passage))
         return hops
+
+
+def with_aliases(answers: list[str], aliases: list[str]) -> list[str]:
+    """The answers and after them their aliases, each once; a published alias may be blank."""
+    return list(dict.fromkeys([*answers, *(stripped for alias in aliases if (stripped := alias.strip()))]))
 
 
 def _fill_in(question: str, answers: list[str]) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 import dspy
 
-from hoptimizer.eval.metrics import normalize
+from hoptimizer.eval.answers import normalize
 from hoptimizer.optimizers.labels.annotations import subquestions, supporting
 from hoptimizer.programs.record import StepRecord
 from hoptimizer.retrieval import Corpus
