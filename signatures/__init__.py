@@ -22,10 +22,14 @@ IRCoT asks for the next sentence of a chain of thought:
 
 RA-ISF asks what the model knows and what is relevant, and splits questions up:
 
->>> signatures.SelfKnowledge.signature, signatures.Relevance.signature
-('question -> knows', 'passage, question -> relevant')
->>> signatures.Decompose.signature, signatures.Combine.signature
-('question -> subquestions', 'findings, question -> answer')
+>>> signatures.SelfKnowledge.signature
+'question -> knows'
+>>> signatures.Relevance.signature, signatures.Sufficiency.signature
+('passage, question -> relevant', 'retrieved, question -> sufficient')
+>>> signatures.Decompose.signature, signatures.DecomposeInOrder.signature
+('question -> subquestions', 'question -> ordered_subquestions')
+>>> signatures.Combine.signature
+'findings, question -> answer'
 
 EfficientRAG labels what it finds and writes the next query:
 
@@ -48,9 +52,9 @@ A judge of answers is asked this:
 """
 
 from hoptimizer.signatures.answering import Answer, AnswerWithChain, Read, ReadWithChain
-from hoptimizer.signatures.decomposing import Combine, Decompose
+from hoptimizer.signatures.decomposing import Combine, Decompose, DecomposeInOrder
 from hoptimizer.signatures.hopping import LabelPassage, NextQuery
-from hoptimizer.signatures.judging import Correctness, Relevance, SelfKnowledge
+from hoptimizer.signatures.judging import Correctness, Relevance, SelfKnowledge, Sufficiency
 from hoptimizer.signatures.reasoning import NextThought
 from hoptimizer.signatures.synthesis import FindDependencies, LabelWords, SplitByPassages
 
@@ -60,6 +64,7 @@ __all__ = [
     "Combine",
     "Correctness",
     "Decompose",
+    "DecomposeInOrder",
     "FindDependencies",
     "LabelPassage",
     "LabelWords",
@@ -70,4 +75,5 @@ __all__ = [
     "Relevance",
     "SelfKnowledge",
     "SplitByPassages",
+    "Sufficiency",
 ]

@@ -7,34 +7,27 @@ this table, so that they agree on what is right.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import sentencex
 
 from hoptimizer.common.errors import UserError
+from hoptimizer.common.text import find
 from hoptimizer.eval.datasets.question import Hop, Question
-from hoptimizer.eval.metrics import Gold
+from hoptimizer.eval.metrics import exact_match
+from hoptimizer.optimizers.labels.decomposition import Annotated, ordered_subquestions, subquestions
 from hoptimizer.programs import Program
-from hoptimizer.programs.ra_isf import normalized
+from hoptimizer.programs.question_tree import normalized
 from hoptimizer.programs.reader import states_answer
 from hoptimizer.retrieval import Corpus
 
 # What a model knows by itself is not annotated, although RA-ISF's closed_book step writes an answer.
 _OWN_KNOWLEDGE = ("closed_book",)
+_VERDICTS = ("yes", "no")
 
 
 class Unannotated(Exception):
     """Raised where a question lacks the annotation that a step needs."""
-
-
-class Annotated(Gold, Protocol):
-    """A question whose annotations can be read: a :class:`Question` or its ``dspy.Example``."""
-
-    @property
-    def hops(self) -> list[Hop]: ...
-
-    @property
-    def rationale(self) -> str | None: ...
 
 
 def is_reasoned(question: Annotated) -> bool:
@@ -101,22 +94,27 @@ def supporting(question: Annotated, hop: Hop | None = None) -> list[str]:
     return [hop.passage] if hop.passage else []
 
 
-def subquestions(question: Annotated) -> list[str]:
-    """The sub-questions that a question should be split into; none where it has a single hop.
+def holding(question: Annotated, corpus: Corpus, hop: Hop | None = None) -> list[str]:
+    """The ids of the passages that hold the answer to a question, or to one of its hops, each by itself.
+
+    A question that several passages support is answered by the hop whose answer is the question's, and that hop's
+    passage holds it; where the hops are not known, the supporting passages that state it. A verdict, or one of two
+    things that the question names, follows from several passages, and none of them holds it.
 
     Args:
         question: the question.
+        corpus: the corpus with its supporting passages.
+        hop: one of its hops; ``None`` for the question itself.
     """
-    return [hop.question for hop in question.hops] if len(question.hops) > 1 else []
-
-
-def findings(question: Annotated) -> list[str]:
-    """The sub-questions with their answers; none where the question has a single hop.
-
-    Args:
-        question: the question.
-    """
-    return [f"{hop.question} {hop.answer}" for hop in question.hops] if len(question.hops) > 1 else []
+    ids = supporting(question, hop)
+    if hop or len(ids) < 2:
+        return ids
+    if question.hops and all(hop.passage for hop in question.hops):
+        stating = [hop.passage for hop in question.hops if hop.passage and exact_match(hop.answer, question.answers)]
+        return list(dict.fromkeys(stating))
+    if any(normalized(answer) in _VERDICTS or find(question.question, answer) for answer in question.answers):
+        return []
+    return [id for id in ids if any(find(str(corpus[id]), answer) for answer in question.answers)]
 
 
 @dataclass(frozen=True)
@@ -164,18 +162,34 @@ def _answer(case: Case, inputs: Mapping[str, Any], place: int) -> str:
 
 
 def _relevant(case: Case, inputs: Mapping[str, Any], place: int) -> str:
-    ids = supporting(case.question, hop_of(case.question, inputs["question"]))
-    if not ids:
+    hop = hop_of(case.question, inputs["question"])
+    if not supporting(case.question, hop):
         raise Unannotated
-    return "yes" if inputs["passage"] in [str(case.corpus[id]) for id in ids] else "no"
+    return "yes" if inputs["passage"] in _texts(case, holding(case.question, case.corpus, hop)) else "no"
 
 
-def _subquestions(case: Case, inputs: Mapping[str, Any], place: int) -> list[str]:
-    if hop_of(case.question, inputs["question"]):
-        return []  # a hop can't be split further
-    if not case.question.hops:
+def _sufficient(case: Case, inputs: Mapping[str, Any], place: int) -> str:
+    needed = supporting(case.question, hop_of(case.question, inputs["question"]))
+    if not needed:
         raise Unannotated
-    return subquestions(case.question)
+    return "yes" if set(_texts(case, needed)) <= set(inputs["retrieved"]) else "no"
+
+
+def _texts(case: Case, ids: Sequence[str]) -> list[str]:
+    return [str(case.corpus[id]) for id in ids]
+
+
+def _split_by(split: Callable[[Annotated], list[str]]) -> Tell:
+    """What gives the sub-questions of a question; a hop has none, since it can't be split further."""
+
+    def tell(case: Case, inputs: Mapping[str, Any], place: int) -> list[str]:
+        if hop_of(case.question, inputs["question"]):
+            return []
+        if not case.question.hops:
+            raise Unannotated
+        return split(case.question)
+
+    return tell
 
 
 def _unsaid(case: Case, inputs: Mapping[str, Any], place: int) -> str:
@@ -187,13 +201,19 @@ def _has_passages(question: Annotated) -> bool:
     return bool(question.passages)
 
 
+def _has_several_hops(question: Annotated) -> bool:
+    return len(question.hops) > 1
+
+
 ANNOTATIONS: Mapping[str, Annotation] = MappingProxyType(
     {
         "thought": Annotation("hops or rationale", is_reasoned, _thought),
         "chain": Annotation("hops or rationale", is_reasoned, _chain),
         "answer": Annotation("answers", lambda question: True, _answer),
         "relevant": Annotation("passages", _has_passages, _relevant),
-        "subquestions": Annotation("hops", lambda question: len(question.hops) > 1, _subquestions),
+        "sufficient": Annotation("passages", _has_passages, _sufficient),
+        "subquestions": Annotation("hops", _has_several_hops, _split_by(subquestions)),
+        "ordered_subquestions": Annotation("hops", _has_several_hops, _split_by(ordered_subquestions)),
         "tag": Annotation("passages", _has_passages, _unsaid),
         "next_query": Annotation("passages", _has_passages, _unsaid),
     }
