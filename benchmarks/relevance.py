@@ -27,6 +27,7 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.models import LMSettings, build_adapter, build_lm
 from hoptimizer.models.small.classifier import Classifier
+from hoptimizer.optimizers.labels.annotations import holding
 from hoptimizer.optimizers.labels.demonstrations import annotate
 from hoptimizer.optimizers.labels.examples import Task, TrainingExample, relevance_examples
 from hoptimizer.optimizers.prompt.prompt_format import PROMPT_FORMATS
@@ -95,7 +96,7 @@ def measure(
 def prompted(one: RetrievalSet, retriever: Retriever) -> dict[str, dict[str, float]]:
     """What the embedded language model says of what is retrieved for the dev questions, by how it is asked."""
     asked = [(a.question, found) for a, found in zip(one.dev, search(retriever, one.dev), strict=True)]
-    gold = [int(passage.id in question.passages) for question, found in asked for passage in found]
+    gold = [int(passage.id in holding(question, one.corpus)) for question, found in asked for passage in found]
     trainset = annotate([a.question for a in one.train], one.corpus, retriever, distractors=0, seed=SEED)
     random.Random(SEED).shuffle(trainset)
     scores = {}
@@ -128,9 +129,11 @@ def search(retriever: Retriever, asked: Sequence[QuestionWithContext]) -> list[l
 
 
 def retrieved(one: RetrievalSet, retriever: Retriever, asked: Sequence[QuestionWithContext]) -> list[TrainingExample]:
-    """Whether each retrieved passage supports its question."""
+    """Whether each retrieved passage holds the answer to its question."""
     return [
-        TrainingExample({"question": a.question.question, "passage": str(passage)}, passage.id in a.question.passages)
+        TrainingExample(
+            {"question": a.question.question, "passage": str(passage)}, passage.id in holding(a.question, one.corpus)
+        )
         for a, ranking in zip(asked, search(retriever, asked), strict=True)
         for passage in ranking
     ]

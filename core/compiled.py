@@ -157,8 +157,8 @@ def restore(bench: Workbench, state: dict[str, Any], variant: str) -> Program:
     kept = sorted(set(state) - {"program"})
     if strange := sorted(set(steps) - set(kept)):
         raise UserError(
-            f"the run's program has the steps {', '.join(kept)}, not {', '.join(strange)}: leave program.name and "
-            "program.reader as the run has them"
+            f"the run's program has the steps {', '.join(kept)}, not {', '.join(strange)}: leave program.name and the "
+            "options that choose steps, such as program.reader, as the run has them"
         )
     # Steps that settings switched off, as an ablation does, are left out.
     program.load_state({name: state[name] for name in [*steps, "program"]})

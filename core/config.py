@@ -197,20 +197,22 @@ def load_config(path: Path | None = None, overrides: Sequence[str] = (), base: d
     """
     values: dict[str, Any] = dict(base or {})
     if path is not None:
-        values = on_top(values, layer(OmegaConf.to_container(read_mapping(path))))
+        file: Any = OmegaConf.to_container(read_mapping(path))
+        values = on_top(values, layer(file))
     values = on_top(values, arguments(overrides))
     try:
-        values = OmegaConf.to_container(OmegaConf.create(values), resolve=True)
+        resolved: Any = OmegaConf.to_container(OmegaConf.create(values), resolve=True)
     except OmegaConfBaseException as error:
         raise UserError(f"{path or 'config'}: {' '.join(str(error).split())}") from error
-    return make_config(_metric_named(values), source=f"{path}: " if path else "")
+    return make_config(_metric_named(resolved), source=f"{path}: " if path else "")
 
 
 def _metric_named(values: dict[str, Any]) -> dict[str, Any]:
     """The config with its metric as a name, where it is one metric alone."""
-    metric = values.get("metric")
-    alone = isinstance(metric, dict) and list(metric.values()) == [1.0]
-    return values | ({"metric": next(iter(metric))} if alone else {})
+    match values.get("metric"):
+        case dict(weights) if list(weights.values()) == [1.0]:
+            return values | {"metric": next(iter(weights))}
+    return values
 
 
 def read_mapping(path: Path) -> Any:  # noqa: ANN401 - OmegaConf's own loose types

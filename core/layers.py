@@ -138,7 +138,7 @@ def _by_role(values: Mapping[str, Any]) -> dict[str, Any]:
     roles = {key: value for key, value in lm.items() if key not in own}
     if own:
         roles["default"] = _merged(roles.get("default", {}), own, ("lm", "default"), above=False)
-    return {**values, "lm": type(lm)(roles)}
+    return {**values, "lm": Whole(roles) if isinstance(lm, Whole) else roles}
 
 
 def _argument(word: str) -> dict[str, Any]:

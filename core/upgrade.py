@@ -7,6 +7,7 @@ from hoptimizer.common.errors import UserError
 
 _STEPS = {"recall": "closed_book"}
 _LM = {"adapter": "prompt_format"}
+_RELEVANCE = {True: "passage", False: "none"}
 _OPTIMIZER = {"layouts": "prompt_formats", "layout": "prompt_format"}
 
 
@@ -31,8 +32,8 @@ def upgraded_config(values: Mapping[str, Any]) -> dict[str, Any]:
         values["lm"] = {
             role: _renamed(one, _LM, f"lm.{role}") if isinstance(one, Mapping) else one for role, one in lm.items()
         }
-    if isinstance(program := values.get("program"), Mapping) and isinstance(steps := program.get("steps"), Mapping):
-        values["program"] = {**program, "steps": _renamed(steps, _STEPS, "program.steps")}
+    if isinstance(program := values.get("program"), Mapping):
+        values["program"] = _program(program)
     if isinstance(optimizer := values.get("optimizer"), Mapping):
         values["optimizer"] = _optimizer(optimizer, "optimizer")
     return values
@@ -57,6 +58,16 @@ def _in_phrases(program: Mapping[str, Any]) -> dict[str, Any]:
     """Chains of thought ended in "answer is:"."""
     changed = {"reader": "phrase"} if program.get("reader") == "cot" else {}
     return {**program, **changed, **({"thoughts": "phrase"} if program.get("name") == "ircot" else {})}
+
+
+def _program(section: Mapping[str, Any]) -> dict[str, Any]:
+    section = dict(section)
+    if isinstance(steps := section.get("steps"), Mapping):
+        section["steps"] = _renamed(steps, _STEPS, "program.steps")
+    # RA-ISF's relevance was on or off.
+    if section.get("name") == "ra_isf" and isinstance(judging := section.get("relevance"), bool):
+        section["relevance"] = _RELEVANCE[judging]
+    return section
 
 
 def _optimizer(section: Mapping[str, Any], key: str) -> dict[str, Any]:

@@ -50,7 +50,8 @@ class IRCoT(Program):
             (table 6).
         skip_inference: search with the last thought that is not mere inference ("Thus …", arithmetic), or with the
             question where there is none; off: search with the last thought, whatever it is.
-        drop_interrogatives: remove who, what, which and the like from the query.
+        drop_interrogatives: remove who, what, which and the like from the query, as the paper's code does; that finds
+            as much with BM25, and less with ColBERT, which reads whole sentences (docs/log.md).
         skip_words: passages of more words are left out.
         cut_words: passages are cut to so many words.
         duplicate_ratio: passages with title and text both this similar (0 to 100) to a collected one's are left out.
@@ -86,7 +87,7 @@ class IRCoT(Program):
         thoughts: Literal["typed", "phrase"] = "typed",
         reader: ReaderKind = "cot",
         skip_inference: bool = True,
-        drop_interrogatives: bool = True,
+        drop_interrogatives: bool = False,
         skip_words: Positive = 600,
         cut_words: Positive = 350,
         duplicate_ratio: Annotated[float, Field(gt=0, le=100)] = 90,

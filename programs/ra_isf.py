@@ -1,13 +1,10 @@
 """RA-ISF: answering by iterative self-feedback (Liu et al. 2024)."""
 
-import re
+import asyncio
 import sys
 import time
-import unicodedata
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from functools import partial
-from itertools import repeat
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import dspy
@@ -15,58 +12,31 @@ from pydantic import Field
 
 from hoptimizer.models.small.confidence import ANSWER_PROBABILITY
 from hoptimizer.programs.program import Program
+from hoptimizer.programs.question_tree import (
+    UNKNOWN,
+    CallBudgetExhausted,
+    Frame,
+    Module,
+    Outcome,
+    SubQuestion,
+    normalized,
+    subquestions,
+)
 from hoptimizer.programs.reader import make_reader, read
 from hoptimizer.programs.record import StepRecord
 from hoptimizer.programs.trace import SharedTasks, current, gather_steps
 from hoptimizer.retrieval import Passage, Retriever
-from hoptimizer.signatures import Answer, Combine, Decompose, Relevance, SelfKnowledge
+from hoptimizer.signatures import (
+    Answer,
+    Combine,
+    Decompose,
+    DecomposeInOrder,
+    Relevance,
+    SelfKnowledge,
+    Sufficiency,
+)
 
-UNKNOWN = "unknown"
-
-Module = Literal["self_knowledge", "relevance", "decomposition", "unknown"]
-"""What settles a question; ``unknown`` is what none of the modules could."""
-
-_NUMBERING = re.compile(r"^(\d{1,2}(\.\d{1,2})*[.)]|[-*•])\s+")
-_EDGES = " .,;:!?…¿¡\"'“”‘’«»。、，；：？！「」"
-
-
-@dataclass(frozen=True)
-class Frame:
-    """The place of a question in the tree of sub-questions.
-
-    Attributes:
-        shared: the steps that were asked already, anywhere in the tree.
-        depth: 0 for the question itself.
-        ancestors: the questions that it is a part of, normalized.
-        calls: language model calls that it and its sub-questions may take together; ``None`` for any number.
-    """
-
-    shared: SharedTasks
-    depth: int = 0
-    ancestors: frozenset[str] = frozenset()
-    calls: int | None = None
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a question ended.
-
-    Attributes:
-        answer: the answer, or ``"unknown"``.
-        by: what settled it.
-        passages: the relevant passages that it and its sub-questions were answered from.
-        why: the reason for an unknown answer: ``depth``, ``repeat`` (it is a part of the same question), ``calls``
-            (none were left) or ``no_subquestions``.
-    """
-
-    answer: str
-    by: Module
-    passages: list[Passage] = field(default_factory=list)
-    why: str | None = None
-
-
-class CallBudgetExhausted(Exception):
-    """The budget of language model calls is used up."""
+Judging = Literal["passage", "sufficiency", "none"]
 
 
 class RAISF(Program):
@@ -74,15 +44,22 @@ class RAISF(Program):
 
     Args:
         retriever: where passages come from.
-        k: passages per retrieval; each is judged on its own.
-        max_depth: the most levels of sub-questions; what lies deeper is unknown (the paper's D_th).
+        k: passages per retrieval.
+        max_depth: the most levels of sub-questions; what would have to be split up deeper is unknown at once (the
+            paper's D_th, section 3.3).
         max_subquestions: the most sub-questions of a decomposition; further ones are dropped.
         max_calls: the most language model calls per question, after which the rest is unknown. Sub-questions get equal
             shares of what is left, so that the answer does not depend on which of them is faster.
         self_knowledge: ask whether the model knows the answer; off: always search (table 2, "No SKM").
-        relevance: search and judge passages; off: split up at once what the model does not know (table 2, "No PRM").
+        relevance: how the passages of a search are judged. ``passage``: each on its own, whether it holds the answer
+            (appendix A.2); those that do are read. ``sufficiency``: all in one call, whether they suffice for the
+            answer (tables 11 and 12); all are read. ``none``: no search; what the model does not know is split up at
+            once (table 2, "No PRM").
         decomposition: split questions up; off: what no passage helps with is unknown (table 2, "No QDM").
-        reader: reads the relevant passages: ``direct`` answers at once, ``cot`` with a chain of thought.
+        ordered_subquestions: whether a sub-question may refer to the answer of an earlier one, as ``#1``. It is then
+            asked after that one, with its answer filled in, and is unknown if that answer is. All others are solved
+            together, as all are without this option.
+        reader: reads the passages: ``direct`` answers at once, ``cot`` with a chain of thought.
 
     Example:
         >>> import dspy
@@ -104,6 +81,7 @@ class RAISF(Program):
         "self_knowledge",
         "closed_book",
         "relevance",
+        "sufficiency",
         "reader",
         "decompose",
         "combine",
@@ -118,19 +96,23 @@ class RAISF(Program):
         max_subquestions: Annotated[int, Field(ge=1)] = 5,
         max_calls: Annotated[int, Field(ge=1)] | None = None,
         self_knowledge: bool = True,
-        relevance: bool = True,
+        relevance: Judging = "passage",
         decomposition: bool = True,
+        ordered_subquestions: bool = False,
         reader: Literal["direct", "cot"] = "direct",
     ) -> None:
         super().__init__(retriever, k)
         self.max_depth = max_depth
         self.max_subquestions = max_subquestions
         self.max_calls = max_calls
+        self.ordered_subquestions = ordered_subquestions
         self.self_knowledge = dspy.Predict(SelfKnowledge) if self_knowledge else None
         self.closed_book = dspy.Predict(Answer) if self_knowledge else None
-        self.relevance = dspy.Predict(Relevance) if relevance else None
-        self.reader = make_reader(reader, passages=True) if relevance else None
-        self.decompose = dspy.Predict(Decompose) if decomposition else None
+        self.relevance = dspy.Predict(Relevance) if relevance == "passage" else None
+        self.sufficiency = dspy.Predict(Sufficiency) if relevance == "sufficiency" else None
+        self.reader = None if relevance == "none" else make_reader(reader, passages=True)
+        split = DecomposeInOrder if ordered_subquestions else Decompose
+        self.decompose = dspy.Predict(split) if decomposition else None
         self.combine = dspy.Predict(Combine) if decomposition else None
 
     async def solve(self, question: str) -> tuple[str, list[Passage]]:
@@ -144,21 +126,22 @@ class RAISF(Program):
         Raises:
             CallBudgetExhausted: no calls are left, and no answer was found.
         """
-        if frame.depth > self.max_depth:
-            return Outcome(UNKNOWN, "unknown", why="depth")
         if normalized(question) in frame.ancestors:
             return Outcome(UNKNOWN, "unknown", why="repeat")
         if await self.knows(question, frame):
             return Outcome(await self.recite(question, frame), "self_knowledge")
         if relevant := await self.relevant(question, frame):
             return Outcome(await self.read(question, relevant, frame), "relevance", relevant)
-        subquestions = await self.split(question, frame)
-        if not subquestions:
+        if frame.depth == self.max_depth:
+            # Algorithm 1 splits it up even so, and all parts are unknown. By section 3.3 the whole is unknown then.
+            return Outcome(UNKNOWN, "unknown", why="depth")
+        parts = await self.split(question, frame)
+        if not parts:
             return Outcome(UNKNOWN, "unknown", why="no_subquestions")
-        frames = self.below(question, frame, len(subquestions))
-        outcomes = await gather_steps(map(partial, repeat(self.settle), subquestions, frames), deeper=1)
-        answer = await self.conclude(question, subquestions, [part.answer for part in outcomes], frame)
-        return Outcome(answer, "decomposition", _each_once(p for part in outcomes for p in part.passages))
+        solved = await self.solve_parts(question, parts, frame)
+        findings = [f"{asked} {outcome.answer}" for asked, outcome in solved]
+        answer = await self.conclude(question, findings, frame)
+        return Outcome(answer, "decomposition", _each_once(p for _, outcome in solved for p in outcome.passages))
 
     async def settle(self, question: str, frame: Frame) -> Outcome:
         """Solve a question or sub-question, and record how it ended."""
@@ -167,13 +150,39 @@ class RAISF(Program):
             outcome = await self.problem_solving(question, frame)
         except CallBudgetExhausted:
             outcome = Outcome(UNKNOWN, "unknown", why="calls")
-        outputs = {"answer": outcome.answer, "by": outcome.by} | ({"why": outcome.why} if outcome.why else {})
-        seconds = time.perf_counter() - start
-        record = StepRecord(
-            "settle", "outcome", {"question": question}, outputs, seconds=seconds, choices=self.outcomes
-        )
-        current().add(record)
+        self.record(question, outcome, time.perf_counter() - start)
         return outcome
+
+    def record(self, question: str, outcome: Outcome, seconds: float = 0.0) -> None:
+        """Record how a question or sub-question ended."""
+        outputs = {"answer": outcome.answer, "by": outcome.by} | ({"why": outcome.why} if outcome.why else {})
+        current().add(
+            StepRecord("settle", "outcome", {"question": question}, outputs, seconds=seconds, choices=self.outcomes)
+        )
+
+    async def solve_parts(self, question: str, parts: Sequence[SubQuestion], frame: Frame) -> list[tuple[str, Outcome]]:
+        """Solve the sub-questions of a question, each as soon as the answers that it refers to are there.
+
+        Returns:
+            For each the text that was asked, and how it ended.
+        """
+        loop = asyncio.get_running_loop()
+        ended: list[asyncio.Future[Outcome]] = [loop.create_future() for _ in parts]
+
+        async def solve_part(part: SubQuestion, frame: Frame, end: asyncio.Future[Outcome]) -> tuple[str, Outcome]:
+            needed = {number: at if at is None else await ended[at] for number, at in part.references.items()}
+            answers = {number: earlier.answer for number, earlier in needed.items() if earlier and earlier.known}
+            asked = part.filled_in(answers)
+            if len(answers) == len(needed):
+                outcome = await self.settle(asked, frame)
+            else:
+                outcome = Outcome(UNKNOWN, "unknown", why="reference")
+                self.record(asked, outcome)
+            end.set_result(outcome)
+            return asked, outcome
+
+        frames = self.below(question, frame, len(parts))
+        return await gather_steps(map(partial, [solve_part] * len(parts), parts, frames, ended), deeper=1)
 
     async def knows(self, question: str, frame: Frame) -> bool:
         """Whether the model says that it knows the answer; an output that can't be understood counts as no."""
@@ -202,19 +211,26 @@ class RAISF(Program):
         return await self.ask("closed_book", frame, measured=self.confident, question=question)
 
     async def relevant(self, question: str, frame: Frame) -> list[Passage]:
-        """The retrieved passages that are judged relevant, each on its own; unclear judgements count as no."""
-        if self.relevance is None:
+        """The retrieved passages that are to be read; none if no passage is relevant, or if all do not suffice.
+
+        A judgement that is unclear counts as no.
+        """
+        if self.reader is None:
             return []
+        step = "relevance" if self.sufficiency is None else "sufficiency"
         # One call is kept for the reading.
         affordable = self.calls_left(frame) - 1
-        if affordable < self.lm_calls("relevance"):
+        if affordable < self.lm_calls(step):
             raise CallBudgetExhausted
         passages = await frame.shared(("retrieve", question), lambda: self.retrieve(question))
-        if self.lm_calls("relevance"):
+        if self.sufficiency is not None:
+            judged = await self.ask(step, frame, question=question, retrieved=passages) if passages else None
+            return passages if judged and judged.sufficient == "yes" else []
+        if self.lm_calls(step):
             passages = passages[:affordable]
-        ask = partial(self.ask, "relevance", frame, question=question)
-        judged = await gather_steps(partial(ask, passage=passage) for passage in passages)
-        return [passage for passage, judgement in zip(passages, judged, strict=True) if judgement.relevant == "yes"]
+        ask = partial(self.ask, step, frame, question=question)
+        each = await gather_steps(partial(ask, passage=passage) for passage in passages)
+        return [passage for passage, judged in zip(passages, each, strict=True) if judged.relevant == "yes"]
 
     async def read(self, question: str, passages: list[Passage], frame: Frame) -> str:
         """The answer from the relevant passages (equation 3)."""
@@ -222,20 +238,18 @@ class RAISF(Program):
         key = ("reader", question, *passages)
         return _stated(await frame.shared(key, lambda: read(self, question, passages)))
 
-    async def split(self, question: str, frame: Frame) -> list[str]:
+    async def split(self, question: str, frame: Frame) -> list[SubQuestion]:
         """The sub-questions of a question, without repetitions; none if the model gives none."""
         if self.decompose is None:
             return []
         self.check_call_budget("decompose", frame)
-        found = (await self.ask("decompose", frame, question=question)).subquestions or []
-        cleaned = [_NUMBERING.sub("", " ".join(text.split())).strip() for text in found]
-        unique = {normalized(text): text for text in reversed(cleaned) if text}
-        return list(reversed(unique.values()))[: self.max_subquestions]
+        said = await self.ask("decompose", frame, question=question)
+        texts = said.ordered_subquestions if self.ordered_subquestions else said.subquestions
+        return subquestions(texts or [], question, self.max_subquestions, references=self.ordered_subquestions)
 
-    async def conclude(self, question: str, subquestions: list[str], answers: list[str], frame: Frame) -> str:
-        """The answer from sub-questions and their answers, unknown ones included (equation 4)."""
+    async def conclude(self, question: str, findings: list[str], frame: Frame) -> str:
+        """The answer from sub-questions with their answers, unknown ones included (equation 4)."""
         self.check_call_budget("combine", frame)
-        findings = [f"{asked} {answer}" for asked, answer in zip(subquestions, answers, strict=True)]
         return _stated((await self.ask("combine", frame, question=question, findings=findings)).answer)
 
     async def ask(self, name: str, frame: Frame, *, measured: bool = False, **inputs: Any) -> dspy.Prediction:  # noqa: ANN401 - as Program.step
@@ -269,12 +283,6 @@ class RAISF(Program):
         """
         if self.calls_left(frame) < self.lm_calls(name):
             raise CallBudgetExhausted
-
-
-def normalized(question: str) -> str:
-    """A question in a form that is the same for questions that differ in case, spaces or outer punctuation alone."""
-    text = " ".join(unicodedata.normalize("NFKC", question).casefold().split())
-    return text.strip(_EDGES) or text
 
 
 def _stated(answer: str | None) -> str:

@@ -29,10 +29,14 @@ In the protocol of its paper, a chain of thought is plain text that ends in "So 
 
 RA-ISF asks what the model knows and what is relevant, and splits questions up:
 
->>> signatures.SelfKnowledge.signature, signatures.Relevance.signature
-('question -> knows', 'passage, question -> relevant')
->>> signatures.Decompose.signature, signatures.Combine.signature
-('question -> subquestions', 'findings, question -> answer')
+>>> signatures.SelfKnowledge.signature
+'question -> knows'
+>>> signatures.Relevance.signature, signatures.Sufficiency.signature
+('passage, question -> relevant', 'retrieved, question -> sufficient')
+>>> signatures.Decompose.signature, signatures.DecomposeInOrder.signature
+('question -> subquestions', 'question -> ordered_subquestions')
+>>> signatures.Combine.signature
+'findings, question -> answer'
 
 EfficientRAG labels what it finds and writes the next query:
 
@@ -62,9 +66,9 @@ from hoptimizer.signatures.answering import (
     ReadWithChain,
     ReadWithReasoning,
 )
-from hoptimizer.signatures.decomposing import Combine, Decompose
+from hoptimizer.signatures.decomposing import Combine, Decompose, DecomposeInOrder
 from hoptimizer.signatures.hopping import LabelPassage, NextQuery
-from hoptimizer.signatures.judging import Correctness, Relevance, SelfKnowledge
+from hoptimizer.signatures.judging import Correctness, Relevance, SelfKnowledge, Sufficiency
 from hoptimizer.signatures.reasoning import NextSentence, NextThought
 from hoptimizer.signatures.synthesis import FindDependencies, LabelWords, SplitByPassages
 
@@ -75,6 +79,7 @@ __all__ = [
     "Combine",
     "Correctness",
     "Decompose",
+    "DecomposeInOrder",
     "FindDependencies",
     "LabelPassage",
     "LabelWords",
@@ -87,4 +92,5 @@ __all__ = [
     "Relevance",
     "SelfKnowledge",
     "SplitByPassages",
+    "Sufficiency",
 ]

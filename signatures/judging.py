@@ -1,4 +1,4 @@
-"""Judgements: whether the model knows, whether a passage helps, and whether an answer is right."""
+"""Judgements: whether the model knows, whether passages hold the answer, and whether an answer is right."""
 
 from typing import Literal
 
@@ -17,11 +17,19 @@ class SelfKnowledge(dspy.Signature):
 
 
 class Relevance(dspy.Signature):
-    """Judge whether the passage holds what is needed to answer the question."""
+    """Judge whether the passage holds the answer to the question."""
 
     passage: str = dspy.InputField()
     question: str = dspy.InputField()
-    relevant: Judgement = dspy.OutputField(desc="yes if the passage helps to answer the question, else no")
+    relevant: Judgement = dspy.OutputField(desc="yes if the passage holds the answer, else no")
+
+
+class Sufficiency(dspy.Signature):
+    """Judge whether the passages together suffice to answer the question."""
+
+    retrieved: list[str] = dspy.InputField(desc="passages")
+    question: str = dspy.InputField()
+    sufficient: Judgement = dspy.OutputField(desc="yes if the passages suffice, no if something is missing")
 
 
 class Correctness(dspy.Signature):

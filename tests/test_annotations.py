@@ -1,18 +1,31 @@
 """What annotations say: the same for demonstrations, oracles and whatever else learns from them."""
 
 import asyncio
+import json
 
+import dspy
 import pytest
-from scripted import ScriptedRetriever, passage
+from scripted import ScriptedLM, ScriptedRetriever, passage
 
 from hoptimizer.common.errors import UserError
+from hoptimizer.common.text import folded
 from hoptimizer.eval.datasets.dataset import load
 from hoptimizer.eval.datasets.importers import import_published
 from hoptimizer.eval.datasets.question import Hop, Question
-from hoptimizer.optimizers.labels.annotations import ANNOTATIONS, annotations, check_annotations, reasoning
+from hoptimizer.optimizers.labels.annotations import (
+    ANNOTATIONS,
+    Case,
+    annotations,
+    check_annotations,
+    holding,
+)
+from hoptimizer.optimizers.labels.decomposition import ordered_subquestions, subquestions
 from hoptimizer.optimizers.labels.demonstrations import annotate
 from hoptimizer.optimizers.labels.oracle import replay
-from hoptimizer.programs import IRCoT
+from hoptimizer.optimizers.labels.reasoning import reasoning
+from hoptimizer.programs import RAISF, IRCoT
+from hoptimizer.programs.question_tree import REFERENCE
+from hoptimizer.programs.question_tree import subquestions as split_into
 from hoptimizer.retrieval import Corpus
 
 HOPS = [
@@ -95,14 +108,149 @@ def test_every_step_that_annotations_tell_is_in_the_table():
 
 
 def test_what_no_question_has_is_said_with_the_split_and_the_remedy():
-    splits = {"train": [BOTH], "dev": [without(hops=[])]}
+    splits, known = {"train": [BOTH], "dev": [without(hops=[])]}, {"subquestions": ANNOTATIONS["ordered_subquestions"]}
     with pytest.raises(
         UserError, match=r"optimizer.steps: 'decompose' learns .* hops, which no dev question has; .* leave"
     ):
-        check_annotations(
-            "optimizer.steps",
-            "decompose",
-            {"subquestions": ANNOTATIONS["subquestions"]},
-            splits,
-            "or leave the step out",
-        )
+        check_annotations("optimizer.steps", "decompose", known, splits, "or leave the step out")
+
+
+APART = Question(
+    id="2",
+    question="Which is older, the mill or the inn?",
+    answers=["the inn"],
+    passages=["mill", "inn"],
+    hops=[
+        Hop(question="When was the mill built?", answer="1720", passage="mill"),
+        Hop(question="When was the inn built?", answer="1650", passage="inn"),
+    ],
+)
+
+
+def hops(*pairs):
+    return [Hop(question=question, answer=answer) for question, answer in pairs]
+
+
+@pytest.mark.parametrize(
+    ("asked", "chain", "split"),
+    [
+        (ASKED, HOPS, ["Who built the mill?", "Where was #1 born?"]),
+        (
+            "When did the eldest child of the king of Åland who rode die?",
+            hops(("Who rode?", "Åke Ö."), ("Who was Ake O's child?", "Åke"), ("When did Åke die?", "1900")),
+            ["Who rode?", "Who was #1's child?", "When did #2 die?"],
+        ),
+        (
+            "Do the films of A and B come from one land?",
+            hops(("Whence A?", "Chad"), ("Whence B?", "Chad"), ("Is Chad Chad?", "yes")),
+            ["Whence A?", "Whence B?", "Is #2 #2?"],
+        ),
+        ("Who led Chad when Ada sang?", hops(("When did Ada sing?", "1990"), ("Who led Chad in 1990?", "B")), None),
+        ("Who led Chad?", hops(("What is Chad?", "Chad"), ("Who led Chad?", "B")), ["What is Chad?", "Who led Chad?"]),
+        ("Who rode in the year after 19?", hops(("What?", "19"), ("Who in 1990?", "B")), ["What?", "Who in 1990?"]),
+    ],
+)
+def test_a_hop_that_names_an_earlier_answer_refers_to_it(asked, chain, split):
+    question = without(question=asked, hops=chain)
+    split = split or ["When did Ada sing?", "Who led Chad in #1?"]
+    assert ordered_subquestions(question) == split
+    complete = not any("#" in part for part in split)
+    assert subquestions(question) == (split if complete else [])
+
+
+def test_the_references_of_musique_are_found_again(published, tmp_path):
+    file = published / "musique" / "train_100.jsonl"
+    import_published("musique", file, tmp_path / "musique", sizes={"train": 0.5, "dev": 0.5})
+    data = load(str(tmp_path / "musique"))
+    items = {item["id"]: item for item in map(json.loads, file.read_text(encoding="utf-8").splitlines())}
+    for question in [*data.split("train"), *data.split("dev")]:
+        own = [set(REFERENCE.findall(step["question"])) for step in items[question.id]["question_decomposition"]]
+        assert [set(REFERENCE.findall(part)) for part in ordered_subquestions(question)] == own, question.id
+
+
+def test_targets_in_order_filled_in_are_the_hops_again(published, tmp_path):
+    file = published / "2wikimultihopqa" / "train_500.json"
+    import_published("2wikimultihopqa", file, tmp_path / "wiki", sizes={"train": 0.5, "dev": 0.5})
+    for question in load(str(tmp_path / "wiki")).split("train"):
+        answers = {number: hop.answer for number, hop in enumerate(question.hops, 1)}
+        parts = split_into(ordered_subquestions(question), question.question, 9, references=True)
+        filled = {folded(part.filled_in(answers)) for part in parts}
+        assert filled <= {folded(hop.question) for hop in question.hops}, question.id
+
+
+def test_subquestions_of_independent_hops_are_the_hops_with_and_without_references():
+    assert subquestions(APART) == ordered_subquestions(APART) == [hop.question for hop in APART.hops]
+    assert subquestions(without(hops=HOPS[:1])) == ordered_subquestions(without(hops=HOPS[:1])) == []
+
+
+@pytest.mark.parametrize(
+    ("question", "ids"),
+    [
+        (BOTH, ["ada"]),  # the first hop's passage holds an answer, but not the question's
+        (without(passages=["mill"], hops=[]), ["mill"]),
+        (APART, []),
+        (without(hops=[]), ["inn"]),
+        (without(hops=[], question="Was Ada born in Bern or in Rome?"), []),
+        (without(hops=[], answers=["no"]), []),
+    ],
+)
+def test_a_passage_holds_the_answer_by_itself_or_not(question, ids):
+    corpus = Corpus([passage("mill"), passage("ada"), passage("inn", "She was born in Bern: no doubt.")])
+    given = question if question.hops else without(**{**dict(question), "passages": [*question.passages[:1], "inn"]})
+    given = question if question.passages == ["mill"] else given
+    assert holding(given, corpus) == ids
+
+
+def judged(program, steps, found):
+    solver = RAISF(ScriptedRetriever(found), self_knowledge=False, decomposition=False, max_depth=0, relevance=program)
+    lm = ScriptedLM(lambda field, inputs: "?")
+    with dspy.context(lm=lm, adapter=dspy.ChatAdapter()):
+        return asyncio.run(replay(solver, BOTH, CORPUS, steps))
+
+
+def test_the_first_hops_passage_is_not_relevant_to_the_whole_question():
+    taken = judged("passage", ["relevance"], {ASKED: [passage("mill"), passage("other")]})
+    assert {one.inputs["passage"]: one.outputs["relevant"] for one in taken} == {
+        str(passage("mill")): "no",
+        str(passage("other")): "no",
+    }
+
+
+@pytest.mark.parametrize(
+    ("found", "sufficient"), [(["ada"], "no"), (["mill", "other"], "no"), (["other", "ada", "mill"], "yes")]
+)
+def test_all_supporting_passages_suffice_for_the_whole_question_and_no_fewer(found, sufficient):
+    [one] = judged("sufficiency", ["sufficiency"], {ASKED: [passage(id) for id in found]})
+    assert one.outputs == {"sufficient": sufficient}
+    assert one.inputs["retrieved"] == [str(passage(id)) for id in found]
+
+
+def test_demonstrations_of_judging_agree_with_the_table():
+    found = {ASKED: [passage("other"), passage("mill"), passage("spare")]}
+    corpus = Corpus([*CORPUS, passage("spare")])
+    questions = [without(id=str(number)) for number in range(20)]
+    shown = annotate(questions, corpus, ScriptedRetriever(found), distractors=1, seed=7)
+    case = Case(BOTH, corpus)
+    for example in shown:
+        inputs = example.toDict()
+        assert example.relevant == ANNOTATIONS["relevant"].tell(case, inputs, 0)
+        assert example.sufficient == ANNOTATIONS["sufficient"].tell(case, inputs, 0)
+        assert len(example.retrieved) == 3
+        assert example.ordered_subquestions == ["Who built the mill?", "Where was #1 born?"]
+        assert "subquestions" not in example
+    assert {example.relevant for example in shown} == {example.sufficient for example in shown} == {"yes", "no"}
+    assert str(passage("mill")) in {example.passage for example in shown if example.relevant == "no"}
+
+
+def test_a_replay_solves_what_refers_to_an_answer_after_it():
+    found = {
+        "Who built the mill?": [passage("mill")],
+        "Where was Ada born?": [passage("ada")],
+        ASKED: [passage("mill")],
+    }
+    program = RAISF(ScriptedRetriever(found), self_knowledge=False, ordered_subquestions=True)
+    taken = asyncio.run(replay(program, BOTH, CORPUS, ["relevance", "reader", "decompose", "combine"]))
+    outputs = {(one.step, one.inputs["question"]): next(iter(one.outputs.values())) for one in taken}
+    assert outputs["decompose", ASKED] == ["Who built the mill?", "Where was #1 born?"]
+    assert outputs["reader", "Where was Ada born?"] == "Bern"
+    assert outputs["combine", ASKED] == "Bern"

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import dspy
@@ -58,7 +59,7 @@ def script(field, inputs):
         return f"A{number}." if number in "0246" else "?"
     if field == "subquestions":
         return json.dumps([f"{inputs['question']} first", f"{inputs['question']} second"])
-    return "yes" if "P1" in inputs["passage"] else "no"
+    return "yes" if "P1" in inputs.get("passage", inputs.get("retrieved", "")) else "no"
 
 
 def context(folder, lm, program=None, trainset=QUESTIONS[:4], devset=QUESTIONS[4:], teacher=None, report=silent):
@@ -144,6 +145,64 @@ def test_a_teacher_judges_what_is_found(tmp_path):
     assert {passage for (_, passage), label in labels.items() if label == "yes"} == {str(PASSAGES[1])}
 
 
+def together(tmp_path, **given):
+    """A compile of a program that judges passages together, of questions with a chain of two hops, each of which has
+    its own passage; that of the first hop is found for every question, and that of the second for every other one."""
+    hops = [
+        [Hop(question=f"H{n}?", answer=f"b{n}", passage=f"p{n}"), Hop(question=f"b{n}?", answer="a", passage=f"q{n}")]
+        for n in range(8)
+    ]
+    questions = [
+        Question(id=str(n), question=asked_of(n), answers=["a"], passages=[f"p{n}", f"q{n}"], hops=hops[n])
+        for n in range(8)
+    ]
+    last = [passage(f"q{n}") for n in range(8)]
+    found = {asked_of(n): [PASSAGES[n], last[n - n % 2]] for n in range(8)}
+    program = RAISF(ScriptedRetriever(found), k=2, relevance="sufficiency", ordered_subquestions=True)
+    some = context(tmp_path, ScriptedLM(script), program, questions[:4], questions[4:], **given)
+    return replace(some, corpus=Corpus([*PASSAGES, *last]))
+
+
+def test_sufficiency_is_all_that_supports_and_dev_holds_what_is_found(tmp_path):
+    program = compiled(together(tmp_path), steps=["sufficiency"], epochs=1)
+    train = [json.loads(line) for line in (tmp_path / "sufficiency-train.jsonl").read_text().splitlines()]
+    labels = {(row["inputs"]["question"], frozenset(row["inputs"]["retrieved"])): row["output"] for row in train}
+    first, other, last = str(PASSAGES[1]), str(passage("q0")), str(passage("q1"))
+    assert labels[asked_of(1), frozenset([first, other])] == "no"
+    assert labels[asked_of(1), frozenset([first, last])] == "yes"
+    assert labels[asked_of(1), frozenset([last, other])] == "no"
+    assert labels["H1?", frozenset([first])] == "yes"
+    dev = [json.loads(line) for line in (tmp_path / "sufficiency-dev.jsonl").read_text().splitlines()]
+    assert [row["output"] for row in dev] == ["yes", "no", "yes", "no"]
+    card = program.models["sufficiency"].card
+    assert (card.inputs, card.output, card.labels) == (("retrieved", "question"), "sufficient", ("no", "yes"))
+    assert card.config["max_tokens"] == 512
+    program.self_knowledge = program.decompose = None
+    with dspy.context(adapter=dspy.ChatAdapter()):
+        record = program(question=asked_of(5)).steps[1]
+    assert (record.step, record.kind, record.calls, record.failure) == ("sufficiency", "model", 0, None)
+
+
+def test_a_teacher_judges_all_that_is_found_in_one_call(tmp_path):
+    teacher = ScriptedLM(script)
+    some, optimizer = together(tmp_path, teacher=teacher), Distill(steps=["sufficiency"], labels="teacher")
+    with dspy.context(adapter=dspy.ChatAdapter(use_json_adapter_fallback=False)):
+        made = optimizer.gather(some, "sufficiency", "train", some.trainset)
+    assert [example.output for example in made] == ["no", "yes", "no", "no"]
+    assert len(teacher.asked) == 4
+
+
+def test_a_decomposition_of_a_chain_refers_to_earlier_answers(tmp_path):
+    some = together(tmp_path)
+    made = Distill(steps=["decompose"]).gather(some, "decompose", "train", some.trainset)
+    assert [example.output for example in made] == [[f"H{n}?", "#1?"] for n in range(4)]
+    Distill(steps=["decompose"]).check(some)
+    alone = replace(some, program=RAISF(ScriptedRetriever({})))
+    with pytest.raises(UserError, match=r"independent hops, .*take program.ordered_subquestions=true") as error:
+        Distill(steps=["decompose"]).check(alone)
+    assert "\n" not in str(error.value)
+
+
 def test_a_decomposition_is_the_hops_or_the_teachers(tmp_path):
     def pending(folder, **options):
         optimizer = Distill(steps=["decompose"], **options)
@@ -202,7 +261,8 @@ BARE = [Question(id="1", question="Q?", answers=["a"])]
         ({"steps": ["decompose"]}, {"trainset": BARE}, "learns from the questions' hops"),
         ({"labels": "teacher"}, {}, "there is no teacher"),
         ({}, {"program": RAG(ScriptedRetriever({}))}, "RAG has no step 'self_knowledge'; .*known: reader"),
-        ({}, {"program": RAISF(ScriptedRetriever({}), relevance=False)}, "'relevance' is switched off"),
+        ({}, {"program": RAISF(ScriptedRetriever({}), relevance="none")}, "'relevance' is switched off"),
+        ({"steps": ["sufficiency"]}, {}, "'sufficiency' is switched off"),
     ],
 )
 def test_what_cannot_be_done_is_said_before_anything_is_asked(tmp_path, options, given, line):
@@ -277,7 +337,7 @@ def test_the_run_holds_the_small_models_and_their_scores(variant):
 
 def test_a_compile_goes_on_from_a_variant(variant, store):
     few_shot = ["optimizer=labeled_few_shot", "optimizer.prompt_formats=[plain]", "optimizer.k=2"]
-    both = compile_variant(config(store, *few_shot), run_id=variant.run_id)
+    both = compile_variant(load_config(None, few_shot, config(store).public()), run_id=variant.run_id)
     assert judged(both) == judged(variant)
     assert both.steps == variant.steps
     assert [row.answer for row in both.before.rows] == [row.answer for row in variant.after.rows]

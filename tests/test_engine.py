@@ -255,7 +255,7 @@ def test_whatever_a_model_would_choose_the_json_is_whole_and_within_its_budget(m
             structural = [t for t in allowed[:300] if not model.tokenizer.decode([t]).isalnum()]
             token = int(draw.choice(structural if structural and draw.random() < 0.5 else list(allowed)))
             tokens += constraint.take(token)
-        json.loads(model.tokenizer.decode(tokens))
+        json.loads(constraint.without_cut_items(model.tokenizer.decode(tokens)))
         assert len(tokens) <= max(budget, shortest)
 
 
@@ -271,6 +271,43 @@ def test_lists_are_written_as_dspy_shows_them(model):
         assert constraint.allows(token)
         written += constraint.take(token)
     assert model.tokenizer.decode(written) == shown
+
+
+NAMES = ["Ada Lovelace, Countess", 'Bob "the builder" \\ Bobson', "Zoë 谁导演了这部电影", "Dr. No's list [1], {2}"]
+LISTS = {
+    "names": (list[str], NAMES),
+    "years": (list[int], [1815, 19521, 7, 2001]),
+    "people": (list[Person], [{"name": name, "born": 1900, "aliases": [name, "x"]} for name in NAMES]),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_list_that_the_budget_cuts_ends_with_its_last_whole_item(model, name):
+    kind, items = LISTS[name]
+    grammar = model.compiler.compile(pydantic.create_model("Outputs", **{name: (kind, ...)}).model_json_schema())
+    lines = ",\n    ".join(json.dumps(item, ensure_ascii=False) for item in items)
+    tokens = model.compiler.tokenizer.tokenize_str(f'{{\n  "{name}": [\n    {lines}\n  ]\n}}')
+    lengths = []
+    for budget in range(1, len(tokens) + 10):
+        constraint = Constraint(model.compiler, grammar, budget)
+        written = list(constraint.opening)
+        while not constraint.done:
+            written += constraint.take(tokens[len(written)])
+        kept = json.loads(constraint.without_cut_items(model.tokenizer.decode(written)))[name]
+        assert kept == items[: len(kept)], budget
+        lengths.append(len(kept))
+    assert set(lengths) == {0, 1, 2, 3, 4}
+
+
+def test_a_cut_list_reaches_a_program_without_its_last_item(lm):
+    step = dspy.Predict("text -> names: list[str]")
+    step.demos = [dspy.Example(text="Ada and Bob and Eve", names=["Ada", "Bob", "Eve"])]
+    whole, *cut = (
+        step(text=" and ".join(CITIES), config={"max_tokens": most}).names for most in (60, 22, 25, 28, 31, 34)
+    )
+    assert lm.history[-1]["response"].provider_data == {"cut": True}
+    assert all(names == whole[: len(names)] for names in cut)
+    assert 0 < len(cut[-1]) < len(whole)
 
 
 def test_where_nothing_is_left_to_choose_nothing_is_computed(lm, model):

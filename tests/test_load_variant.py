@@ -13,10 +13,10 @@ from hoptimizer import UserError, compile_variant, load_config, load_variant
 from hoptimizer.upgrade import upgraded_config, upgraded_state
 
 OLD = Path(__file__).parent / "variants" / "0.1.0"
-# What version 0.1.0 answered with the variant.
+# What version 0.1.0 answered with the variant, from memory: questions are split up otherwise since.
 ANSWERS = {
-    "Which country today includes the city or town where the person who found the moon Ganymede was born?": "Europe",
-    "Who discovered the moon Deimos?": "Fritz Lang",
+    "What is the official language of the country that now includes Darmstadt?": "German",
+    "Who was the older of the two, Henry James or Gottfried Semper?": "Gottfried Semper",
 }
 
 
@@ -92,6 +92,11 @@ def test_names_of_version_0_1_0_are_taken_for_todays():
     assert config.optimizer.strategy[0].prompt_formats == ("json",)
     with pytest.raises(UserError, match=r"lm.default.adapter: is called lm.default.prompt_format now"):
         load_config(None, ["data=atlas", "lm.default.adapter=plain", "lm.default.prompt_format=json"])
+
+
+@pytest.mark.parametrize(("given", "judged"), [("true", "passage"), ("false", "none"), ("sufficiency", "sufficiency")])
+def test_relevance_was_on_or_off_in_version_0_1_0(given, judged):
+    assert load_config(None, ["data=atlas", "program=ra_isf", f"program.relevance={given}"]).program.relevance == judged
 
 
 def test_upgrading_leaves_todays_names_alone():

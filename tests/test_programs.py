@@ -14,7 +14,6 @@ from hoptimizer.programs.record import counts
 from hoptimizer.retrieval import Passage
 
 QUESTION = "Who directed the film that Ada starred in?"
-QUERY = "directed the film that Ada starred in?"
 
 
 def run(program, *answers, question=QUESTION):
@@ -123,9 +122,9 @@ def test_no_reader_scores_retrieval_without_a_call():
 
 def test_ircot_retrieves_with_each_thought_and_stops_when_the_facts_suffice():
     first = "Ada starred in Kane."
-    retriever = ScriptedRetriever({QUERY: [passage("ada")], first: [passage("kane")]})
+    retriever = ScriptedRetriever({QUESTION: [passage("ada")], first: [passage("kane")]})
     prediction = run(IRCoT(retriever), *thoughts(first, "Welles directed Kane."), said("Welles"))
-    assert retriever.queries == [QUERY, first]
+    assert retriever.queries == [QUESTION, first]
     assert [p.id for p in prediction.passages] == ["ada", "kane"]
     assert prediction.answer == "Welles"
     assert [record.step for record in prediction.steps] == ["retrieve", "reason", "retrieve", "reason", "reader"]
@@ -133,11 +132,11 @@ def test_ircot_retrieves_with_each_thought_and_stops_when_the_facts_suffice():
 
 def test_ircot_in_the_papers_protocol_stops_when_the_chain_states_an_answer():
     first = "Ada starred in Kane."
-    retriever = ScriptedRetriever({QUERY: [passage("ada")], first: [passage("kane")]})
+    retriever = ScriptedRetriever({QUESTION: [passage("ada")], first: [passage("kane")]})
     program = IRCoT(retriever, thoughts="phrase", reader="phrase")
     chain = {"chain": "Welles did. So the answer is: Welles."}
     prediction = run(program, *phrases(first, "So the answer is: Welles."), chain)
-    assert retriever.queries == [QUERY, first]
+    assert retriever.queries == [QUESTION, first]
     assert prediction.answer == "Welles"
 
 
@@ -146,7 +145,7 @@ def test_a_chain_goes_on_where_a_thought_says_that_the_answer_is_not_there():
     program = IRCoT(retriever, thoughts="phrase", reader="none")
     missing = "The answer is not in the passages."
     prediction = run(program, *phrases(missing, "So the answer is: Welles."))
-    assert retriever.queries == [QUERY, missing]
+    assert retriever.queries == [QUESTION, missing]
     assert prediction.answer == "Welles"
 
 
@@ -171,7 +170,7 @@ def test_ircot_keeps_only_the_first_sentence_of_a_thought(first):
 def test_ircot_stops_at_the_step_limit_without_a_spare_retrieval():
     retriever = ScriptedRetriever({})
     run(IRCoT(retriever, max_steps=2), *going_on("Ada was born.", "Ada acted."), said("x"))
-    assert retriever.queries == [QUERY, "Ada was born."]
+    assert retriever.queries == [QUESTION, "Ada was born."]
 
 
 def test_ircot_stops_when_no_thought_comes():
@@ -182,7 +181,7 @@ def test_ircot_stops_when_no_thought_comes():
 def test_ircot_stops_when_a_thought_repeats_an_earlier_one():
     retriever = ScriptedRetriever({})
     run(IRCoT(retriever), *going_on("Ada acted.", "Ada sang.", "Ada acted."), said("x"))
-    assert retriever.queries == [QUERY, "Ada acted.", "Ada sang."]
+    assert retriever.queries == [QUESTION, "Ada acted.", "Ada sang."]
 
 
 def test_ircot_searches_with_the_last_thought_that_is_not_mere_inference():
@@ -192,7 +191,7 @@ def test_ircot_searches_with_the_last_thought_that_is_not_mere_inference():
         *thoughts("Kane is from 1941.", "Thus Kane is the older one.", "1941 + 4 = 1945", "Kane is it."),
         said("Kane"),
     )
-    assert retriever.queries == [QUERY, "Kane is from 1941.", "Kane is from 1941.", "Kane is from 1941."]
+    assert retriever.queries == [QUESTION, "Kane is from 1941.", "Kane is from 1941.", "Kane is from 1941."]
 
 
 @pytest.mark.parametrize(
@@ -202,24 +201,29 @@ def test_ircot_searches_with_the_last_thought_that_is_not_mere_inference():
 def test_ircot_searches_with_facts_that_have_hyphens_between_digits(fact):
     retriever = ScriptedRetriever({})
     run(IRCoT(retriever, max_steps=2), *going_on(fact, "Ada acted."), said("x"))
-    assert retriever.queries == [QUERY, fact]
+    assert retriever.queries == [QUESTION, fact]
 
 
 def test_ircot_falls_back_to_the_question_when_every_thought_is_inference():
     retriever = ScriptedRetriever({})
     run(IRCoT(retriever, max_steps=2), *going_on("So it must be.", "So it is."), said(""))
-    assert retriever.queries == [QUERY, QUERY]
+    assert retriever.queries == [QUESTION, QUESTION]
 
 
-def test_ircot_options_leave_the_query_as_it_is():
+def test_ircot_can_search_with_whatever_the_last_thought_is():
     retriever = ScriptedRetriever({})
-    program = IRCoT(retriever, max_steps=2, skip_inference=False, drop_interrogatives=False)
-    run(program, *going_on("So what?", "So it is."), said(""))
+    run(IRCoT(retriever, max_steps=2, skip_inference=False), *going_on("So what?", "So it is."), said(""))
     assert retriever.queries == [QUESTION, "So what?"]
 
 
+def test_ircot_can_search_without_interrogatives():
+    retriever = ScriptedRetriever({})
+    run(IRCoT(retriever, max_steps=2, drop_interrogatives=True), *going_on("Ada, who acted.", "Ada."), said(""))
+    assert retriever.queries == ["directed the film that Ada starred in?", "Ada, acted."]
+
+
 def test_ircot_collects_at_most_its_cap_first_come_first_kept():
-    retriever = ScriptedRetriever({QUERY: [passage("a"), passage("b")], "T.": [passage("c"), passage("d")]})
+    retriever = ScriptedRetriever({QUESTION: [passage("a"), passage("b")], "T.": [passage("c"), passage("d")]})
     prediction = run(IRCoT(retriever, max_passages=3), *thoughts("T.", "U."), said("x"))
     assert [p.id for p in prediction.passages] == ["a", "b", "c"]
 
@@ -228,7 +232,7 @@ def test_ircot_skips_long_paragraphs_cuts_the_rest_and_drops_near_duplicates():
     long, cut = passage("long", "word " * 601), passage("cut", "word " * 400)
     tower = Passage("tower", "Eiffel Tower", "The tower stands in Paris since 1889, by the river Seine.")
     twin = Passage("twin", "Eiffel Tower.", "The tower stands in Paris since 1889, by the river Seine!")
-    retriever = ScriptedRetriever({QUERY: [long, cut, tower, twin]})
+    retriever = ScriptedRetriever({QUESTION: [long, cut, tower, twin]})
     prediction = run(IRCoT(retriever), *thoughts("It is x."), said("x"))
     assert [p.id for p in prediction.passages] == ["cut", "tower"]
     assert len(prediction.passages[0].text.split()) == 350
@@ -238,14 +242,14 @@ def test_ircot_keeps_passages_of_which_only_the_title_or_only_the_text_is_alike(
     stub = "It is a village in the administrative district of Gmina Lubin, in south-western Poland."
     village, namesake = Passage("a", "Zimna Woda", stub), Passage("b", "Zimna Woda", "A river that flows through Lviv.")
     other, same = Passage("c", "Gorzyca", stub), Passage("d", "Zimna Woda", stub + ".")
-    retriever = ScriptedRetriever({QUERY: [village, namesake, other, same]})
+    retriever = ScriptedRetriever({QUESTION: [village, namesake, other, same]})
     prediction = run(IRCoT(retriever), *thoughts("It is x."), said("x"))
     assert [p.id for p in prediction.passages] == ["a", "b", "c"]
 
 
 def test_ircot_compares_passages_without_titles_by_their_texts():
     retriever = ScriptedRetriever(
-        {QUERY: [Passage("a", "", "The tower is tall."), Passage("b", "", "The tower is tall!")]}
+        {QUESTION: [Passage("a", "", "The tower is tall."), Passage("b", "", "The tower is tall!")]}
     )
     prediction = run(IRCoT(retriever), *thoughts("It is x."), said("x"))
     assert [p.id for p in prediction.passages] == ["a"]
@@ -265,7 +269,7 @@ def test_ircot_without_a_reader_answers_from_its_chain(form, said, answer):
 
 
 def test_a_step_that_cannot_be_parsed_is_recorded_and_does_not_stop_the_program():
-    program = IRCoT(ScriptedRetriever({QUERY: [passage("a")]}))
+    program = IRCoT(ScriptedRetriever({QUESTION: [passage("a")]}))
     prediction = run(program, {"wrong": "?"}, said("x"))
     assert prediction.answer == "x"
     assert counts(prediction.steps)["parse_failures"] == 1

@@ -14,7 +14,7 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.config import load_config
 from hoptimizer.eval.runner import evaluate
 from hoptimizer.programs import RAISF, build_program, settings_model
-from hoptimizer.programs.ra_isf import normalized
+from hoptimizer.programs.question_tree import normalized, subquestions
 from hoptimizer.programs.record import counts
 from hoptimizer.programs.trace import SharedTasks, StepTrace, recording
 from hoptimizer.workbench import Workbench
@@ -44,7 +44,9 @@ class World:
             return "yes" if question in self.known else "no"
         if field == "relevant":
             return "yes" if inputs["passage"].split(":")[0].lower() in self.relevant else "no"
-        if field == "subquestions":
+        if field == "sufficient":
+            return "yes" if all(id.title() in inputs["retrieved"] for id in self.relevant) else "no"
+        if field in ("subquestions", "ordered_subquestions"):
             return json.dumps(self.splits.get(question, []))
         if "context" in inputs:
             return self.read.get(question, "from reading")
@@ -150,22 +152,42 @@ def test_no_question_is_split_up_deeper_than_the_limit():
     prediction, lm = run(program(max_depth=2, max_subquestions=2), endless, "q")
     assert max(record.depth for record in prediction.steps if record.kind == "retrieval") == 2
     assert counts(prediction.steps)["retrievals"] == 1 + 2 + 4
-    too_deep = [r.outputs for r in prediction.steps if r.kind == "outcome" and r.depth == 3]
-    assert too_deep == [{"answer": "unknown", "by": "unknown", "why": "depth"}] * 8
-    assert "qaa unknown" not in str(lm.asked)
-    assert "qaaa unknown" in str(lm.asked)
+    deepest = [r.outputs for r in prediction.steps if r.kind == "outcome" and r.depth == 2]
+    assert deepest == [{"answer": "unknown", "by": "unknown", "why": "depth"}] * 4
+    assert "qaa unknown" in str(lm.asked)
+
+
+def test_at_the_limit_nothing_is_asked_for_an_answer_that_is_unknown_anyway():
+    prediction, lm = run(program(max_depth=0), World(splits={"q": ["a", "b"]}), "q")
+    assert prediction.answer == "unknown"
+    assert [field for field, _ in lm.asked] == ["knows", *["relevant"] * 5]
+    prediction, lm = run(program(max_depth=1), World(splits={"q": ["a", "b"]}), "q")
+    assert prediction.answer == "from findings"
+    assert [inputs["question"] for field, inputs in lm.asked if field in ("subquestions", "answer")] == ["q", "q"]
 
 
 def test_a_subquestion_that_repeats_what_it_is_a_part_of_is_unknown_at_once():
-    splits = {"Who sang?": ["Who wrote it?"], "Who wrote it?": ["  who SANG", "Who wrote it?", "When?"]}
+    splits = {"Who sang?": ["Who wrote it?"], "Who wrote it?": ["  who SANG", "When?"]}
     prediction, lm = run(program({}), World({"When?": "1999"}, splits=splits), "Who sang?")
     unknown = [(r.inputs["question"], r.outputs["why"]) for r in prediction.steps if r.outputs.get("by") == "unknown"]
-    assert unknown == [("who SANG", "repeat"), ("Who wrote it?", "repeat")]
+    assert unknown == [("who SANG", "repeat")]
     assert sorted(inputs["question"] for field, inputs in lm.asked if field == "knows") == [
         "When?",
         "Who sang?",
         "Who wrote it?",
     ]
+
+
+def test_a_subquestion_that_is_its_question_is_dropped_before_it_costs_anything():
+    splits = {"Who sang?": ["1. who sang", "When?", "Where?"]}
+    prediction, _ = run(
+        program({}, max_calls=8), World({"When?": "1999", "Where?": "Rome"}, splits=splits), "Who sang?"
+    )
+    assert outcomes(prediction).keys() == {"Who sang?", "When?", "Where?"}
+    assert prediction.answer == "from findings"
+    prediction, lm = run(program({}), World(splits={"Who sang?": ["Who sang?!"]}), "Who sang?")
+    assert prediction.steps[-1].outputs["why"] == "no_subquestions"
+    assert [field for field, _ in lm.asked] == ["knows", "subquestions"]
 
 
 def test_a_repeated_subquestion_is_solved_once_wherever_it_stands():
@@ -253,11 +275,93 @@ def test_without_self_knowledge_every_question_is_searched():
 
 
 def test_without_relevance_what_is_not_known_is_split_up_at_once():
-    solver, world = voice(relevance=False, max_depth=2)
+    solver, world = voice(relevance="none", max_depth=2)
     prediction, _ = run(solver, world, VOICE)
     assert solver.retriever.queries == []
     assert outcomes(prediction)[RESONANCE] == ("unknown", 1)
     assert outcomes(prediction)[VOICE] == ("decomposition", 0)
+
+
+@pytest.mark.parametrize(("relevant", "by"), [({"a", "c"}, "relevance"), ({"a", "x"}, "unknown")])
+def test_passages_that_suffice_together_are_judged_in_one_call_and_all_read(relevant, by):
+    found = {"q": [passage(id) for id in "abc"]}
+    solver = program(found, relevance="sufficiency", max_calls=3, decomposition=False)
+    prediction, lm = run(solver, World(relevant=relevant), "q")
+    assert outcomes(prediction)["q"] == (by, 0)
+    assert [field for field, _ in lm.asked] == ["knows", "sufficient", *["answer"] * (by == "relevance")]
+    judged = next(record for record in prediction.steps if record.step == "sufficiency")
+    assert judged.inputs == {"question": "q", "retrieved": ["a", "b", "c"]}
+    assert [p.id for p in prediction.passages] == (["a", "b", "c"] if by == "relevance" else [])
+
+
+def test_where_nothing_is_found_nothing_is_judged():
+    prediction, lm = run(program({}, relevance="sufficiency", decomposition=False), World(), "q")
+    assert prediction.answer == "unknown"
+    assert [field for field, _ in lm.asked] == ["knows"]
+
+
+BUILDER = "Where was the builder of the mill born?"
+BUILT, BORN, OLD = "Who built the mill?", "Where was #1 born?", "How old is the mill?"
+
+
+def ordered(parts, known, delay=lambda field, inputs: 0.0, **options):
+    world = World(known, splits={BUILDER: parts})
+    return run(program({}, ordered_subquestions=True, max_depth=1, **options), world, BUILDER, delay)
+
+
+def test_a_reference_is_asked_after_the_answer_it_names_and_everything_else_together():
+    known = {BUILT: "Ada", "Where was Ada born?": "Bern", OLD: "90 years"}
+    prediction, lm = ordered([BUILT, BORN, OLD], known, lambda field, inputs: 0.02)
+    asked = [inputs["question"] for field, inputs in lm.asked if field == "knows"]
+    assert asked == [BUILDER, BUILT, OLD, "Where was Ada born?"]
+    assert lm.most == 2
+    findings = next(inputs["findings"] for _, inputs in lm.asked if "findings" in inputs)
+    assert all(part in findings for part in (f"{BUILT} Ada", "Where was Ada born? Bern", f"{OLD} 90 years"))
+    settled = [r.inputs["question"] for r in prediction.steps if r.kind == "outcome"]
+    assert settled == [BUILT, "Where was Ada born?", OLD, BUILDER]
+
+
+def test_without_the_option_references_are_text_and_all_subquestions_are_solved_together():
+    world = World({BUILT: "Ada", BORN: "?", OLD: "90 years"}, splits={BUILDER: [BUILT, BORN, OLD]})
+    prediction, lm = run(program({}), world, BUILDER, lambda field, inputs: 0.02)
+    assert outcomes(prediction)[BORN] == ("self_knowledge", 1)
+    assert lm.most == 3
+
+
+@pytest.mark.parametrize("known", [{}, {BUILT: "Unknown."}])
+def test_a_reference_to_an_unknown_answer_is_unknown_and_costs_nothing(known):
+    prediction, lm = ordered([BUILT, BORN, "Is #2 old?"], known)
+    why = {r.inputs["question"]: r.outputs.get("why") for r in prediction.steps if r.kind == "outcome" and r.depth}
+    assert why == {BUILT: None if known else "depth", BORN: "reference", "Is #2 old?": "reference"}
+    assert "#" not in str([inputs for field, inputs in lm.asked if field == "knows"])
+    assert prediction.answer == "from findings"
+
+
+@pytest.mark.parametrize("max_calls", [4, 7, 9, 14])
+def test_references_keep_the_budget_and_do_not_depend_on_which_call_is_first(max_calls):
+    def shared(seed):
+        rng = random.Random(seed)
+        parts = [BUILT, OLD, BORN, "When was the mill of #1 sold?"]
+        delay = lambda field, inputs: rng.random() / 100  # noqa: E731
+        return ordered(parts, {BUILT: "Ada", OLD: "90 years"}, delay, max_calls=max_calls)
+
+    first, lm = shared(0)
+    assert len(lm.asked) == counts(first.steps)["lm_calls"] <= max_calls
+    assert all(plain(shared(seed)[0]) == plain(first) for seed in range(1, 4))
+
+
+@pytest.mark.parametrize(
+    ("texts", "parts"),
+    [
+        (["1. Who?", "2. Where is #1?"], [("Who?", {}), ("Where is #1?", {1: 0})]),
+        (["Who?", "who", "Where?", "Is #2 in #3?"], [("Who?", {}), ("Where?", {}), ("Is #2 in #3?", {2: 0, 3: 1})]),
+        (["Q?", "", "Is #1 in #2?"], [("Is #1 in #2?", {1: None, 2: None})]),
+        (["What was the #1 hit?", "Is #2 or #9 it?"], [("What was the #1 hit?", {}), ("Is #2 or #9 it?", {})]),
+        (["Who?", "Where?", "When?", "Is #1 here?"], [("Who?", {}), ("Where?", {}), ("When?", {})]),
+    ],
+)
+def test_references_are_to_earlier_items_of_the_models_own_list(texts, parts):
+    assert [(part.text, part.references) for part in subquestions(texts, "q", 3, references=True)] == parts
 
 
 def test_without_decomposition_what_no_passage_helps_with_is_unknown():
@@ -335,7 +439,7 @@ def test_an_empty_decomposition_is_unknown():
 
 def test_of_fifty_subquestions_the_first_five_different_ones_are_kept():
     splits = {"q": ["1. Same one?", "same one", *(f"{n}) Question {n}?" for n in range(2, 50))]}
-    prediction, _ = run(program({}, max_depth=0), World(splits=splits), "q")
+    prediction, _ = run(program({}, max_depth=1), World(splits=splits), "q")
     asked = [r.inputs["question"] for r in prediction.steps if r.kind == "outcome" and r.depth == 1]
     assert asked == ["Same one?", "Question 2?", "Question 3?", "Question 4?", "Question 5?"]
 
@@ -437,6 +541,7 @@ def test_the_config_names_the_small_models_of_steps():
         (["program.max_depth=-1"], ["program.max_depth", "greater than"]),
         (["program.max_calls=0"], ["program.max_calls", "greater than"]),
         (["program.reader=none"], ["program.reader", "'none'"]),
+        (["program.relevance=every"], ["program.relevance", "'passage', 'sufficiency' or 'none'"]),
     ],
 )
 def test_a_mistake_in_the_config_is_one_line(words, says):

@@ -448,7 +448,7 @@ def test_gepa_is_told_where_a_run_went_wrong():
     steps = [
         StepRecord("retrieve", "retrieval", {"query": "Question 1?"}, {"passages": ["other"]}),
         StepRecord("reason", "lm", {}, {"thought": "Nothing is known."}, calls=1),
-        StepRecord("relevance", "lm", {"passage": "other"}, {"relevant": "yes"}, calls=1),
+        StepRecord("relevance", "lm", {"question": "Question 1?", "passage": "other"}, {"relevant": "yes"}, calls=1),
         StepRecord("reader", "lm", {"context": ["other"]}, {"answer": "wrong"}, calls=1),
     ]
     prediction = dspy.Prediction(answer="wrong", passages=[OTHER], steps=steps)
@@ -459,5 +459,5 @@ def test_gepa_is_told_where_a_run_went_wrong():
     assert all(one.score == 0.0 for one in told.values())
     assert all("No search found 'Gold', which says: Hop 1? answer 1" in one.feedback for one in told.values())
     assert "leaves the right chain at hop 1 of 1: Hop 1? answer 1" in told["reason"].feedback
-    assert "'Other' was judged relevant, and does not support the answer" in told["relevance"].feedback
+    assert "'Other' was judged relevant for 'Question 1?', and does not hold the answer" in told["relevance"].feedback
     assert "The reader saw 1 passages, among them 0 of the 1 that support the answer: none." in told["reader"].feedback

@@ -155,21 +155,24 @@ def test_a_task_is_read_from_a_signature():
         Task.of("both", Relevant.append("why", dspy.OutputField(), str))
 
 
-def test_relevance_comes_from_support_and_hops():
+def test_relevance_comes_from_what_holds_the_answer_and_from_hops():
     corpus = Corpus([Passage(id, id.upper(), "text") for id in "abcd"])
-    question = Question(
-        id="1", question="Q?", answers=["x"], passages=["a", "b"], hops=[Hop(question="H?", answer="y", passage="b")]
-    )
+    hops = [Hop(question="H?", answer="y", passage="b"), Hop(question="I?", answer="x", passage="a")]
+    question = Question(id="1", question="Q?", answers=["x"], passages=["a", "b"], hops=hops)
     made = relevance_examples([question], [[corpus["a"], corpus["d"]]], [["a", "b", "c"]], corpus)
     assert [(e.inputs["question"], e.inputs["passage"][0], e.output) for e in made] == [
         ("Q?", "A", True),
-        ("Q?", "B", True),
+        ("Q?", "B", False),
         ("Q?", "C", False),
         ("Q?", "D", False),
         ("H?", "A", False),
         ("H?", "B", True),
         ("H?", "C", False),
         ("H?", "D", False),
+        ("I?", "A", True),
+        ("I?", "B", False),
+        ("I?", "C", False),
+        ("I?", "D", False),
     ]
 
 

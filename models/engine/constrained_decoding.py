@@ -2,11 +2,13 @@
 
 llguidance says which tokens may follow. Two things are added. The JSON is laid out as DSPy's JSON adapter shows its
 demonstrations, since a small model writes best what it has just read. And there is a budget: however few tokens are
-left, the object is closed before they run out, and no field uses up what the fields after it need.
+left, the object is closed before they run out, and no field uses up what the fields after it need. A list item that
+the budget closed in its middle is left out: half a question is none.
 """
 
 import copy
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,10 +39,12 @@ class Grammar:
     Attributes:
         text: the grammar as llguidance takes it.
         fields: how many fields the object has, or 1 where that is not known.
+        lists: the names of those fields that are lists of any length, by the field's place, from 0.
     """
 
     text: str
     fields: int
+    lists: Mapping[int, str] = field(default_factory=dict)
 
 
 class GrammarError(ValueError):
@@ -94,18 +98,24 @@ def _grammar(schema: dict[str, Any]) -> Grammar:
         parts += [json.dumps(opening), f"field{number}"]
         rules += _value(f"field{number}", value, shared)
     start = "start: " + " ".join([*parts, json.dumps("\n}")])
-    return Grammar(LLMatcher.grammar_from_lark("\n".join([start, *rules])), len(properties))
+    lists = {number: name for number, (name, value) in enumerate(properties.items()) if _is_list(value)}
+    return Grammar(LLMatcher.grammar_from_lark("\n".join([start, *rules])), len(properties), lists)
+
+
+def _is_list(schema: dict[str, Any]) -> bool:
+    """Whether a field is a list of any length."""
+    is_array = schema.get("type") == "array" and isinstance(schema.get("items"), dict)
+    return is_array and not _BOUNDS.intersection(schema)
 
 
 def _value(name: str, schema: dict[str, Any], shared: dict[str, Any]) -> list[str]:
     """The grammar rules of a field's value: a list has one item on each line."""
-    items = schema.get("items")
-    if schema.get("type") != "array" or not isinstance(items, dict) or _BOUNDS.intersection(schema):
+    if not _is_list(schema):
         return [f"{name}: {_json(schema, shared)}"]
     first, between, last = (json.dumps(text) for text in ("[\n    ", ",\n    ", "\n  ]"))
     return [
         f'{name}: "[]" | {first} {name}item ({between} {name}item)* {last}',
-        f"{name}item: {_json(items, shared)}",
+        f"{name}item: {_json(schema['items'], shared)}",
     ]
 
 
@@ -121,9 +131,18 @@ class _Scanner:
     escaped: bool = False
     depth: int = 0
     fields: int = 0  # finished at the top level
+    last: int = 0  # the last byte that is no space
+
+    @property
+    def amid_item(self) -> bool:
+        """Whether the list that is a field's value goes on with an item that may not be finished: within a string or an
+        object, after a comma, and after a number, which might have further digits."""
+        return self.string or self.depth > 2 or self.last not in b'"}]'
 
     def feed(self, text: bytes) -> None:
         for byte in text:
+            if not 0x09 <= byte <= 0x20:
+                self.last = byte
             if self.string:
                 if self.escaped:
                     self.escaped = False
@@ -168,6 +187,7 @@ class Constraint:
         self._compiler, self._grammar, self._left = compiler, grammar, budget
         self._state = _State(LLMatcher(compiler.tokenizer, grammar.text))
         self.done = self.cut = False
+        self._cut_lists: list[str] = []
         self._closing = self._shortest()
         self._reserve = max(0, min(FIELD_RESERVE, (budget - len(self._closing)) // grammar.fields))
         if len(self._closing) >= budget:
@@ -208,6 +228,19 @@ class Constraint:
         self._closing = closing
         return written + self._close() if len(closing) == room else written
 
+    def without_cut_items(self, text: str) -> str:
+        """The finished answer without the list items that the budget closed before the model did.
+
+        Args:
+            text: the answer as it was written.
+        """
+        if not self._cut_lists:
+            return text
+        values = json.loads(text)
+        for name in self._cut_lists:
+            values[name] = values[name][:-1]
+        return json.dumps(values, indent=2, ensure_ascii=False)
+
     def _room(self) -> int:
         """Tokens that the current field may still use: what is left, less the reserve of the fields after it."""
         return self._left - self._reserve * max(0, self._grammar.fields - 1 - self._state.scanner.fields)
@@ -231,6 +264,8 @@ class Constraint:
         self.cut = True
         written: list[int] = []
         field_number = self._state.scanner.fields
+        if field_number in self._grammar.lists and self._state.scanner.amid_item:
+            self._cut_lists.append(self._grammar.lists[field_number])
         for token in self._closing:
             written += self._consume([token])
             if self._state.scanner.fields > field_number and self._room() > len(self._closing) - len(written):

@@ -39,7 +39,7 @@ class Completion:
     """A written text.
 
     Attributes:
-        text: the text.
+        text: the text; of a JSON object, without list items that the budget cut.
         finished: whether the model ended it; else ``max_tokens`` did.
         cut: whether a field of a JSON object was closed by the budget (the object is whole all the same).
         prompt_tokens: tokens of the prompt.

@@ -108,6 +108,8 @@ class SequenceState:
         """What the request gets back, once the text is finished."""
         written = self.written
         text = _text(tokenizer, written)
+        if self.constraint is not None:
+            text = self.constraint.without_cut_items(text)
         ended = self.constraint is not None or len(written) < self.request.max_tokens
         for stop in self.request.stop:
             if self.constraint is None and stop in text:

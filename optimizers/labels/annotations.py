@@ -7,94 +7,25 @@ this table, so that they agree on what is right.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.common.text import sentences
+from hoptimizer.common.text import find
 from hoptimizer.eval.datasets.question import Hop, Question
-from hoptimizer.eval.metrics import Gold
+from hoptimizer.eval.metrics import exact_match
+from hoptimizer.optimizers.labels.decomposition import Annotated, ordered_subquestions, subquestions
+from hoptimizer.optimizers.labels.reasoning import enough, fact, facts, final_answer, is_reasoned, reasoning, statement
 from hoptimizer.programs import Program
-from hoptimizer.programs.ra_isf import normalized
-from hoptimizer.programs.reader import stated_answer
+from hoptimizer.programs.question_tree import normalized
 from hoptimizer.retrieval import Corpus
 
 # What a model knows by itself is not annotated, although RA-ISF's closed_book step writes an answer.
 _OWN_KNOWLEDGE = ("closed_book",)
+_VERDICTS = ("yes", "no")
 
 
 class Unannotated(Exception):
     """Raised where a question lacks the annotation that a step needs."""
-
-
-class Annotated(Gold, Protocol):
-    """A question whose annotations can be read: a :class:`Question` or its ``dspy.Example``."""
-
-    @property
-    def hops(self) -> list[Hop]: ...
-
-    @property
-    def rationale(self) -> str | None: ...
-
-
-def is_reasoned(question: Annotated) -> bool:
-    """Whether a question has an annotated chain of thought.
-
-    Args:
-        question: the question.
-    """
-    return bool(question.hops or question.rationale)
-
-
-def facts(question: Annotated) -> list[str]:
-    """The annotated facts that lead to the answer of a question, a sentence each; empty where none are annotated.
-
-    Each hop gives one sentence, since a retrieval follows each sentence (IRCoT, section 3.1), and the sentences of
-    published rationales often hold several facts. A question without hops has the sentences of its rationale.
-
-    Args:
-        question: the question.
-    """
-    if question.hops:
-        return [_fact(hop) for hop in question.hops]
-    found = sentences(question.rationale or "")
-    return found[:-1] if found and stated_answer(found[-1]) else found
-
-
-def reasoning(question: Annotated) -> list[str]:
-    """The annotated chain of thought of a question, in sentences: its facts, and one that states the answer.
-
-    Args:
-        question: the question.
-    """
-    return [*facts(question), _statement(question.answers[0])]
-
-
-def enough(question: Annotated, place: int) -> str:
-    """Whether a question can be answered once its chain of thought has come to a place: ``yes`` or ``no``.
-
-    Args:
-        question: the question.
-        place: index of a sentence of its :func:`reasoning`.
-    """
-    return "yes" if place >= len(facts(question)) - 1 else "no"
-
-
-def final_answer(question: Annotated, place: int) -> str:
-    """The answer of a question, or nothing before its chain of thought has come far enough.
-
-    Args:
-        question: the question.
-        place: index of a sentence of its :func:`reasoning`.
-    """
-    return question.answers[0] if enough(question, place) == "yes" else ""
-
-
-def _fact(hop: Hop) -> str:
-    return f"{hop.question.strip().rstrip('?').rstrip()}: {hop.answer}."
-
-
-def _statement(answer: str) -> str:
-    return f"So the answer is: {answer}."
 
 
 def hop_of(question: Annotated, asked: str) -> Hop | None:
@@ -127,22 +58,27 @@ def supporting(question: Annotated, hop: Hop | None = None) -> list[str]:
     return [hop.passage] if hop.passage else []
 
 
-def subquestions(question: Annotated) -> list[str]:
-    """The sub-questions that a question should be split into; none where it has a single hop.
+def holding(question: Annotated, corpus: Corpus, hop: Hop | None = None) -> list[str]:
+    """The ids of the passages that hold the answer to a question, or to one of its hops, each by itself.
+
+    A question that several passages support is answered by the hop whose answer is the question's, and that hop's
+    passage holds it; where the hops are not known, the supporting passages that state it. A verdict, or one of two
+    things that the question names, follows from several passages, and none of them holds it.
 
     Args:
         question: the question.
+        corpus: the corpus with its supporting passages.
+        hop: one of its hops; ``None`` for the question itself.
     """
-    return [hop.question for hop in question.hops] if len(question.hops) > 1 else []
-
-
-def findings(question: Annotated) -> list[str]:
-    """The sub-questions with their answers; none where the question has a single hop.
-
-    Args:
-        question: the question.
-    """
-    return [f"{hop.question} {hop.answer}" for hop in question.hops] if len(question.hops) > 1 else []
+    ids = supporting(question, hop)
+    if hop or len(ids) < 2:
+        return ids
+    if question.hops and all(hop.passage for hop in question.hops):
+        stating = [hop.passage for hop in question.hops if hop.passage and exact_match(hop.answer, question.answers)]
+        return list(dict.fromkeys(stating))
+    if any(normalized(answer) in _VERDICTS or find(question.question, answer) for answer in question.answers):
+        return []
+    return [id for id in ids if any(find(str(corpus[id]), answer) for answer in question.answers)]
 
 
 @dataclass(frozen=True)
@@ -189,7 +125,7 @@ def _final_answer(case: Case, inputs: Mapping[str, Any], place: int) -> str:
 
 def _reasoning(case: Case, inputs: Mapping[str, Any], place: int) -> str:
     if hop := hop_of(case.question, inputs["question"]):
-        return _fact(hop)
+        return fact(hop)
     if not is_reasoned(case.question):
         raise Unannotated
     return " ".join(facts(case.question))
@@ -197,7 +133,7 @@ def _reasoning(case: Case, inputs: Mapping[str, Any], place: int) -> str:
 
 def _chain(case: Case, inputs: Mapping[str, Any], place: int) -> str:
     hop = hop_of(case.question, inputs["question"])
-    return " ".join([_fact(hop), _statement(hop.answer)] if hop else reasoning(case.question))
+    return " ".join([fact(hop), statement(hop.answer)] if hop else reasoning(case.question))
 
 
 def _answer(case: Case, inputs: Mapping[str, Any], place: int) -> str:
@@ -206,18 +142,34 @@ def _answer(case: Case, inputs: Mapping[str, Any], place: int) -> str:
 
 
 def _relevant(case: Case, inputs: Mapping[str, Any], place: int) -> str:
-    ids = supporting(case.question, hop_of(case.question, inputs["question"]))
-    if not ids:
+    hop = hop_of(case.question, inputs["question"])
+    if not supporting(case.question, hop):
         raise Unannotated
-    return "yes" if inputs["passage"] in [str(case.corpus[id]) for id in ids] else "no"
+    return "yes" if inputs["passage"] in _texts(case, holding(case.question, case.corpus, hop)) else "no"
 
 
-def _subquestions(case: Case, inputs: Mapping[str, Any], place: int) -> list[str]:
-    if hop_of(case.question, inputs["question"]):
-        return []  # a hop can't be split further
-    if not case.question.hops:
+def _sufficient(case: Case, inputs: Mapping[str, Any], place: int) -> str:
+    needed = supporting(case.question, hop_of(case.question, inputs["question"]))
+    if not needed:
         raise Unannotated
-    return subquestions(case.question)
+    return "yes" if set(_texts(case, needed)) <= set(inputs["retrieved"]) else "no"
+
+
+def _texts(case: Case, ids: Sequence[str]) -> list[str]:
+    return [str(case.corpus[id]) for id in ids]
+
+
+def _split_by(split: Callable[[Annotated], list[str]]) -> Tell:
+    """What gives the sub-questions of a question; a hop has none, since it can't be split further."""
+
+    def tell(case: Case, inputs: Mapping[str, Any], place: int) -> list[str]:
+        if hop_of(case.question, inputs["question"]):
+            return []
+        if not case.question.hops:
+            raise Unannotated
+        return split(case.question)
+
+    return tell
 
 
 def _unsaid(case: Case, inputs: Mapping[str, Any], place: int) -> str:
@@ -227,6 +179,10 @@ def _unsaid(case: Case, inputs: Mapping[str, Any], place: int) -> str:
 
 def _has_passages(question: Annotated) -> bool:
     return bool(question.passages)
+
+
+def _has_several_hops(question: Annotated) -> bool:
+    return len(question.hops) > 1
 
 
 ANNOTATIONS: Mapping[str, Annotation] = MappingProxyType(
@@ -239,7 +195,9 @@ ANNOTATIONS: Mapping[str, Annotation] = MappingProxyType(
         "reasoning": Annotation("hops or rationale", is_reasoned, _reasoning),
         "answer": Annotation("answers", lambda question: True, _answer),
         "relevant": Annotation("passages", _has_passages, _relevant),
-        "subquestions": Annotation("hops", lambda question: len(question.hops) > 1, _subquestions),
+        "sufficient": Annotation("passages", _has_passages, _sufficient),
+        "subquestions": Annotation("hops", _has_several_hops, _split_by(subquestions)),
+        "ordered_subquestions": Annotation("hops", _has_several_hops, _split_by(ordered_subquestions)),
         "tag": Annotation("passages", _has_passages, _unsaid),
         "next_query": Annotation("passages", _has_passages, _unsaid),
     }

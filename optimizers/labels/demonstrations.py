@@ -6,16 +6,9 @@ from collections.abc import Sequence
 import dspy
 
 from hoptimizer.eval.datasets.question import Question
-from hoptimizer.optimizers.labels.annotations import (
-    enough,
-    facts,
-    final_answer,
-    findings,
-    is_reasoned,
-    reasoning,
-    subquestions,
-    supporting,
-)
+from hoptimizer.optimizers.labels.annotations import holding, supporting
+from hoptimizer.optimizers.labels.decomposition import findings, ordered_subquestions, subquestions
+from hoptimizer.optimizers.labels.reasoning import enough, facts, final_answer, is_reasoned, reasoning
 from hoptimizer.retrieval import Corpus, Passage, Retriever
 
 # The number of search results that distractors are taken from.
@@ -34,8 +27,10 @@ def annotate(
     - ``chain``: its annotated reasoning, and ``reasoning``: the same without the sentence that states the answer;
     - ``thought`` and ``next_thought``: one sentence of its reasoning, ``thoughts``: the sentences before that one, and
       ``enough`` and ``final_answer``: whether the answer is known then, and the answer;
-    - ``passage``: a passage that is ``relevant`` or not (RA-ISF);
-    - ``subquestions``: its hops; ``findings``: these with their answers (RA-ISF).
+    - ``passage``: a passage that is ``relevant`` or not; ``retrieved``: several, which are ``sufficient`` or not
+      (RA-ISF);
+    - ``ordered_subquestions``: its hops; ``subquestions``: the same, where no hop refers to another; ``findings``: its
+      hops with their answers (RA-ISF).
 
     What a model knows by itself is not annotated: :class:`~hoptimizer.optimizers.tuning.distill.Distill` asks it.
 
@@ -50,11 +45,12 @@ def annotate(
     found: list[list[Passage]] = [[] for _ in questions]
     if retriever is not None:
         found = retriever.search([question.question for question in questions], _DEPTH)
-    rng, judging = random.Random(seed), random.Random(seed)
+    rng, judging, sufficing = (random.Random(seed) for _ in range(3))
     examples = []
     for question, results in zip(questions, found, strict=True):
         example = _example(question, corpus, results, distractors, rng)
         example = _judged(example, question, corpus, results, judging)
+        example = _judged_together(example, question, corpus, results, distractors, sufficing)
         examples.append(_decomposed(example, question))
     return examples
 
@@ -91,20 +87,50 @@ def _thinking(question: Question, rng: random.Random) -> dict[str, str]:
 def _judged(
     example: dspy.Example, question: Question, corpus: Corpus, found: list[Passage], rng: random.Random
 ) -> dspy.Example:
-    """The example with a passage to judge: with equal chances a supporting one, or the first found that is not."""
-    others = _others(question, found)
+    """The example with a passage to judge.
+
+    With equal chances it holds the answer or does not, unless no passage does by itself. One that does not is the first
+    found that does not support the answer, or a supporting one that another one is needed for.
+    """
+    relevant = holding(question, corpus)
+    others = [corpus[id] for id in supporting(question) if id not in relevant] + _others(question, found)[:1]
     if not supporting(question) or not others:
         return example
-    relevant = rng.random() < 0.5
-    passage = corpus[rng.choice(supporting(question))] if relevant else others[0]
-    return example.copy(passage=str(passage), relevant="yes" if relevant else "no")
+    if relevant and rng.random() < 0.5:
+        return example.copy(passage=str(corpus[rng.choice(relevant)]), relevant="yes")
+    return example.copy(passage=str(rng.choice(others)), relevant="no")
+
+
+def _judged_together(
+    example: dspy.Example,
+    question: Question,
+    corpus: Corpus,
+    found: list[Passage],
+    distractors: int,
+    rng: random.Random,
+) -> dspy.Example:
+    """The example with passages to judge together: all supporting ones or, with equal chances, all but one.
+
+    Another passage stands in the place of the one that is missing, so that their number tells nothing.
+    """
+    gold, others = [corpus[id] for id in supporting(question)], _others(question, found)
+    if not gold or not others:
+        return example
+    sufficient = rng.random() < 0.5
+    if not sufficient:
+        gold.remove(rng.choice(gold))
+    shown = gold + others[: distractors + (not sufficient)]
+    rng.shuffle(shown)
+    return example.copy(retrieved=[str(passage) for passage in shown], sufficient="yes" if sufficient else "no")
 
 
 def _decomposed(example: dspy.Example, question: Question) -> dspy.Example:
     """The example with its sub-questions, where there are several."""
-    if not (split := subquestions(question)):
-        return example
-    return example.copy(subquestions=split, findings=findings(question))
+    if split := subquestions(question):
+        example = example.copy(subquestions=split)
+    if split := ordered_subquestions(question):
+        example = example.copy(ordered_subquestions=split, findings=findings(question))
+    return example
 
 
 def _others(question: Question, found: list[Passage]) -> list[Passage]:

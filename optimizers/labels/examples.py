@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.common.text import Span
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.models.small.card import DataSummary, Label
-from hoptimizer.optimizers.labels.annotations import supporting
+from hoptimizer.optimizers.labels.annotations import holding, supporting
 from hoptimizer.retrieval import Corpus, Passage
 
 Output = Label | list[Any]
@@ -129,10 +130,11 @@ def relevance_examples(
     labels: tuple[Label, Label] = (False, True),
     hops: bool = True,
 ) -> list[TrainingExample]:
-    """Examples of whether a passage supports a question, from the data set's annotations (RA-ISF, appendix A.2).
+    """Examples of whether a passage holds a question's answer, from the data set's annotations (RA-ISF, appendix A.2).
 
-    A question's supporting passages are relevant; all others that were retrieved for it or published with it are not.
-    Each of its hops is a question, too, and only the hop's own passage is relevant to it.
+    The passages that hold the answer are relevant (:func:`~hoptimizer.optimizers.labels.annotations.holding`); all
+    others that support the question, were retrieved for it or were published with it are not. Each of its hops is a
+    question, too, and only the hop's own passage is relevant to it.
 
     Args:
         questions: questions with ``passages`` and perhaps ``hops``.
@@ -146,7 +148,7 @@ def relevance_examples(
     examples: list[TrainingExample] = []
     for question, ranking, context in zip(questions, found, contexts, strict=True):
         ids = list(dict.fromkeys([*supporting(question), *context, *(passage.id for passage in ranking)]))
-        asked = [(question.question, supporting(question))]
+        asked = [(question.question, holding(question, corpus))]
         asked += [(hop.question, supporting(question, hop)) for hop in question.hops if hops and hop.passage in ids]
         for text, gold in asked:
             for id in ids:
@@ -154,3 +156,37 @@ def relevance_examples(
                     TrainingExample(dict(zip(fields, (text, str(corpus[id])), strict=True)), labels[id in gold])
                 )
     return examples
+
+
+def sufficiency_examples(
+    asked: str,
+    needed: Sequence[Passage],
+    found: Sequence[Passage],
+    labels: tuple[Label, Label],
+    rng: random.Random | None = None,
+) -> list[TrainingExample]:
+    """Examples of whether passages together suffice to answer a question (RA-ISF, tables 11 and 12).
+
+    Args:
+        asked: the question.
+        needed: the passages that support it: others suffice only together with all of these.
+        found: the passages that a retriever found.
+        labels: the labels of passages that do not suffice and of those that do.
+        rng: if given, determines the order of the passages in further examples: the found passages with all that are
+            needed, and with all but one of these.
+    """
+    ids = {passage.id for passage in needed}
+    sets = [list(found)]
+    if rng is not None:
+        others = [passage for passage in found if passage.id not in ids]
+        for kept in [list(needed), *([p for p in needed if p is not left_out] for left_out in needed)]:
+            sets.append([*kept, *others][: max(len(needed), len(found))])
+            rng.shuffle(sets[-1])
+    return [
+        TrainingExample(
+            {"question": asked, "retrieved": [str(passage) for passage in shown]},
+            labels[ids <= {passage.id for passage in shown}],
+        )
+        for shown in sets
+        if shown
+    ]

@@ -5,6 +5,7 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dspy.utils.exceptions import DSPyError
 
@@ -24,7 +25,7 @@ class PendingExample:
             is not usable.
     """
 
-    inputs: dict[str, str]
+    inputs: dict[str, Any]
     label: Callable[[], Awaitable[TrainingExample | None]]
 
 
@@ -78,7 +79,7 @@ def collect(pending: Sequence[PendingExample], file: Path, workers: int, progres
     return [example for key in unique if (example := made[key]) is not None]
 
 
-def _key(inputs: dict[str, str]) -> str:
+def _key(inputs: dict[str, Any]) -> str:
     return json.dumps(inputs, sort_keys=True)
 
 

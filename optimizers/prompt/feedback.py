@@ -6,7 +6,9 @@ from typing import Any
 import dspy
 
 from hoptimizer.eval.answers import normalize
-from hoptimizer.optimizers.labels.annotations import subquestions, supporting
+from hoptimizer.eval.datasets.question import Hop
+from hoptimizer.optimizers.labels.annotations import Unannotated, holding, hop_of, supporting
+from hoptimizer.optimizers.labels.decomposition import ordered_subquestions, subquestions
 from hoptimizer.programs.record import StepRecord
 from hoptimizer.retrieval import Corpus
 
@@ -59,6 +61,7 @@ class Feedback:
             "reason": self._reasoned,
             "reader": self._read,
             "relevance": self._judged,
+            "sufficiency": self._judged_together,
             "decompose": self._split,
         }.get(pred_name, _nothing)(gold, taken)
         return dspy.Prediction(score=score, feedback="\n".join(lines))
@@ -99,18 +102,31 @@ class Feedback:
 
     def _judged(self, gold: dspy.Example, taken: Sequence[StepRecord]) -> Iterator[str]:
         """Say which passages were misjudged."""
-        for record in taken:
-            supports, said = record.inputs["passage"] in supporting(gold), record.outputs["relevant"] == "yes"
-            if supports != said:
+        for record, hop in _annotated(gold, taken):
+            holds = record.inputs["passage"] in holding(gold, self._corpus, hop)
+            said = record.outputs["relevant"] == "yes"
+            if holds != said:
                 title, judged = self._titles([record.inputs["passage"]]), "relevant" if said else "not relevant"
-                yield f"{title} was judged {judged}, and {'supports' if supports else 'does not support'} the answer."
+                holds_it = "holds the answer" if holds else "does not hold the answer"
+                yield f"{title} was judged {judged} for {record.inputs['question']!r}, and {holds_it}."
+
+    def _judged_together(self, gold: dspy.Example, taken: Sequence[StepRecord]) -> Iterator[str]:
+        """Say for which questions it was misjudged whether the passages suffice."""
+        for record, hop in _annotated(gold, taken):
+            missing = set(supporting(gold, hop)).difference(record.inputs["retrieved"])
+            said = record.outputs["sufficient"] == "yes"
+            if bool(missing) == said:
+                judged = "sufficient" if said else "not sufficient"
+                lacking = f"{self._titles(missing)} is missing" if missing else "nothing is missing"
+                yield f"The passages for {record.inputs['question']!r} were judged {judged}, and {lacking}."
 
     def _split(self, gold: dspy.Example, taken: Sequence[StepRecord]) -> Iterator[str]:
         """Say how the question should have been split."""
         for record in taken[:1]:
-            yield f"It was split up into {record.outputs['subquestions']}."
-        if split := subquestions(gold):
-            yield f"Right would be: {split}."
+            ordered = "ordered_subquestions" in record.outputs
+            yield f"It was split up into {record.outputs['ordered_subquestions' if ordered else 'subquestions']}."
+            if split := ordered_subquestions(gold) if ordered else subquestions(gold):
+                yield f"Right would be: {split}."
 
     def _titles(self, ids: Any) -> str:  # noqa: ANN401 - any iterable of ids
         return ", ".join(f"{self._corpus[id].title!r}" for id in sorted(ids))
@@ -124,6 +140,17 @@ def _left(gold: dspy.Example, thoughts: Sequence[str]) -> Iterator[str]:
             place = f"hop {number} of {len(gold.hops)}"
             yield f"The reasoning leaves the right chain at {place}: {hop.question} {hop.answer}"
             return
+
+
+def _annotated(gold: dspy.Example, taken: Sequence[StepRecord]) -> Iterator[tuple[StepRecord, Hop | None]]:
+    """Those of a step's records that ask about the question or a hop whose supporting passages are known."""
+    for record in taken:
+        try:
+            hop = hop_of(gold, record.inputs["question"])
+        except Unannotated:
+            continue
+        if supporting(gold, hop):
+            yield record, hop
 
 
 def _nothing(gold: dspy.Example, taken: Sequence[StepRecord]) -> Iterator[str]:
