@@ -27,7 +27,6 @@ from hoptimizer.common.urls import without_password
 from hoptimizer.common.validation import explain
 from hoptimizer.eval.datasets.settings import DataSettings
 from hoptimizer.eval.objective import NO_JUDGE, Objective
-from hoptimizer.layers import arguments, layer, on_top
 from hoptimizer.models.settings import LMSettings
 from hoptimizer.optimizers import settings as optimizers
 from hoptimizer.programs import settings as programs
@@ -182,9 +181,7 @@ def load_config(path: Path | None = None, overrides: Sequence[str] = (), base: d
 
     Args:
         path: a YAML file, or ``None`` for none.
-        overrides: ``key=value`` arguments, dotted keys, in any order; they win over the file. One that names another
-            program, language model or the like than the file begins anew, without the file's options for the other
-            (:func:`~hoptimizer.layers.on_top`).
+        overrides: ``key=value`` arguments, dotted keys; they win over the file.
         base: plain data that the file and the arguments win over, e.g. the config of a run.
 
     Raises:
@@ -195,24 +192,20 @@ def load_config(path: Path | None = None, overrides: Sequence[str] = (), base: d
         >>> load_config(None, ["data=atlas", "program=ircot", "program.max_steps=4"]).program.max_steps
         4
     """
-    values: dict[str, Any] = dict(base or {})
+    merged: Any = OmegaConf.create(base or {})
     if path is not None:
-        file: Any = OmegaConf.to_container(read_mapping(path))
-        values = on_top(values, layer(file))
-    values = on_top(values, arguments(overrides))
+        file = read_mapping(path)
+        merged = OmegaConf.merge(_without_metric(merged) if "metric" in file else merged, file)
+    for override in overrides:
+        key, equals, _ = override.partition("=")
+        if not equals or not key:
+            raise UserError(f"{override!r}: expected key=value, e.g. program.name=ircot")
+        merged = _override(merged, override)
     try:
-        resolved: Any = OmegaConf.to_container(OmegaConf.create(values), resolve=True)
+        values = OmegaConf.to_container(merged, resolve=True)
     except OmegaConfBaseException as error:
         raise UserError(f"{path or 'config'}: {' '.join(str(error).split())}") from error
-    return make_config(_metric_named(resolved), source=f"{path}: " if path else "")
-
-
-def _metric_named(values: dict[str, Any]) -> dict[str, Any]:
-    """The config with its metric as a name, where it is one metric alone."""
-    match values.get("metric"):
-        case dict(weights) if list(weights.values()) == [1.0]:
-            return values | {"metric": next(iter(weights))}
-    return values
+    return make_config(values, source=f"{path}: " if path else "")
 
 
 def read_mapping(path: Path) -> Any:  # noqa: ANN401 - OmegaConf's own loose types
@@ -230,6 +223,31 @@ def read_mapping(path: Path) -> Any:  # noqa: ANN401 - OmegaConf's own loose typ
     if not OmegaConf.is_dict(loaded):
         raise UserError(f"{path}: not a YAML mapping: expected keys such as data and program")
     return loaded
+
+
+def _override(merged: Any, override: str) -> Any:  # noqa: ANN401 - OmegaConf's own loose types
+    key, _, value = override.partition("=")
+    head, dot, _ = key.partition(".")
+    # `program=ircot` names the program, and `program.max_steps=4` may follow.
+    if dot and isinstance(OmegaConf.select(merged, head), str):
+        merged = OmegaConf.merge(merged, {head: _section(head, merged[head])})
+    merged = _without_metric(merged) if key == "metric" else merged
+    try:
+        return OmegaConf.merge(merged, OmegaConf.from_dotlist([override]))
+    except (OmegaConfBaseException, ValueError) as error:
+        raise UserError(f"{key}={value}: {' '.join(str(error).split())}") from error
+
+
+def _section(key: str, name: str) -> dict[str, Any]:
+    """What a section that is a name alone stands for."""
+    if key == "metric":
+        return {name: 1.0}
+    return {"default": {"model": name}} if key == "lm" else {"name": name}
+
+
+def _without_metric(merged: Any) -> Any:  # noqa: ANN401 - OmegaConf's own loose types
+    """What weights are merged into where they are given whole: half of one objective and half of another is neither."""
+    return OmegaConf.masked_copy(merged, [key for key in merged if key != "metric"])
 
 
 def make_config(values: Any, source: str = "") -> Config:  # noqa: ANN401 - validated here

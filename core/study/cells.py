@@ -172,6 +172,8 @@ def _places(file: StudyFile) -> list[tuple[dict[str, Any], dict[str, Any], bool]
 def _config(name: str, file: StudyFile, words: list[str], changed: dict[str, Any], seed: int | None) -> Config:
     # Sections before the keys in them. JSON is YAML that keeps the values' types.
     for key, value in sorted(changed.items(), key=lambda item: item[0].count(".")):
+        # A section takes the place of the base's, whose options may be another program's.
+        words += [f"{key}=null"] if isinstance(value, Mapping) else []
         words.append(f"{key}={json.dumps(value, ensure_ascii=False)}")
     words += [f"seed={seed}"] if seed is not None else []
     config = load_config(None, words, file.base)
