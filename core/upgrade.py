@@ -6,7 +6,7 @@ from typing import Any
 from hoptimizer.common.errors import UserError
 
 _STEPS = {"recall": "closed_book"}
-_LM = {"adapter": "prompt_format"}
+LM_NAMES = {"adapter": "prompt_format"}
 _OPTIMIZER = {"layouts": "prompt_formats", "layout": "prompt_format"}
 
 
@@ -24,9 +24,9 @@ def upgraded_config(values: Mapping[str, Any]) -> dict[str, Any]:
     """
     values = dict(values)
     if isinstance(lm := values.get("lm"), Mapping):
-        lm = _renamed(lm, _LM if "model" in lm else _STEPS, "lm")
+        lm = _renamed(lm, LM_NAMES if "model" in lm else _STEPS, "lm")
         values["lm"] = {
-            role: _renamed(one, _LM, f"lm.{role}") if isinstance(one, Mapping) else one for role, one in lm.items()
+            role: _renamed(one, LM_NAMES, f"lm.{role}") if isinstance(one, Mapping) else one for role, one in lm.items()
         }
     if isinstance(program := values.get("program"), Mapping) and isinstance(steps := program.get("steps"), Mapping):
         values["program"] = {**program, "steps": _renamed(steps, _STEPS, "program.steps")}

@@ -91,7 +91,7 @@ class Workbench:
         """A new, uncompiled program."""
         config = self.config
         retriever = self.retriever if retrieves(config.program.name) else None
-        program = build_program(config.program, retriever, config.retriever.k, self.step_model)
+        program = build_program(config.program, retriever, config.k, self.step_model)
         program.lms = {step: lm for step, lm in self.lms.items() if step in program.step_names}
         return program
 

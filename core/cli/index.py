@@ -47,7 +47,7 @@ def search_command(
 
     config = read_overrides(overrides)
     with working() as report:
-        [found] = Workbench(config, report).retriever.search([query], config.retriever.k)
+        [found] = Workbench(config, report).retriever.search([query], config.k)
     listing = Table("score", "id", "passage", box=None, header_style="bold", pad_edge=False)
     for passage in found:
         listing.add_row(f"{passage.score:.2f}", passage.id, str(passage))
