@@ -1,9 +1,12 @@
 """What pydantic complains about, as one line for people."""
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, SecretStr, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 from hoptimizer.common.errors import UserError, nearest
 
@@ -19,22 +22,43 @@ def explain(error: ValidationError, model: type[BaseModel], prefix: str = "") ->
         return str(cause)
     if key == "data" and first["type"] == "missing":
         return "data: required: a bundled set or a folder, e.g. data=atlas"
-    # A whole section is not shown: it may hold a secret key.
-    got = "" if first["type"] == "missing" or isinstance(first["input"], dict) else f", got {first['input']!r}"
+    got = "" if first["type"] == "missing" or _may_hold_a_secret(first, model) else f", got {_shown(first['input'])}"
     return f"{key}: {first['msg'][0].lower()}{first['msg'][1:]}{got}"
+
+
+def _may_hold_a_secret(error: ErrorDetails, model: type[BaseModel]) -> bool:
+    """Whether what was given is not to be shown: a secret, a section, or what stands in the place of a section."""
+    if isinstance(error["input"], dict) or error["type"] in ("model_type", "model_attributes_type"):
+        return True
+    return any(SecretStr in _types(field.annotation) for field in _fields_along(model, error["loc"]))
+
+
+def _shown(value: object) -> str:
+    """A value without the passwords of the URLs in it."""
+    return re.sub(r"//[^/\s]*@", "//", repr(value))
 
 
 def _fields_at(model: type[BaseModel], path: Sequence[int | str]) -> list[str]:
     """Names of the fields of the model found along a path of field names."""
-    for part in path:
-        field = model.model_fields.get(str(part))
-        inner = next(_models(field.annotation), None) if field else None
-        model = inner or model
+    for field in _fields_along(model, path):
+        model = next(_models(field.annotation), model)
     return list(model.model_fields)
 
 
+def _fields_along(model: type[BaseModel], path: Sequence[int | str]) -> Iterator[FieldInfo]:
+    """The fields along a path of field names; other parts of it, such as keys of a mapping, are passed over."""
+    for part in path:
+        if field := model.model_fields.get(str(part)):
+            yield field
+            model = next(_models(field.annotation), model)
+
+
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:  # noqa: ANN401 - a type annotation
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
+    return (one for one in _types(annotation) if isinstance(one, type) and issubclass(one, BaseModel))
+
+
+def _types(annotation: Any) -> Iterator[Any]:  # noqa: ANN401 - a type annotation
+    """An annotation and what it is made of."""
+    yield annotation
     for argument in getattr(annotation, "__args__", ()):
-        yield from _models(argument)
+        yield from _types(argument)

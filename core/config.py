@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,6 +28,7 @@ from hoptimizer.common.urls import without_password
 from hoptimizer.common.validation import explain
 from hoptimizer.eval.datasets.settings import DataSettings
 from hoptimizer.eval.objective import NO_JUDGE, Objective
+from hoptimizer.layers import Layers
 from hoptimizer.models.settings import LMSettings
 from hoptimizer.optimizers import settings as optimizers
 from hoptimizer.programs import settings as programs
@@ -37,6 +39,7 @@ from hoptimizer.upgrade import upgraded_config
 DEFAULT_LM = "local/smollm2-135m-instruct"
 # Roles of language models besides the names of a program's steps.
 LM_ROLES = ("default", "teacher", "reflection", "judge")
+_log = logging.getLogger(__name__)
 
 
 class TrackingSettings(BaseModel):
@@ -118,7 +121,9 @@ class Config(BaseModel):
         values["retriever"] = _choose(values.get("retriever"), "retriever", "colbert", retrievers.settings_model)
         lm = values.get("lm") or {}
         if not isinstance(lm, str | dict):
-            raise UserError(f"lm: expected a model, or models by role as in {{default: {DEFAULT_LM}}}; got {lm!r}")
+            raise UserError(
+                f"lm: expected a model, or models by role as in {{default: {DEFAULT_LM}}}; got {type(lm).__name__}"
+            )
         lm = {"default": lm} if isinstance(lm, str) or "model" in lm else lm
         default = lm.get("default", DEFAULT_LM)
         # `lm.default.temperature=0.7` alone keeps the default model.
@@ -138,7 +143,13 @@ class Config(BaseModel):
 
     def public(self) -> dict[str, Any]:
         """The resolved config as plain data, without secrets."""
-        return self.model_dump(mode="json")
+        values = self.model_dump(mode="json")
+        return values | {"retriever": values["retriever"] | {"k": self.k}}
+
+    @property
+    def k(self) -> int:
+        """Passages per retrieval: as ``retriever.k`` says, else the program's own number."""
+        return self.retriever.k or programs.default_k(self.program.name)
 
     @property
     def deciding(self) -> dict[str, Any]:
@@ -184,6 +195,10 @@ def load_config(path: Path | None = None, overrides: Sequence[str] = (), base: d
         overrides: ``key=value`` arguments, dotted keys; they win over the file.
         base: plain data that the file and the arguments win over, e.g. the config of a run.
 
+    A name and its options may be given in any order and place. Where the file or the arguments name something else than
+    what they win over, the options that were set for that are dropped, and a warning of the logger
+    ``hoptimizer.config`` tells which; :class:`~hoptimizer.layers.Layers` has the whole rule.
+
     Raises:
         UserError: the file is missing or malformed, or a key or value is not known; the message names it.
 
@@ -192,20 +207,14 @@ def load_config(path: Path | None = None, overrides: Sequence[str] = (), base: d
         >>> load_config(None, ["data=atlas", "program=ircot", "program.max_steps=4"]).program.max_steps
         4
     """
-    merged: Any = OmegaConf.create(base or {})
-    if path is not None:
-        file = read_mapping(path)
-        merged = OmegaConf.merge(_without_metric(merged) if "metric" in file else merged, file)
-    for override in overrides:
-        key, equals, _ = override.partition("=")
-        if not equals or not key:
-            raise UserError(f"{override!r}: expected key=value, e.g. program.name=ircot")
-        merged = _override(merged, override)
-    try:
-        values = OmegaConf.to_container(merged, resolve=True)
-    except OmegaConfBaseException as error:
-        raise UserError(f"{path or 'config'}: {' '.join(str(error).split())}") from error
-    return make_config(values, source=f"{path}: " if path else "")
+    source = f"{path}: " if path else ""
+    file: Any = OmegaConf.to_container(read_mapping(path), resolve=False) if path else {}
+    layers = Layers(base or {}, file)
+    layers.add_words(overrides)
+    config = make_config(layers.resolved(), source)
+    for note in layers.notes(config.public()):
+        _log.warning(note)
+    return config
 
 
 def read_mapping(path: Path) -> Any:  # noqa: ANN401 - OmegaConf's own loose types
@@ -223,31 +232,6 @@ def read_mapping(path: Path) -> Any:  # noqa: ANN401 - OmegaConf's own loose typ
     if not OmegaConf.is_dict(loaded):
         raise UserError(f"{path}: not a YAML mapping: expected keys such as data and program")
     return loaded
-
-
-def _override(merged: Any, override: str) -> Any:  # noqa: ANN401 - OmegaConf's own loose types
-    key, _, value = override.partition("=")
-    head, dot, _ = key.partition(".")
-    # `program=ircot` names the program, and `program.max_steps=4` may follow.
-    if dot and isinstance(OmegaConf.select(merged, head), str):
-        merged = OmegaConf.merge(merged, {head: _section(head, merged[head])})
-    merged = _without_metric(merged) if key == "metric" else merged
-    try:
-        return OmegaConf.merge(merged, OmegaConf.from_dotlist([override]))
-    except (OmegaConfBaseException, ValueError) as error:
-        raise UserError(f"{key}={value}: {' '.join(str(error).split())}") from error
-
-
-def _section(key: str, name: str) -> dict[str, Any]:
-    """What a section that is a name alone stands for."""
-    if key == "metric":
-        return {name: 1.0}
-    return {"default": {"model": name}} if key == "lm" else {"name": name}
-
-
-def _without_metric(merged: Any) -> Any:  # noqa: ANN401 - OmegaConf's own loose types
-    """What weights are merged into where they are given whole: half of one objective and half of another is neither."""
-    return OmegaConf.masked_copy(merged, [key for key in merged if key != "metric"])
 
 
 def make_config(values: Any, source: str = "") -> Config:  # noqa: ANN401 - validated here

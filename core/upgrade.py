@@ -6,7 +6,7 @@ from typing import Any
 from hoptimizer.common.errors import UserError
 
 _STEPS = {"recall": "closed_book"}
-_LM = {"adapter": "prompt_format"}
+LM_NAMES = {"adapter": "prompt_format"}
 _RELEVANCE = {True: "passage", False: "none"}
 _OPTIMIZER = {"layouts": "prompt_formats", "layout": "prompt_format"}
 
@@ -28,9 +28,9 @@ def upgraded_config(values: Mapping[str, Any]) -> dict[str, Any]:
         values |= {"lm": {role: _in_json(one) for role, one in values["lm"].items()}}
         values |= {"program": _in_phrases(values["program"])}
     if isinstance(lm := values.get("lm"), Mapping):
-        lm = _renamed(lm, _LM if "model" in lm else _STEPS, "lm")
+        lm = _renamed(lm, LM_NAMES if "model" in lm else _STEPS, "lm")
         values["lm"] = {
-            role: _renamed(one, _LM, f"lm.{role}") if isinstance(one, Mapping) else one for role, one in lm.items()
+            role: _renamed(one, LM_NAMES, f"lm.{role}") if isinstance(one, Mapping) else one for role, one in lm.items()
         }
     if isinstance(program := values.get("program"), Mapping):
         values["program"] = _program(program)

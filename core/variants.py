@@ -30,6 +30,8 @@ from hoptimizer.tracking.compile_log import CompileLog
 from hoptimizer.tracking.tracker import Tracker
 from hoptimizer.workbench import Workbench
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -108,6 +110,7 @@ def compile_variant(
         (True, 1, True)
     """
     bench = Workbench(config, report, keeps_calls=True)
+    _log.info(_labelled(bench.summary("train", "dev", split, run_id=run_id), name))
     trainset, scored = bench.data.split("train"), bench.data.split(split)
     name = name or f"{config.program.name} {config.optimizer.name}"
     start = f" from {run_id}" if run_id else ""
@@ -226,6 +229,7 @@ def evaluate_variant(
         ('dev', 4.0)
     """
     bench = Workbench(config, report)
+    _log.info(_labelled(bench.summary(split, run_id=run_id), name))
     questions = bench.data.split(split)
     tracker = Tracker(config.tracking.uri, config.experiment)
     scored = f"{config.program.name} {_state(run_id)}"
@@ -237,6 +241,11 @@ def evaluate_variant(
         evaluation = _evaluate(bench, program, questions, f"{scored} on {split}")
         artifacts.log_evaluation(evaluation, split, "after")
     return Variant(run.info.run_id, config, run_id is not None, split, evaluation)
+
+
+def _labelled(summary: str, name: str | None) -> str:
+    """What a run uses, after the name that its caller gave it, such as that of a study's cell."""
+    return f"{name}: {summary}" if name else summary
 
 
 def _tag_start(tracker: Tracker, run_id: str | None) -> None:

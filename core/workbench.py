@@ -17,6 +17,7 @@ from hoptimizer.answers import answer_all
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import home
 from hoptimizer.common.progress import Report, silent
+from hoptimizer.common.urls import without_password
 from hoptimizer.config import Config
 from hoptimizer.eval.datasets.dataset import DataSet, load
 from hoptimizer.models import build_adapter, build_lm, check_lm
@@ -29,7 +30,7 @@ from hoptimizer.optimizers.training.dspy_provider import LocalProvider
 from hoptimizer.programs import Program, build_program
 from hoptimizer.programs.settings import retrieves
 from hoptimizer.retrieval import Corpus, Retriever, build_retriever
-from hoptimizer.retrieval.settings import RetrieverOptions
+from hoptimizer.retrieval.settings import RetrieverOptions, RetrieverSettings
 
 
 class Workbench:
@@ -87,11 +88,56 @@ class Workbench:
         """Language models by role or step; none was asked for a word yet."""
         return {role: self._build(settings) for role, settings in self.config.lm.items()}
 
+    def summary(self, *splits: str, run_id: str | None = None) -> str:
+        """What is used, in one line without secrets: program, language models by role, retriever and data.
+
+        Args:
+            splits: of the data, whose sizes are told; without any, the number of passages is.
+            run_id: the compiled variant that the program comes from.
+
+        Raises:
+            UserError: the data can't be had, or lacks a split.
+
+        Example:
+            >>> from hoptimizer import Workbench, load_config
+            >>> words = ["data=atlas", "data.dev=6", "program=ra_isf", "retriever=bm25", "lm.reader=openai/gpt-4o"]
+            >>> Workbench(load_config(None, words)).summary("dev")
+            'ra_isf · local/smollm2-135m-instruct, reader openai/gpt-4o · bm25 k=5 · atlas (dev 6)'
+        """
+        config = self.config
+        program = f"{config.program.name} of {run_id[:8]}" if run_id else config.program.name
+        models = {role: settings.model for role, settings in config.lm.items()}
+        lms = [models.pop("default"), *(f"{role} {model}" for role, model in models.items())]
+        searched = [self._retriever_summary(config.k)] if retrieves(config.program.name) else []
+        return " · ".join([program, ", ".join(lms), *searched, self._data_summary(splits)])
+
+    def search_summary(self, k: int | None = None) -> str:
+        """The retriever and the data that it searches, in one line without secrets.
+
+        Args:
+            k: passages per search, where any is made.
+
+        Raises:
+            UserError: the data can't be had.
+        """
+        return f"{self._retriever_summary(k)} · {self._data_summary(())}"
+
+    def _retriever_summary(self, k: int | None) -> str:
+        settings = self.config.retriever
+        words = [settings.name]
+        if isinstance(settings, RetrieverSettings) and settings.name == "colbert":
+            words.append(without_password(settings.url) if settings.url else settings.checkpoint)
+        return " ".join([*words, *([f"k={k}"] if k else [])])
+
+    def _data_summary(self, splits: Sequence[str]) -> str:
+        sizes = [f"{split} {len(self.data.split(split))}" for split in dict.fromkeys(splits)]
+        return f"{self.data.name} ({', '.join(sizes) or f'{len(self.data.corpus)} passages'})"
+
     def program(self) -> Program:
         """A new, uncompiled program."""
         config = self.config
         retriever = self.retriever if retrieves(config.program.name) else None
-        program = build_program(config.program, retriever, config.retriever.k, self.step_model)
+        program = build_program(config.program, retriever, config.k, self.step_model)
         program.lms = {step: lm for step, lm in self.lms.items() if step in program.step_names}
         return program
 

@@ -31,7 +31,8 @@ PROGRAMS: dict[str, type[Program]] = {
 
 # Parameters that the ``retriever`` section gives.
 _FROM_RETRIEVER = ("retriever", "k")
-
+# Where a constructor leaves it open.
+_K = inspect.signature(Program.__init__).parameters["k"]
 
 _REGISTRY: Registry[type[Program]] = Registry(
     "program",
@@ -54,6 +55,25 @@ def program_class(name: str) -> type[Program]:
 def retrieves(name: str) -> bool:
     """Whether the program needs a retriever."""
     return "retriever" in inspect.signature(program_class(name).__init__).parameters
+
+
+@cache
+def default_k(name: str) -> int:
+    """Passages per retrieval where a config does not say: the default of ``k`` in the program's constructor.
+
+    Args:
+        name: the program's name in a config.
+
+    Raises:
+        UserError: there is no program of that name.
+
+    Example:
+        >>> from hoptimizer.programs.settings import default_k
+        >>> default_k("ircot"), default_k("ra_isf"), default_k("efficient_rag")
+        (4, 5, 10)
+    """
+    default = inspect.signature(program_class(name).__init__).parameters.get("k", _K).default
+    return default if isinstance(default, int) else _K.default
 
 
 @cache

@@ -16,10 +16,10 @@ class RetrieverOptions(Options):
 
     Attributes:
         name: ``colbert``, ``bm25``, an entry point of ``hoptimizer.retrievers``, or a dotted path.
-        k: passages that a search returns.
+        k: passages that a search returns; ``None`` for as many as the program takes by default.
     """
 
-    k: int = Field(4, ge=1)
+    k: int | None = Field(None, ge=1)
 
 
 class RetrieverSettings(RetrieverOptions):
@@ -30,7 +30,7 @@ class RetrieverSettings(RetrieverOptions):
         checkpoint: ``minilm``, the embedded one, or a ColBERT checkpoint's hub id or folder.
         index: ``exact`` scores every passage, ``plaid`` prunes first (Santhanam et al., 2022), ``auto`` chooses by the
             corpus' size.
-        k: passages that a search returns.
+        k: passages that a search returns; ``None`` for as many as the program takes by default.
         url: URL of a ColBERT server that searches instead, so that no index is built here.
 
     Example:
@@ -44,7 +44,7 @@ class RetrieverSettings(RetrieverOptions):
     name: Literal["colbert", "bm25"] = "colbert"
     checkpoint: str = Field("minilm", min_length=1)
     index: Literal["auto", "exact", "plaid"] = "auto"
-    k: int = Field(4, ge=1)
+    k: int | None = Field(None, ge=1)
     url: str | None = Field(None, pattern="^https?://")
 
     @model_validator(mode="after")

@@ -1,9 +1,11 @@
 """The command line: help that documents, JSON on stdout, and one clear line and exit code 2 for every mistake."""
 
 import json
+import re
 import sys
 from importlib.metadata import version
 
+import mlflow
 import pytest
 
 from hoptimizer.cli import main
@@ -155,3 +157,55 @@ def test_search_prints_one_json_object(hop):
     code, out, _ = hop("index", "search", "capital of France", "data=atlas", "retriever=bm25", "--json")
     assert code == 0
     assert len(json.loads(out)["passages"]) == 4
+
+
+QUICK = ["data=atlas", "retriever=bm25", "program.reader=none"]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["ask", "Who?", "program=rag"], "rag · local/smollm2-135m-instruct · bm25 k=4 · atlas (all passages)"),
+        (
+            ["eval", "data.dev=2", "program=efficient_rag", "retriever.k=3", "lm.reader=local/smollm2-135m-instruct"],
+            "efficient_rag · local/smollm2-135m-instruct, reader local/smollm2-135m-instruct · bm25 k=3 · "
+            "atlas (dev 2)",
+        ),
+        (
+            ["compile", "data.train=3", "data.dev=2", "optimizer=labeled_few_shot", "program=direct"],
+            "direct · local/smollm2-135m-instruct · atlas (train 3, dev 2)",
+        ),
+        (["index", "search", "Who?", "retriever.k=2"], "bm25 k=2 · atlas (all passages)"),
+        (["index", "build"], "bm25 · atlas (all passages)"),
+        (["index", "info"], "bm25 · atlas (all passages)"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value)[:20],
+)
+def test_the_first_line_on_stderr_says_what_is_used(hop, words, line):
+    _, out, err = hop(*words, *QUICK, "--json")
+    assert re.sub(r"\(\d+ passages", "(all passages", err.splitlines()[0]) == line
+    assert "·" not in out
+
+
+def test_the_first_line_of_a_studys_cells_has_their_name(hop, tmp_path):
+    (tmp_path / "s.yaml").write_text("grid: {program: [rag, efficient_rag]}\n")
+    code, out, err = hop("study", "s.yaml", *QUICK, "data.dev=2", "--json")
+    assert code == 0
+    told = [line for line in err.splitlines() if "·" in line]
+    assert [line.partition(" · ")[0] for line in told] == ["program=rag: rag", "program=efficient_rag: efficient_rag"]
+    assert [line.split(" · ")[2] for line in told] == ["bm25 k=4", "bm25 k=10"]
+    runs = [cell["run_id"] for cell in json.loads(out)["cells"]]
+    client = mlflow.MlflowClient("sqlite:///mlflow.db")
+    assert [client.get_run(run).data.params["retriever.k"] for run in runs] == ["4", "10"]
+    code, _, err = hop(
+        "eval", "--run", runs[1], "retriever=colbert", "retriever.url=http://me:pw@127.0.0.1:9", "--json"
+    )
+    assert code == 2
+    assert "colbert http://127.0.0.1:9 k=10" in err
+    assert "pw" not in err
+
+
+def test_what_another_name_drops_is_told_on_stderr(hop, tmp_path):
+    (tmp_path / "my.yaml").write_text("data: atlas\nprogram: {name: ircot, max_steps: 3}\n")
+    _, _, err = hop("ask", "Who?", "my.yaml", "program=rag", "program.reader=none", "retriever=bm25")
+    assert "program: rag takes the place of ircot, whose max_steps is dropped" in err

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import sys
 import warnings
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ STAGES_SHOWN = 12
 
 @contextlib.contextmanager
 def working() -> Iterator[Report]:
-    """Show progress on stderr while a command works.
+    """Show progress on stderr while a command works, and what hoptimizer logs: what is used, what was dropped.
 
     What libraries print meanwhile goes to stderr too, so that stdout holds the result alone. Where stderr is no
     terminal, each stage is told once, when it starts.
@@ -45,15 +46,35 @@ def working() -> Iterator[Report]:
                 console.print(stage, highlight=False)
         progress.update(stages[stage], completed=done, total=total or None, remark=remark)
 
-    with warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr), progress:
+    with warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr), progress, _logged():
         warnings.simplefilter("ignore")
         yield report
+
+
+@contextlib.contextmanager
+def _logged() -> Iterator[None]:
+    """Show the lines that hoptimizer's own modules log."""
+    logger = logging.getLogger("hoptimizer")
+    handler = logging.StreamHandler(sys.stderr)
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(handler)
 
 
 def _keep_to_the_screen(progress: Progress) -> None:
     """Show the first stage, which may span all others, and the latest ones."""
     for task in progress.tasks[1 : 1 - STAGES_SHOWN]:
         progress.update(task.id, visible=False)
+
+
+def tell(line: str) -> None:
+    """Print a line on stderr, such as what a command uses."""
+    sys.stderr.write(f"{line}\n")
 
 
 def show(result: dict[str, Any], as_json: bool, *tables: RenderableType) -> None:

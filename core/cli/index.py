@@ -17,12 +17,12 @@ def build_command(overrides: Overrides = None, as_json: Json = False) -> None:
 
         hop index build data=atlas retriever.index=plaid
     """
-    from hoptimizer.cli.console import show, working
+    from hoptimizer.cli.console import show, tell, working
     from hoptimizer.workbench import Workbench
 
-    config = read_overrides(overrides)
     with working() as report:
-        bench = Workbench(config, report)
+        bench = Workbench(read_overrides(overrides), report)
+        tell(bench.search_summary())
         retriever = bench.retriever
         result = {"data": bench.data.name, "passages": len(bench.data.corpus), "retriever": retriever.name}
     show(result, as_json, f"{result['retriever']} index of {result['data']}: {result['passages']} passages")
@@ -42,12 +42,14 @@ def search_command(
     """
     from rich.table import Table
 
-    from hoptimizer.cli.console import show, working
+    from hoptimizer.cli.console import show, tell, working
     from hoptimizer.workbench import Workbench
 
-    config = read_overrides(overrides)
     with working() as report:
-        [found] = Workbench(config, report).retriever.search([query], config.retriever.k)
+        config = read_overrides(overrides)
+        bench = Workbench(config, report)
+        tell(bench.search_summary(config.k))
+        [found] = bench.retriever.search([query], config.k)
     listing = Table("score", "id", "passage", box=None, header_style="bold", pad_edge=False)
     for passage in found:
         listing.add_row(f"{passage.score:.2f}", passage.id, str(passage))
@@ -65,12 +67,14 @@ def info_command(overrides: Overrides = None, as_json: Json = False) -> None:
     """
     from rich.table import Table
 
-    from hoptimizer.cli.console import show
+    from hoptimizer.cli.console import show, tell, working
     from hoptimizer.retrieval import index_info
     from hoptimizer.workbench import Workbench
 
-    config = read_overrides(overrides)
-    info = index_info(config.retriever, Workbench(config).data.corpus)
+    with working() as report:
+        bench = Workbench(read_overrides(overrides), report)
+        tell(bench.search_summary())
+        info = index_info(bench.config.retriever, bench.data.corpus)
     listing = Table(box=None, show_header=False, pad_edge=False)
     for key, value in info.items():
         listing.add_row(key, str(value))

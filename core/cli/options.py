@@ -56,11 +56,13 @@ def config_of(start: str | None, overrides: Sequence[str] | None) -> tuple[str |
     from omegaconf import OmegaConf
 
     from hoptimizer.config import TrackingSettings, read_mapping
+    from hoptimizer.layers import Layers
     from hoptimizer.tracking.tracker import Tracker
 
     files = [read_mapping(Path(word)) for word in overrides or () if "=" not in word]
-    given = [OmegaConf.from_dotlist([word]) for word in overrides or () if word.startswith("tracking.uri=")]
-    uris = [uri for part in (*given, *files) if (uri := OmegaConf.select(part, "tracking.uri"))]
+    given = Layers()
+    given.add_words([word for word in overrides or () if word.startswith("tracking.uri=")])
+    uris = [uri for part in (OmegaConf.create(given.values), *files) if (uri := OmegaConf.select(part, "tracking.uri"))]
     uri = next(iter(uris), TrackingSettings().uri)
     tracker = Tracker(uri, "Default")
     run_id = tracker.whole_id(start)

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from hoptimizer.cli.console import show, working
+from hoptimizer.cli.console import show, tell, working
 from hoptimizer.cli.options import Json, Overrides, RunOption, Split, config_of
 
 
@@ -123,6 +123,7 @@ def ask_command(
     with working() as report:
         run, config = config_of(run, overrides)
         bench = Workbench(config, report)
+        tell(bench.summary(run_id=run))
         tracker = Tracker(config.tracking.uri, config.experiment) if run else None
         with bench.active():
             [result] = answer_all(program_of(bench, tracker, run), [question])

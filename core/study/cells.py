@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,11 +15,13 @@ from pydantic import ValidationError
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.validation import explain
-from hoptimizer.config import Config, load_config, read_mapping
+from hoptimizer.config import Config, make_config, read_mapping
 from hoptimizer.eval.datasets.dataset import load
+from hoptimizer.layers import Layers
 from hoptimizer.study.file import NAME, StudyFile, label
 
 _HIDDEN = "***"
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -114,16 +117,13 @@ def load_study(
     values = OmegaConf.to_container(read_mapping(path), resolve=False)
     try:
         file = StudyFile.model_validate(values)
+        base = Layers(variant or {}, file.base)
     except ValidationError as error:
         raise UserError(f"{path}: {explain(error, StudyFile)}") from None
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-    if variant:
-        kept = {key: section for key, section in variant.items() if not _renames(file.base.get(key), section)}
-        if "metric" in file.base:
-            kept.pop("metric", None)  # weights are not mixed with those of another objective
-        base = OmegaConf.to_container(OmegaConf.merge(kept, file.base))
-        file = file.model_copy(update={"base": base})
+    base.add_words(overrides)
+    notes: dict[str, None] = {}
     sizes: dict[str, tuple[str, int]] = {}
     seeds: Sequence[int | None] = file.seeds or [None]
     cells = []
@@ -131,7 +131,7 @@ def load_study(
         name = ", ".join(value if axis == NAME else f"{axis}={label(value)}" for axis, value in place.items())
         for seed in seeds:
             try:
-                config = _config(path.stem, file, [*overrides], changed, seed)
+                config = _config(path.stem, base, changed, seed, notes)
                 digest, n = _data(config, file.split, compiled, sizes)
             except UserError as error:
                 raise UserError(f"{path}: cell {name!r}: {error}") from None
@@ -146,14 +146,9 @@ def load_study(
                     n=n,
                 )
             )
+    for note in notes:
+        _log.warning(note)
     return Study(path.stem, file, cells, run_id)
-
-
-def _renames(section: object, other: object) -> bool:
-    """Whether a section names another thing than the same section of a variant, whose options do not go with it."""
-    if not isinstance(section, Mapping) or not isinstance(other, Mapping):
-        return False
-    return section.get(NAME, other.get(NAME)) != other.get(NAME)
 
 
 def _places(file: StudyFile) -> list[tuple[dict[str, Any], dict[str, Any], bool]]:
@@ -169,14 +164,20 @@ def _places(file: StudyFile) -> list[tuple[dict[str, Any], dict[str, Any], bool]
     ]
 
 
-def _config(name: str, file: StudyFile, words: list[str], changed: dict[str, Any], seed: int | None) -> Config:
-    # Sections before the keys in them. JSON is YAML that keeps the values' types.
+def _config(name: str, base: Layers, changed: dict[str, Any], seed: int | None, notes: dict[str, None]) -> Config:
+    """The config of a cell; ``notes`` gets what it dropped of the base."""
+    layers = base.copy()
+    words = []
+    # Sections before the keys in them.
     for key, value in sorted(changed.items(), key=lambda item: item[0].count(".")):
         # A section takes the place of the base's, whose options may be another program's.
-        words += [f"{key}=null"] if isinstance(value, Mapping) else []
-        words.append(f"{key}={json.dumps(value, ensure_ascii=False)}")
+        if isinstance(value, Mapping):
+            layers.drop(key)
+        words.append(f"{key}={json.dumps(value, ensure_ascii=False)}")  # JSON is YAML that keeps the values' types
     words += [f"seed={seed}"] if seed is not None else []
-    config = load_config(None, words, file.base)
+    layers.add_words(words)
+    config = make_config(layers.resolved())
+    notes |= dict.fromkeys(layers.notes(config.public()))
     if config.tracking.experiment is None:
         # Data sets may differ from cell to cell; MLflow nests runs within one experiment alone.
         tracking = config.tracking.model_copy(update={"experiment": name})
