@@ -6,13 +6,17 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint bench wheel clean
+.PHONY: demo test test-slow lint bench wheel clean
 
 demo: $(VENV)/.run
 	$(BIN)/hop demo $(ARGS)
 
 test: $(VENV)/.dev
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -m "not slow" $(ARGS)
+
+# The demo, the pages' commands, kills, a real server, PLAID: they say why they are worth their minutes.
+test-slow: $(VENV)/.dev
+	$(BIN)/pytest -m slow $(ARGS)
 
 lint: $(VENV)/.dev wheel
 	$(BIN)/ruff check .
