@@ -26,7 +26,7 @@ SETTINGS = {
 STAGES: dict[str, list[Sequence[str]]] = {
     "direct": [],
     "rag": [("optimizer=bootstrap_few_shot",)],
-    # Demonstrations drawn once may make a small model worse; these are drawn thrice, and scored on dev.
+    # Demonstrations may make a small model worse: several draws of them, and none at all, are scored on dev.
     "ircot": [
         ("optimizer=bootstrap_random_search", "optimizer.num_candidate_programs=2", "optimizer.prompt_formats=[]")
     ],
