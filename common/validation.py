@@ -7,6 +7,9 @@ from pydantic import BaseModel, ValidationError
 
 from hoptimizer.common.errors import UserError, nearest
 
+# Keys of a config whose values, and those of the keys below them, are secrets.
+_SECRETS = frozenset({"api_key", "extra_headers"})
+
 
 def explain(error: ValidationError, model: type[BaseModel], prefix: str = "") -> str:
     """The first of pydantic's complaints as one line that names the key and what was expected."""
@@ -20,8 +23,29 @@ def explain(error: ValidationError, model: type[BaseModel], prefix: str = "") ->
     if key == "data" and first["type"] == "missing":
         return "data: required: a bundled set or a folder, e.g. data=atlas"
     # A whole section is not shown: it may hold a secret key.
-    got = "" if first["type"] == "missing" or isinstance(first["input"], dict) else f", got {first['input']!r}"
+    hidden = first["type"] == "missing" or isinstance(first["input"], dict) or _is_secret(key)
+    got = "" if hidden else f", got {first['input']!r}"
     return f"{key}: {first['msg'][0].lower()}{first['msg'][1:]}{got}"
+
+
+def refused(key: str, value: str, reason: Exception) -> str:
+    """Why a ``key=value`` argument can't be read, in one line; a secret is not shown, nor a reason that quotes it.
+
+    >>> refused("lm.default.api_key", "a: b: c", ValueError("mapping values are not allowed here: a: b: c"))
+    "lm.default.api_key: can't be read as YAML; put the value between quotes"
+
+    Args:
+        key: dotted.
+        value: what was given for it.
+        reason: what reading it raised.
+    """
+    if _is_secret(key):
+        return f"{key}: can't be read as YAML; put the value between quotes"
+    return f"{key}={value}: {' '.join(str(reason).split())}"
+
+
+def _is_secret(key: str) -> bool:
+    return not _SECRETS.isdisjoint(key.split("."))
 
 
 def _fields_at(model: type[BaseModel], path: Sequence[int | str]) -> list[str]:

@@ -24,7 +24,7 @@ from hoptimizer.common.errors import UserError, nearest
 from hoptimizer.common.options import Options
 from hoptimizer.common.plugins import DOTTED
 from hoptimizer.common.urls import without_password
-from hoptimizer.common.validation import explain
+from hoptimizer.common.validation import explain, refused
 from hoptimizer.eval.datasets.settings import DataSettings
 from hoptimizer.eval.objective import NO_JUDGE, Objective
 from hoptimizer.models.settings import LMSettings
@@ -142,8 +142,9 @@ class Config(BaseModel):
 
     @property
     def deciding(self) -> dict[str, Any]:
-        """Of the public config what decides on a result, which its place and the number of workers do not."""
-        return {key: value for key, value in self.public().items() if key not in ("tracking", "workers")}
+        """Of the public config what decides on a result, which its place, the workers and the connections do not."""
+        public = {key: value for key, value in self.public().items() if key not in ("tracking", "workers")}
+        return public | {"lm": {role: LMSettings.deciding(settings) for role, settings in public["lm"].items()}}
 
     @property
     def digest(self) -> str:
@@ -234,8 +235,8 @@ def _override(merged: Any, override: str) -> Any:  # noqa: ANN401 - OmegaConf's 
     merged = _without_metric(merged) if key == "metric" else merged
     try:
         return OmegaConf.merge(merged, OmegaConf.from_dotlist([override]))
-    except (OmegaConfBaseException, ValueError) as error:
-        raise UserError(f"{key}={value}: {' '.join(str(error).split())}") from error
+    except (OmegaConfBaseException, ValueError, yaml.YAMLError) as error:
+        raise UserError(refused(key, value, error)) from error
 
 
 def _section(key: str, name: str) -> dict[str, Any]:
