@@ -153,8 +153,9 @@ class Config(BaseModel):
 
     @property
     def deciding(self) -> dict[str, Any]:
-        """Of the public config what decides on a result, which its place and the number of workers do not."""
-        return {key: value for key, value in self.public().items() if key not in ("tracking", "workers")}
+        """Of the public config what decides on a result, which its place, the workers and the connections do not."""
+        public = {key: value for key, value in self.public().items() if key not in ("tracking", "workers")}
+        return public | {"lm": {role: LMSettings.deciding(settings) for role, settings in public["lm"].items()}}
 
     @property
     def digest(self) -> str:

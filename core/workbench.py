@@ -271,7 +271,7 @@ def _use_cache(config: Config, calls: Path | None) -> None:
     DSPy's cache key holds neither the server nor the weights behind a model's name, so one cache for all would
     serve the answers of another model after a swap.
     """
-    lms = json.dumps(config.public()["lm"], sort_keys=True)
+    lms = json.dumps(config.deciding["lm"], sort_keys=True)
     folder = home() / "cache" / hashlib.sha256(lms.encode()).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     dspy.configure_cache(disk_cache_dir=str(folder), restrict_pickle=True)

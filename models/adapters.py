@@ -1,17 +1,76 @@
 """DSPy adapters: the prompt formats of local models, and one adapter that gives every language model its own."""
 
 import json
-from typing import Any
+from functools import lru_cache
+from typing import Any, Literal, get_args, get_origin
 
 import dspy
 import pydantic
-from dspy.adapters.utils import format_field_value
+from dspy.adapters.utils import format_field_value, parse_value
 from dspy.clients.base_lm import BaseLM
+from dspy.utils.exceptions import AdapterParseError
 
 from hoptimizer.models.engine.engine import LocalEngine
+from hoptimizer.models.reading import chosen, without_thoughts
 
 
-class SchemaAdapter(dspy.JSONAdapter):
+class _Reading(dspy.Adapter):
+    """Reads answers as people would: thoughts before an answer are none of it, and "**Yes.**" is a yes.
+
+    DSPy's own adapters take an output of a ``Literal`` type only if it is letter by letter one of the choices.
+    """
+
+    def parse(self, signature: type[dspy.Signature], completion: str) -> dict[str, Any]:
+        """The fields of an answer.
+
+        Raises:
+            AdapterParseError: it can't be read.
+        """
+        text = without_thoughts(completion)
+        if not text:
+            message = "The answer holds nothing but thoughts; raise max_tokens if they were cut off."
+            raise AdapterParseError(type(self).__name__, signature, completion, message)
+        literals = _literals(signature)
+        if not literals:
+            return super().parse(signature, text)
+        fields = super().parse(_with_texts(signature), text)  # type: ignore[arg-type] # classes are hashable
+        try:
+            return fields | {name: _choice(fields[name], type_) for name, type_ in literals.items()}
+        except ValueError as error:
+            raise AdapterParseError(type(self).__name__, signature, completion, str(error), fields) from error
+
+
+def _literals(signature: type[dspy.Signature]) -> dict[str, Any]:
+    """The outputs that are one of several choices, with their types."""
+    types = {name: field.annotation for name, field in signature.output_fields.items()}
+    return {name: type_ for name, type_ in types.items() if get_origin(type_) is Literal}
+
+
+@lru_cache(maxsize=256)  # making a signature takes most of a millisecond
+def _with_texts(signature: type[dspy.Signature]) -> type[dspy.Signature]:
+    """A signature whose choices are texts, so that they are read before they are checked."""
+    for name in _literals(signature):
+        signature = signature.with_updated_fields(name, type_=str)
+    return signature
+
+
+def _choice(text: Any, type_: Any) -> Any:  # noqa: ANN401 - the text, or a default; a type annotation
+    named = chosen(text, get_args(type_)) if isinstance(text, str) else None
+    return parse_value(text, type_) if named is None else named
+
+
+class ReadingChatAdapter(_Reading, dspy.ChatAdapter):
+    """DSPy's chat prompt format."""
+
+    def _make_json_adapter_fallback(self) -> dspy.JSONAdapter:
+        return ReadingJSONAdapter(use_native_function_calling=self.use_native_function_calling)
+
+
+class ReadingJSONAdapter(_Reading, dspy.JSONAdapter):
+    """DSPy's JSON prompt format."""
+
+
+class SchemaAdapter(ReadingJSONAdapter):
     """DSPy's JSON prompt format with the signature's schema in every case.
 
     DSPy's own adapter gives up the schema for outputs such as ``dict[str, int]``, which providers refuse; decoding in
@@ -103,7 +162,7 @@ class LMAdapter(dspy.ChatAdapter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._chat, self._json = dspy.ChatAdapter(), dspy.JSONAdapter()
+        self._chat, self._json = ReadingChatAdapter(), ReadingJSONAdapter()
         self._plain, self._schema = PlainAdapter(), SchemaAdapter()
 
     def of(self, lm: BaseLM) -> dspy.Adapter:

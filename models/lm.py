@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 from weakref import WeakKeyDictionary
 
 # Before litellm is imported: its first call would fetch a price list over the network.
@@ -10,12 +11,13 @@ os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 import dspy
 import httpx
-from dspy.utils.exceptions import LMError
+from dspy.utils.exceptions import LMConfigurationError, LMError
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.urls import without_password
 from hoptimizer.models.adapters import LMAdapter
 from hoptimizer.models.engine.engine import DEFAULT_MAX_TOKENS, AsyncLocalEngine, LocalEngine, RolloutCallback
+from hoptimizer.models.served import SecretHeaders, ServedLM
 from hoptimizer.models.settings import LMSettings, PromptFormat
 from hoptimizer.models.weights.catalog import known
 from hoptimizer.models.weights.store import resolve
@@ -48,18 +50,26 @@ def build_lm(settings: LMSettings) -> dspy.LM:
             callbacks=[RolloutCallback()],
             engine=LocalEngine.of(settings.model, templated),
             async_engine=AsyncLocalEngine.of(settings.model, templated),
-            **({} if settings.seed is None else {"seed": settings.seed}),
+            **_given(settings, "seed", "top_p"),
         )
     else:
-        lm = dspy.LM(
+        lm = _served(settings)
+    lm.prompt_format = prompt_format
+    return lm
+
+
+def _served(settings: LMSettings) -> ServedLM:
+    try:
+        return ServedLM(
             settings.model,
             temperature=_temperature(settings),
             max_tokens=settings.max_tokens,
             cache=settings.cache,
+            max_concurrency=settings.max_concurrency,
             **_client_options(settings),
         )
-    lm.prompt_format = prompt_format
-    return lm
+    except LMConfigurationError as error:  # OpenAI's reasoning models take no small max_tokens
+        raise UserError(f"{settings.model}: {' '.join(error.message.split())}") from error
 
 
 def chosen_format(settings: LMSettings) -> PromptFormat:
@@ -173,17 +183,21 @@ def _temperature(settings: LMSettings) -> float | None:
     return settings.temperature
 
 
-def _client_options(settings: LMSettings) -> dict[str, str | int]:
-    options: dict[str, str | int] = {}
+def _client_options(settings: LMSettings) -> dict[str, Any]:
+    options = _given(settings, "seed", "top_p", "reasoning_effort", "timeout", "num_retries", "extra_body")
     if settings.api_base:
         options["api_base"] = settings.api_base
     if settings.api_key:
         options["api_key"] = settings.api_key.get_secret_value()
     elif settings.api_base and settings.model.startswith("openai/") and "OPENAI_API_KEY" not in os.environ:
         options["api_key"] = "none"  # a self-hosted server often needs no key, but the client insists on one
-    if settings.seed is not None:
-        options["seed"] = settings.seed
+    if settings.extra_headers:
+        options["extra_headers"] = SecretHeaders(settings.extra_headers)
     return options
+
+
+def _given(settings: LMSettings, *names: str) -> dict[str, Any]:
+    return {name: value for name in names if (value := getattr(settings, name)) is not None}
 
 
 def _check_local(settings: LMSettings) -> None:
@@ -221,8 +235,9 @@ def _check_kind(settings: LMSettings, config: Path) -> None:
 def _check_server(settings: LMSettings) -> None:
     url, shown = f"{str(settings.api_base).rstrip('/')}/models", without_password(str(settings.api_base))
     key = settings.api_key.get_secret_value() if settings.api_key else os.environ.get("OPENAI_API_KEY", "none")
+    headers = {"Authorization": f"Bearer {key}"} | dict(SecretHeaders(settings.extra_headers or {}))
     try:
-        reply = httpx.get(url, headers={"Authorization": f"Bearer {key}"}, timeout=CHECK_TIMEOUT)
+        reply = httpx.get(url, headers=headers, timeout=CHECK_TIMEOUT)
     except httpx.HTTPError as error:
         reason = str(error) or type(error).__name__
         raise UserError(

@@ -1,12 +1,34 @@
 """The config section that names a language model."""
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_serializer, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    SecretStr,
+    SerializerFunctionWrapHandler,
+    field_serializer,
+    model_serializer,
+    model_validator,
+)
 
 from hoptimizer.common.urls import without_password
 
 LOCAL = "local/"
+
+# How a server is reached, which does not decide on its answers.
+_CONNECTION = ("timeout", "num_retries", "max_concurrency")
+# What means nothing to a model in this process.
+_OF_SERVERS = ("api_base", "api_key", *_CONNECTION, "reasoning_effort", "extra_body", "extra_headers")
+# Dumped where they are given: a config without them keeps its digest, by which work is resumed and answers are cached.
+_WHERE_GIVEN = (*_CONNECTION, "top_p", "reasoning_effort", "extra_body")
+
+# A command line makes a number of what looks like one.
+_Secret = Annotated[SecretStr, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
 
 PromptFormat = Literal["json", "chat", "plain"]
 """How a call's prompt and answer are laid out."""
@@ -26,6 +48,14 @@ class LMSettings(BaseModel):
             field markers), ``plain`` (a document without a chat template, for small models), or ``auto``: what the
             weights store says of a model, json for other local models, chat for all others. With json and plain, a
             local model's answers are bound to the signature's schema.
+        top_p: sample among the likeliest tokens that have this probability together, where the temperature is above 0.
+        reasoning_effort: how long a reasoning model is to think, as its provider takes it.
+        timeout: the longest wait for a server's answer, in seconds; ``None`` for ten minutes.
+        num_retries: how often a call is made again that failed for a passing reason, such as an overloaded server, with
+            a pause that doubles each time; ``None`` for 3.
+        max_concurrency: calls of this model at once, whatever the number of questions under way; ``None`` for 100.
+        extra_body: what is added to the body of each request, such as ``{"repetition_penalty": 1.1}``.
+        extra_headers: HTTP headers of each request. Their values are secrets and never dumped.
         cache: whether to keep answers on disk, so that the same prompt is asked once.
         seed: seed of the sampling, where the temperature is above 0.
 
@@ -43,10 +73,17 @@ class LMSettings(BaseModel):
     temperature: float | None = Field(default=0.0, ge=0)
     max_tokens: int | None = Field(default=None, ge=1)
     api_base: str | None = None
-    api_key: SecretStr | None = Field(default=None, exclude=True)
+    api_key: _Secret | None = Field(default=None, exclude=True)
     prompt_format: Literal["auto"] | PromptFormat = "auto"
     cache: bool = True
     seed: int | None = None
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    num_retries: int | None = Field(default=None, ge=0)
+    max_concurrency: int | None = Field(default=None, ge=1)
+    extra_body: dict[str, JsonValue] | None = None
+    extra_headers: dict[str, _Secret] | None = Field(default=None, exclude=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -55,13 +92,24 @@ class LMSettings(BaseModel):
 
     @model_validator(mode="after")
     def _local_has_no_server(self) -> "LMSettings":
-        if self.is_local and (self.api_base or self.api_key):
-            raise ValueError(f"api_base and api_key have no meaning for {self.model}, which runs in this process")
+        given = [name for name in _OF_SERVERS if getattr(self, name) is not None]
+        if self.is_local and given:
+            verb = "has" if len(given) == 1 else "have"
+            raise ValueError(f"{', '.join(given)} {verb} no meaning for {self.model}, which runs in this process")
         return self
+
+    @model_serializer(mode="wrap")
+    def _compact(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {key: value for key, value in dump(self).items() if key not in _WHERE_GIVEN or value is not None}
 
     @field_serializer("api_base")
     def _public(self, url: str | None) -> str | None:
         return url and without_password(url)
+
+    @staticmethod
+    def deciding(dumped: Mapping[str, Any]) -> dict[str, Any]:
+        """Of dumped settings what decides on answers, which the connection to the server does not."""
+        return {key: value for key, value in dumped.items() if key not in _CONNECTION}
 
     @property
     def is_local(self) -> bool:

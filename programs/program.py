@@ -12,9 +12,10 @@ from hoptimizer.common.concurrency import run_async
 from hoptimizer.models.lm import is_local, is_tuned, with_prompt_format
 from hoptimizer.models.settings import LOCAL, PromptFormat
 from hoptimizer.models.small.base import StepModel
-from hoptimizer.programs.asking import ask_language_model, ask_small_model, likelihood
 from hoptimizer.programs.neighbours import Neighbours
 from hoptimizer.programs.record import StepRecord
+from hoptimizer.programs.steps.asking import ask_language_model, ask_small_model, likelihood
+from hoptimizer.programs.steps.calls import StepCalls
 from hoptimizer.programs.trace import StepTrace, current, recording
 from hoptimizer.retrieval import Passage, Retriever
 
@@ -108,7 +109,7 @@ class Program(dspy.Module):
         start = time.perf_counter()
         if model := self.models.get(name):
             prediction, failure = await ask_small_model(model, predictor.signature, shown)
-            outputs, calls = prediction.toDict(), 0
+            outputs, calls = prediction.toDict(), StepCalls()
         else:
             cuttable = [key for key, value in inputs.items() if shown[key] is not value]
             options = {"config": {"logprobs": True}} if measured else {}
@@ -123,7 +124,8 @@ class Program(dspy.Module):
                 prediction.probability = outputs["probability"] = likelihood(prediction)
         seconds = time.perf_counter() - start
         kind: Literal["model", "lm"] = "model" if model else "lm"
-        current().add(StepRecord(name, kind, asked, outputs, seconds=seconds, calls=calls, failure=failure), trace)
+        record = StepRecord(name, kind, asked, outputs, seconds=seconds, calls=calls.number, failure=failure)
+        current().add(record, trace)
         return prediction
 
     def extra_inputs(self, step: str) -> frozenset[str]:

@@ -21,7 +21,8 @@ class StepRecord:
         outputs: what came out; passages by id; with a small model also its ``probability``.
         depth: 0 for the question itself, one more for each level of sub-questions.
         seconds: wall time of the step.
-        calls: language model calls it took (more than one where a prompt had to be cut to the model's context).
+        calls: language model calls it took: more than one where a prompt had to be cut to the model's context, or where
+            an output that could not be parsed was asked for again in another prompt format.
         failure: why nothing usable came out, or ``None``.
         choices: everything that an outcome could have been settled ``by``.
 

@@ -31,7 +31,7 @@ def test_the_key_is_shown_nowhere():
         ({"model": "openai/x", "temprature": 1}, "temprature"),
         ({"model": ""}, "at least 1 character"),
         ({"model": "openai/x", "temperature": -1}, "greater than or equal to 0"),
-        ({"model": "local/x", "api_base": "http://localhost"}, "have no meaning for local/x"),
+        ({"model": "local/x", "api_base": "http://localhost"}, "api_base has no meaning for local/x"),
     ],
 )
 def test_mistakes_are_named(given, message):

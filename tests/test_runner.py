@@ -98,7 +98,7 @@ def test_training_examples_carry_every_step_field_of_an_annotated_question():
     assert f"{example.thoughts} {example.thought}".strip() in example.chain
     assert example.answer == "Kenosha"
     assert (example.passage in [str(passage("kane")), str(passage("welles"))]) == (example.relevant == "yes")
-    assert example.subquestions == ["Who directed Kane?", "Where was Welles born?"]
+    assert example.ordered_subquestions == ["Who directed Kane?", "Where was #1 born?"]
     assert example.findings == ["Who directed Kane? Welles", "Where was Welles born? Kenosha"]
     judged = {annotate([question], corpus, retriever, distractors=1, seed=seed)[0].relevant for seed in range(9)}
     assert judged == {"yes", "no"}

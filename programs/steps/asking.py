@@ -8,6 +8,7 @@ from dspy.adapters.utils import parse_value
 from dspy.utils.exceptions import AdapterParseError, ContextWindowExceededError
 
 from hoptimizer.models.small.base import StepModel
+from hoptimizer.programs.steps.calls import StepCalls
 
 
 async def ask_small_model(
@@ -46,7 +47,7 @@ async def ask_language_model(
     demos: list[Any],
     cuttable: list[str],
     options: dict[str, Any],
-) -> tuple[dspy.Prediction, int, str | None]:
+) -> tuple[dspy.Prediction, StepCalls, str | None]:
     """Call the predictor, and shorten its prompt for as long as it does not fit the model's context.
 
     Demonstrations are dropped from the front first, then the longest passage is halved (IRCoT, appendix on prompts).
@@ -61,11 +62,13 @@ async def ask_language_model(
         options: further arguments of the call.
 
     Returns:
-        The prediction, the number of calls that were made, and why the output can't be used, or ``None``.
+        The prediction, the calls that were made, and why the output can't be used, or ``None``.
     """
-    for calls in range(1, 1_000):
+    calls = StepCalls()
+    for _ in range(1_000):
         try:
-            return await predictor.acall(lm=lm, demos=demos, **options, **inputs), calls, None
+            with calls.heard():
+                return await predictor.acall(lm=lm, demos=demos, **options, **inputs), calls, None
         except AdapterParseError as error:
             blank = dict.fromkeys(predictor.signature.output_fields)
             return dspy.Prediction(**blank), calls, str(error.message or "unparsable output")

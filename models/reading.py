@@ -1,0 +1,48 @@
+"""Reading what a language model wrote: its answer without the thinking before it, and the choice that it made."""
+
+import re
+from collections.abc import Sequence
+
+# Reasoning models write their thoughts before the answer. Chat templates of some open the tag in the prompt.
+_THOUGHTS = re.compile(r"\s*(?:<think>)?.*?</think>", re.DOTALL)
+_UNFINISHED = re.compile(r"\s*<think>")
+# What may stand around a choice: spaces, quotes, brackets, markdown, the full stop.
+_AROUND = re.compile(r"^[\W_]+|[\W_]+$")
+# What ends a choice that an explanation follows.
+_EXPLAINED = r"[*_`\"']*\s*(?:[.,:;!\n–—]|- )"
+
+
+def without_thoughts(text: str) -> str:
+    """What a reasoning model answered after its thoughts; nothing, if it came to no end of them.
+
+    >>> without_thoughts("<think>Warsaw is a city.</think> yes")
+    'yes'
+    >>> without_thoughts("<think>Warsaw is")
+    ''
+    """
+    if found := _THOUGHTS.match(text):
+        return text[found.end() :].strip()
+    return "" if _UNFINISHED.match(text) else text
+
+
+def chosen(text: str, choices: Sequence[object]) -> object | None:
+    """The one of several choices that a text names, alone or before an explanation; ``None`` if it names none.
+
+    Case, markdown and punctuation around it do not count, unless choices differ in nothing else.
+
+    >>> [chosen(text, ["yes", "no"]) for text in ("**Yes.**", "No, it was in Paris.", "not sure")]
+    ['yes', 'no', None]
+    """
+    names = {_plain(str(choice)): choice for choice in choices}
+    if len(names) < len(choices) or "" in names:
+        return None
+    said = _plain(text)
+    # The longest first: one choice may begin as another.
+    for name in sorted(names, key=len, reverse=True):
+        if said == name or re.match(re.escape(name) + _EXPLAINED, said):
+            return names[name]
+    return None
+
+
+def _plain(text: str) -> str:
+    return _AROUND.sub("", text).casefold()

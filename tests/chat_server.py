@@ -1,0 +1,89 @@
+"""An OpenAI-compatible server on this machine whose answers are scripted: real connections, headers and bodies."""
+
+import contextlib
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+class ChatServer:
+    """Answers chat completions; it is used with ``with``.
+
+    Args:
+        answer: ``body -> text``, or the message as a mapping.
+        seconds: a call takes, or ``body -> seconds``.
+        failing: the first so many calls are refused with ``status`` and the text of ``error``.
+        usage: what each answer reports.
+
+    Attributes:
+        url: for ``api_base``.
+        bodies: of the calls so far.
+        headers: of all requests so far, names in lower case.
+        most: the most calls that were under way at once.
+    """
+
+    def __init__(self, answer=lambda body: "words", seconds=0.0, failing=0, status=500, error="overloaded", usage=None):
+        self.answer, self.seconds, self.failing, self.status, self.error = answer, seconds, failing, status, error
+        self.usage = usage or {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
+        self.bodies, self.headers = [], []
+        self.running = self.most = 0
+        self._lock = threading.Lock()
+
+    def __enter__(self):
+        server = self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self.url = f"http://127.0.0.1:{server.server_port}/v1"
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self._server.shutdown()
+        self._server.server_close()
+
+    def complete(self, body):
+        with self._lock:
+            self.bodies.append(body)
+            number = len(self.bodies)
+            self.running += 1
+            self.most = max(self.most, self.running)
+        time.sleep(self.seconds(body) if callable(self.seconds) else self.seconds)
+        with self._lock:
+            self.running -= 1
+        if number <= self.failing:
+            return self.status, {"error": {"message": self.error, "type": "error", "code": None}}
+        said = self.answer(body)
+        message = {"role": "assistant", **(said if isinstance(said, dict) else {"content": said})}
+        choice = {"index": 0, "finish_reason": "stop", "message": message}
+        reply = {"id": f"call-{number}", "object": "chat.completion", "created": 0, "model": body["model"]}
+        return 200, {**reply, "choices": [choice], "usage": self.usage}
+
+
+def _handler(chat):
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self):
+            chat.headers.append(self._names())
+            self._reply(200, {"object": "list", "data": []})
+
+        def do_POST(self):
+            chat.headers.append(self._names())
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            self._reply(*chat.complete(body))
+
+        def _names(self):
+            return {name.lower(): value for name, value in self.headers.items()}
+
+        def _reply(self, status, reply):
+            content = json.dumps(reply).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            with contextlib.suppress(BrokenPipeError):  # the client waits no longer
+                self.wfile.write(content)
+
+        def log_message(self, *args):
+            pass
+
+    return Handler

@@ -1,0 +1,226 @@
+"""Settings of language models behind a server, over real connections."""
+
+import asyncio
+import copy
+from concurrent.futures import ThreadPoolExecutor
+
+import dspy
+import pytest
+from chat_server import ChatServer
+from dspy.utils.exceptions import LMError
+from pydantic import ValidationError
+
+from hoptimizer import evaluate_variant, load_config
+from hoptimizer.common.errors import UserError
+from hoptimizer.eval import Question, evaluate
+from hoptimizer.models import LMSettings, build_adapter, build_lm, check_lm
+from hoptimizer.models.served import Slots
+from hoptimizer.programs import Direct
+
+TOKEN = "token-of-the-team"
+QUESTIONS = [Question(id=str(n), question=f"Where is {n}?", answers=["Lyon"]) for n in range(8)]
+ANSWER = "[[ ## answer ## ]]\nLyon\n\n[[ ## completed ## ]]"
+
+
+@pytest.fixture(autouse=True)
+def nothing_cached(monkeypatch):
+    cache = dspy.clients.cache.Cache(enable_disk_cache=False, enable_memory_cache=True, disk_cache_dir=None)
+    monkeypatch.setattr(dspy, "cache", cache)
+
+
+def uri(folder):
+    return f"sqlite:///{folder}/mlflow.db"
+
+
+def served(server, **settings):
+    return LMSettings(model="openai/some-model", api_base=server.url, **settings)
+
+
+def answers(lm, questions=QUESTIONS, **options):
+    with dspy.context(lm=lm, adapter=build_adapter()):
+        return evaluate(Direct(), questions, **options)
+
+
+def test_what_decides_on_an_answer_is_sent_with_each_call():
+    body = {"repetition_penalty": 1.1, "chat_template_kwargs": {"enable_thinking": False}}
+    with ChatServer() as server:
+        build_lm(served(server, top_p=0.5, reasoning_effort="low", seed=3))("Where?")
+        build_lm(served(server, top_p=0.5, reasoning_effort="none", extra_body=body))("Where?")
+    first, second = server.bodies
+    assert (first["top_p"], first["reasoning_effort"], first["seed"]) == (0.5, "low", 3)
+    assert {**second, **body, "top_p": 0.5, "reasoning_effort": "none"} == second
+
+
+def test_headers_are_sent_and_shown_nowhere():
+    with ChatServer() as server:
+        settings = served(server, extra_headers={"X-Team": TOKEN})
+        lm = build_lm(settings)
+        assert lm("Where?") == ["words"]
+        check_lm(settings)
+    assert [headers["x-team"] for headers in server.headers] == [TOKEN, TOKEN]
+    program = Direct()
+    program.set_lm(lm)
+    shown = [settings, settings.model_dump_json(), lm.kwargs, lm.dump_state(), program.dump_state(), lm.history]
+    assert not any(TOKEN in str(what) for what in shown)
+    again = Direct()
+    again.load_state(program.dump_state())
+    assert type(again.reader.lm) is dspy.LM
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_an_error_that_repeats_a_header_does_not_show_it(asynchronous):
+    with ChatServer(failing=9, status=400, error=f"bad X-Team: {TOKEN}") as server:
+        lm = build_lm(served(server, extra_headers={"X-Team": TOKEN}, num_retries=0))
+        with pytest.raises(LMError, match=r"bad X-Team: \*\*\*") as caught:
+            asyncio.run(lm.acall("Where?")) if asynchronous else lm("Where?")
+    assert TOKEN not in f"{caught.getrepr(chain=True)}"
+
+
+def test_an_answer_stays_cached_when_a_header_changes():
+    with ChatServer() as server:
+        for token in ("old", "new"):
+            build_lm(served(server, extra_headers={"X-Team": token}))("Where?")
+    assert len(server.bodies) == 1
+
+
+@pytest.mark.parametrize(("retries", "calls", "failures"), [(0, 1, 1), (1, 2, 0)])
+def test_a_call_that_fails_is_made_again_as_often_as_asked_for(retries, calls, failures):
+    with ChatServer(lambda _: ANSWER, failing=1) as server:
+        evaluation = answers(build_lm(served(server, num_retries=retries)), questions=QUESTIONS[:1])
+    assert (len(server.bodies), evaluation.metrics["failures"]) == (calls, failures)
+
+
+@pytest.mark.parametrize("through_litellm", [False, True])
+def test_a_server_that_is_too_slow_for_one_question_is_asked_the_others(through_litellm):
+    with ChatServer(lambda _: ANSWER, seconds=lambda body: 4.0 if "Where is 3?" in str(body) else 0.0) as server:
+        more = {"extra_body": {"key": 1}} if through_litellm else {}
+        build_lm(served(server, **more))("imports what takes seconds")
+        evaluation = answers(build_lm(served(server, timeout=2.0, num_retries=0, **more)))
+    assert [row.failure is not None for row in evaluation.rows] == [n == 3 for n in range(8)]
+    assert "imeout" in evaluation.rows[3].failure
+
+
+def test_a_server_out_of_reach_stops_all_the_same():
+    lm = build_lm(LMSettings(model="openai/x", api_base="http://127.0.0.1:9/v1", num_retries=0, timeout=5))
+    with pytest.raises(UserError, match="the language model can't be used"):
+        answers(lm)
+
+
+def test_no_more_calls_are_under_way_than_asked_for():
+    with ChatServer(lambda _: ANSWER, seconds=0.05) as server:
+        lm = build_lm(served(server, max_concurrency=3))
+        answers(lm, workers=8)
+        assert server.most == 3
+        # DSPy's optimizers call from threads, with copies of the language model.
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda n: lm.copy(temperature=0.5)(f"Where is {n}?"), range(8)))
+    assert server.most == 3
+    assert len(server.bodies) == 16
+
+
+def test_calls_that_are_cancelled_while_they_wait_leave_the_slots_to_others():
+    async def calls():
+        slots = Slots(1)
+
+        async def call():
+            async with slots:
+                await asyncio.sleep(0.01)
+
+        first, second = asyncio.create_task(call()), asyncio.create_task(call())
+        await asyncio.sleep(0)
+        second.cancel()
+        first.cancel()
+        await asyncio.gather(first, second, return_exceptions=True)
+        await asyncio.wait_for(call(), timeout=1)
+
+    asyncio.run(calls())
+
+
+def test_copies_share_their_slots():
+    lm = build_lm(LMSettings(model="openai/x", max_concurrency=2))
+    assert lm.slots is lm.copy(temperature=1.0).slots is copy.deepcopy(lm).slots
+    assert copy.copy(lm.slots).number == 2  # as pickling makes one in another process
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": ANSWER, "reasoning_content": "[[ ## answer ## ]]\nParis"},
+        {"content": f"<think>[[ ## answer ## ]]\nParis</think>\n{ANSWER}"},
+        {"content": f"[[ ## answer ## ]]\nParis</think>{ANSWER}"},
+    ],
+)
+def test_what_a_reasoning_model_thinks_is_not_its_answer(message):
+    with ChatServer(lambda _: message) as server:
+        evaluation = answers(build_lm(served(server)))
+    assert {row.answer for row in evaluation.rows} == {"Lyon"}
+    assert evaluation.metrics["lm_calls"] == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"timeout": 5}, "timeout has no meaning for local/x, which runs in this process"),
+        ({"extra_headers": {"X-Team": TOKEN}, "num_retries": 0}, "num_retries, extra_headers have no meaning"),
+        ({"max_concurrency": 2}, "max_concurrency has no meaning"),
+        ({"extra_body": {}}, "extra_body has no meaning"),
+        ({"reasoning_effort": "low"}, "reasoning_effort has no meaning"),
+    ],
+)
+def test_what_only_a_server_understands_is_refused_for_a_model_in_this_process(given, message):
+    with pytest.raises(ValidationError, match=message):
+        LMSettings(model="local/x", **given)
+
+
+def test_top_p_is_followed_in_this_process():
+    def sampled(**options):
+        settings = LMSettings(
+            model="local/smollm2-135m-instruct", max_tokens=12, cache=False, temperature=2.0, **options
+        )
+        return build_lm(settings)("The capital of France is")
+
+    sampled(seed=0)  # later calls find the prompt's keys and values, which round otherwise
+    assert sampled(seed=1, top_p=1e-6) == sampled(seed=2, top_p=1e-6)
+    assert sampled(seed=1) != sampled(seed=2)
+
+
+def test_a_run_keeps_no_header(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with ChatServer(lambda _: ANSWER, failing=1, status=400, error=f"bad X-Team: {TOKEN}") as server:
+        words = ["data=atlas", "data.dev=3", "program=direct", "lm.default.num_retries=0", "workers=1"]
+        words += ["lm.default.model=openai/x", f"lm.default.api_base={server.url}", f"tracking.uri={uri(tmp_path)}"]
+        variant = evaluate_variant(load_config(None, [*words, f"lm.default.extra_headers.X-Team={TOKEN}"]))
+    assert [row.failure is None for row in variant.after.rows] == [False, True, True]
+    kept = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(b"bad X-Team: ***" in path.read_bytes() for path in kept)
+    assert not [path for path in kept if TOKEN.encode() in path.read_bytes()]
+
+
+WORDS = ["data=atlas", "lm.default.model=openai/x"]
+
+
+def test_the_connection_does_not_decide_on_results():
+    configs = [load_config(None, [*WORDS, *more]) for more in (
+        [], ["lm.default.timeout=5"], ["lm.default.num_retries=9"], ["lm.default.max_concurrency=4"],
+        ["lm.default.extra_headers.X-Team=1"],
+    )]  # fmt: skip
+    assert len({config.digest for config in configs}) == 1
+    other = load_config(None, [*WORDS, "lm.default.extra_body.top_k=5"])
+    assert other.digest != configs[0].digest
+    assert configs[1].public()["lm"]["default"]["timeout"] == 5
+
+
+@pytest.mark.parametrize(
+    "word", ["extra_headers=TOKEN", "extra_headers.X=[TOKEN]", "extra_headers.X=TOKEN: {x", "api_key=[TOKEN]"]
+)
+def test_a_mistake_in_a_secret_does_not_show_it(word):
+    with pytest.raises(UserError) as caught:
+        load_config(None, [*WORDS, f"lm.default.{word}".replace("TOKEN", TOKEN)])
+    assert TOKEN not in str(caught.value)
+    assert str(caught.value).startswith("lm.default.")
+
+
+def test_a_setting_that_openai_refuses_is_one_line():
+    with pytest.raises(UserError, match=r"openai/o3: .*max_tokens >= 16000") as caught:
+        build_lm(LMSettings(model="openai/o3", max_tokens=100))
+    assert "\n" not in str(caught.value)
