@@ -4,7 +4,18 @@ from hoptimizer.eval.metrics import METRICS
 
 _PERCENT = ("accuracy", *(metric.name for metric in METRICS.values() if metric.percent))
 
-_HEADINGS = {"lm_calls": "LM calls", "seconds_per_question": "s/question"}
+_HEADINGS = {
+    "lm_calls": "LM calls",
+    "seconds_per_question": "s/question",
+    "prompt_tokens": "prompt tokens",
+    "cached_tokens": "of them cached",
+    "completion_tokens": "completion tokens",
+    "usd": "$",
+    "seconds_median": "median s",
+    "seconds_p95": "95% within s",
+}
+# Digits behind the point, where it is not two.
+_DIGITS = {"objective": 3, "prompt_tokens": 1, "cached_tokens": 1, "completion_tokens": 1, "usd": 6}
 
 
 def heading(name: str) -> str:
@@ -43,6 +54,4 @@ def change(name: str, difference: float, low: float, high: float) -> str:
 
 def _written(name: str) -> tuple[int, int]:
     """By what a figure is multiplied, and the digits behind its point."""
-    if name == "objective":
-        return 1, 3
-    return (100, 1) if name in _PERCENT else (1, 2)
+    return (100, 1) if name in _PERCENT else (1, _DIGITS.get(name, 2))

@@ -24,7 +24,7 @@ from hoptimizer.models import build_adapter, build_lm, check_lm
 from hoptimizer.models.lm import chosen_format, tuned
 from hoptimizer.models.settings import LOCAL, LMSettings
 from hoptimizer.models.small.base import StepModel
-from hoptimizer.models.usage import CallCache
+from hoptimizer.models.usage import AnswerCache, CallCache
 from hoptimizer.optimizers import Optimizer, build_optimizer
 from hoptimizer.optimizers.training.dspy_provider import LocalProvider
 from hoptimizer.programs import Program, build_program
@@ -274,7 +274,7 @@ def _use_cache(config: Config, calls: Path | None) -> None:
     lms = json.dumps(config.deciding["lm"], sort_keys=True)
     folder = home() / "cache" / hashlib.sha256(lms.encode()).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
-    dspy.configure_cache(disk_cache_dir=str(folder), restrict_pickle=True)
+    dspy.cache = AnswerCache(folder)
     if calls:
         wanted = all(settings.cache for settings in config.lm.values())
         dspy.cache = CallCache(calls, dspy.cache if wanted else None)

@@ -1,12 +1,14 @@
 """Runs a program over many questions at once and scores what comes out."""
 
 import asyncio
+import statistics
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import dspy
+import numpy as np
 from dspy.utils.exceptions import DSPyError
 
 from hoptimizer.common.concurrency import run_async
@@ -15,6 +17,7 @@ from hoptimizer.eval.failures import failure_of
 from hoptimizer.eval.judge import ACCURACY
 from hoptimizer.eval.objective import Objective
 from hoptimizer.programs.program import Program
+from hoptimizer.programs.record import COST
 
 # What is scored where nothing is maximized: every metric and count, and no weighted sum.
 _NO_OBJECTIVE = Objective((("f1", 1.0),))
@@ -31,8 +34,10 @@ class QuestionResult:
         question: what was asked, with its gold annotations.
         answer: the program's answer; empty where it failed.
         passages: ids of the passages the program collected.
-        scores: every metric and count of this question, ``seconds`` among them; ``accuracy`` where a judge gave its
-            verdict, ``objective`` where a weighted sum is maximized. Where a metric failed, none but ``seconds``.
+        scores: every metric and count of this question, with its tokens and its price in ``usd`` where they are known;
+            ``seconds`` from when it was taken up to its answer, which includes waiting for other questions that are
+            under way; ``accuracy`` where a judge gave its verdict, ``objective`` where a weighted sum is maximized.
+            Where a metric failed, none but ``seconds``.
         steps: the step records as plain data.
         failure: why the program or a metric failed on this question, or ``None``.
         judge_failure: why the judge gave no verdict on the answer, or ``None``.
@@ -70,13 +75,21 @@ class Evaluation:
     @property
     def metrics(self) -> dict[str, float]:
         """Means over the questions; ``failures`` is the number of questions on which the program failed,
-        ``judge_failures`` that of answers without a verdict where there is a judge, and ``seconds_per_question`` the
-        wall time of the whole evaluation over the number of questions."""
-        metrics = mean_scores(self.rows) | {
+        ``judge_failures`` that of answers without a verdict where there is a judge, ``seconds_median`` and
+        ``seconds_p95`` the median and the 95th percentile of the questions' ``seconds``, and ``seconds_per_question``
+        the wall time of the whole evaluation over the number of questions. Tokens and ``usd`` are there if they are
+        known of every question on which the program did not fail."""
+        means, seconds = mean_scores(self.rows), self.scores("seconds")
+        for name in COST:
+            if any(name not in row.scores for row in self.rows if row.failure is None):
+                means.pop(name, None)
+        metrics = means | {
             "parse_failures": sum(row.scores.get("parse_failures", 0.0) for row in self.rows),
             "failures": float(sum(row.failure is not None for row in self.rows)),
             "seconds_per_question": self.seconds / len(self.rows),
         }
+        if seconds:
+            metrics |= {"seconds_median": statistics.median(seconds), "seconds_p95": float(np.percentile(seconds, 95))}
         unjudged = sum(row.judge_failure is not None for row in self.rows)
         return metrics | ({"judge_failures": float(unjudged)} if unjudged or ACCURACY in metrics else {})
 
@@ -173,11 +186,13 @@ async def _ask(program: Program, question: Question, objective: Objective, judge
     scored = await objective.ascore(question, prediction, judge, failed=failure is not None)
     if scored.failure and not failure:
         failure = f"a metric failed: {scored.failure}"
+    # The calls before a failure are lost with their records; what they cost is not nothing.
+    lost = COST if failure else ()
     return QuestionResult(
         question=question,
         answer=prediction.answer,
         passages=[passage.id for passage in prediction.passages],
-        scores=scored.values | {"seconds": seconds},
+        scores={name: value for name, value in scored.values.items() if name not in lost} | {"seconds": seconds},
         steps=[record.as_dict() for record in prediction.steps],
         failure=failure,
         judge_failure=scored.judge_failure,

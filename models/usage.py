@@ -1,5 +1,6 @@
 """The language model calls of one piece of work: counted, limited, and cached so that the work can be resumed."""
 
+import copy
 import threading
 import time
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import dspy
+from dspy.clients import DISK_CACHE_LIMIT
 from dspy.clients.cache import Cache
 
 from hoptimizer.common.errors import UserError
@@ -15,7 +17,8 @@ from hoptimizer.common.errors import UserError
 # DSPy culls a cache that grows over its limit; a call that was paid for is kept.
 _NO_LIMIT = 1 << 50
 _SECONDS = "seconds"
-_PRICE = "price of "
+# They do not decide on an answer. DSPy leaves keys and addresses out of its cache keys itself.
+_NOT_DECIDING = ("timeout", "extra_headers")
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,35 @@ class UsageMeter:
         self.told(self.spent)
 
 
-class CallCache(Cache):
+class AnswerCache(Cache):
+    """DSPy's cache, which keeps what an answer cost when it was given.
+
+    Args:
+        folder: holds the answers.
+        limit: in bytes, what they may take on disk.
+    """
+
+    def __init__(self, folder: Path, limit: int = DISK_CACHE_LIMIT) -> None:
+        super().__init__(
+            enable_disk_cache=True,
+            enable_memory_cache=True,
+            disk_cache_dir=str(folder),
+            disk_size_limit_bytes=limit,
+            restrict_pickle=True,
+        )
+
+    def cache_key(self, request: dict[str, Any], ignored_args_for_cache_key: list[str] | None = None) -> str:
+        return super().cache_key(request, [*(ignored_args_for_cache_key or []), *_NOT_DECIDING])
+
+    def _prepare_cached_response(self, response: Any) -> Any:  # noqa: ANN401 - DSPy's
+        # DSPy clears the usage of what came through LiteLLM, as nothing is used now.
+        prepared = super()._prepare_cached_response(response)
+        if usage := getattr(response, "usage", None):
+            prepared.usage = copy.copy(usage)
+        return prepared
+
+
+class CallCache(AnswerCache):
     """The calls of one piece of work, on disk; what is not among them is looked up in a shared cache first.
 
     Args:
@@ -121,13 +152,7 @@ class CallCache(Cache):
     """
 
     def __init__(self, folder: Path, shared: Cache | None) -> None:
-        super().__init__(
-            enable_disk_cache=True,
-            enable_memory_cache=True,
-            disk_cache_dir=str(folder),
-            disk_size_limit_bytes=_NO_LIMIT,
-            restrict_pickle=True,
-        )
+        super().__init__(folder, _NO_LIMIT)
         self._shared = shared
         self._counted: set[str] = set()
         self.computed = 0
@@ -143,25 +168,19 @@ class CallCache(Cache):
         found = super().get(request, ignored_args_for_cache_key)
         if meter := _meter():
             meter.ask(key, replayed=found is not None)
-        if found is None and (found := self._from_shared(request, key, ignored_args_for_cache_key)) is not None:
+        if found is None and (found := self._from_shared(request, ignored_args_for_cache_key)) is not None:
             super().put(request, found, ignored_args_for_cache_key)
         if found is not None:
             self._count(meter, key, found)
         return found
 
-    def _from_shared(self, request: dict[str, Any], key: str, ignored: list[str] | None) -> Any:  # noqa: ANN401 - DSPy's
+    def _from_shared(self, request: dict[str, Any], ignored: list[str] | None) -> Any:  # noqa: ANN401 - DSPy's
         """What the shared cache has of a call whose price is known.
 
-        Evaluations keep no prices, and calls that cost nothing would make what is compiled depend on what was evaluated
-        before.
+        Calls that cost nothing would make what is compiled depend on what was evaluated before.
         """
         found = self._shared.get(request, ignored) if self._shared else None
-        if self._shared and found is not None and not isinstance(found, dict):
-            price = self._shared.disk_cache.get(_PRICE + key)
-            if price is None:
-                return None
-            self.disk_cache.set(_PRICE + key, price)
-        return found
+        return found if isinstance(found, dict) or getattr(found, "usage", None) else None
 
     def put(
         self,
@@ -171,9 +190,6 @@ class CallCache(Cache):
         enable_memory_cache: bool = True,
     ) -> None:
         key = self.cache_key(request, ignored_args_for_cache_key)
-        if not isinstance(value, dict):  # before the call itself: a kill in between leaves no call without its price
-            for cache in (self, self._shared) if self._shared else (self,):
-                cache.disk_cache.set(_PRICE + key, _price_of_response(value))
         super().put(request, value, ignored_args_for_cache_key, enable_memory_cache)
         if self._shared:
             self._shared.put(request, value, ignored_args_for_cache_key, enable_memory_cache)
@@ -185,7 +201,7 @@ class CallCache(Cache):
     def _count(self, meter: UsageMeter | None, key: str, record: Any) -> None:  # noqa: ANN401 - DSPy's
         if meter and key not in self._counted:
             self._counted.add(key)
-            meter.answered(*(_price_of_record(record) if isinstance(record, dict) else self.disk_cache[_PRICE + key]))
+            meter.answered(*(_price_of_record(record) if isinstance(record, dict) else _price_of_response(record)))
 
 
 def _price_of_record(record: dict[str, Any]) -> tuple[int, int, float]:
@@ -195,7 +211,7 @@ def _price_of_record(record: dict[str, Any]) -> tuple[int, int, float]:
 
 
 def _price_of_response(response: Any) -> tuple[int, int, float]:  # noqa: ANN401 - LiteLLM's
-    """The tokens and dollars of a call through LiteLLM, whose usage DSPy clears when it comes from a cache."""
+    """The tokens and dollars of a call through LiteLLM."""
     usage = response.usage
     return usage.prompt_tokens, usage.completion_tokens, response._hidden_params.get("response_cost") or 0.0
 

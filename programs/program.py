@@ -124,8 +124,8 @@ class Program(dspy.Module):
                 prediction.probability = outputs["probability"] = likelihood(prediction)
         seconds = time.perf_counter() - start
         kind: Literal["model", "lm"] = "model" if model else "lm"
-        record = StepRecord(name, kind, asked, outputs, seconds=seconds, calls=calls.number, failure=failure)
-        current().add(record, trace)
+        cost = {"calls": calls.number, **calls.cost}
+        current().add(StepRecord(name, kind, asked, outputs, seconds=seconds, failure=failure, **cost), trace)
         return prediction
 
     def extra_inputs(self, step: str) -> frozenset[str]:

@@ -7,6 +7,9 @@ from typing import Any, Literal
 COUNTS = ("lm_calls", "model_calls", "retrievals", "iterations", "parse_failures", "subquestions")
 """Names of what :func:`counts` gives for any program."""
 
+COST = ("prompt_tokens", "completion_tokens", "cached_tokens", "usd")
+"""Names of what :func:`counts` gives where it is known."""
+
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
@@ -23,6 +26,10 @@ class StepRecord:
         seconds: wall time of the step.
         calls: language model calls it took: more than one where a prompt had to be cut to the model's context, or where
             an output that could not be parsed was asked for again in another prompt format.
+        prompt_tokens: tokens of the prompts of its calls; ``None`` where they are not known, as of the next three.
+        completion_tokens: tokens of what the model wrote, thinking included.
+        cached_tokens: those prompt tokens that the provider, or the engine in this process, had cached.
+        usd: the price of its calls in dollars; not known for a model without one, such as a model in this process.
         failure: why nothing usable came out, or ``None``.
         choices: everything that an outcome could have been settled ``by``.
 
@@ -40,12 +47,17 @@ class StepRecord:
     depth: int = 0
     seconds: float = 0.0
     calls: int = 0
+    prompt_tokens: int | None = 0
+    completion_tokens: int | None = 0
+    cached_tokens: int | None = 0
+    usd: float | None = 0.0
     failure: str | None = None
     choices: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """The record as plain data, for JSON; ``choices`` only where there are any."""
-        return {name: value for name, value in asdict(self).items() if name != "choices" or value}
+        """The record as plain data, for JSON; ``choices`` only where there are any, costs only of language models."""
+        left_out = (() if self.kind == "lm" else COST) + (() if self.choices else ("choices",))
+        return {name: value for name, value in asdict(self).items() if name not in left_out}
 
 
 def counts(records: Iterable[StepRecord]) -> dict[str, float]:
@@ -57,7 +69,8 @@ def counts(records: Iterable[StepRecord]) -> dict[str, float]:
         splits questions up, ``iterations`` are the levels of questions that were worked on, and there are also
         ``subquestions`` (RA-ISF, table 4, which counts the question itself as well) and, 1 or 0 each, ``by_...`` for
         everything that could have settled the question (RA-ISF, table 7; the mean over questions is a module's
-        workload rate).
+        workload rate). ``prompt_tokens``, ``completion_tokens``, ``cached_tokens`` and ``usd`` are there if they are
+        known of every call.
     """
     rows = list(records)
     outcomes = [row for row in rows if row.kind == "outcome"]
@@ -73,6 +86,10 @@ def counts(records: Iterable[StepRecord]) -> dict[str, float]:
         ),
         "parse_failures": float(sum(row.failure is not None for row in steps)),
     }
+    for name in COST:
+        values = [getattr(row, name) for row in steps]
+        if None not in values:
+            result[name] = float(sum(values))
     if outcomes:
         result["iterations"] = 1.0 + max((row.depth for row in steps), default=-1)
         result["subquestions"] = float(sum(row.depth > 0 for row in outcomes))

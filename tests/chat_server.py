@@ -14,7 +14,7 @@ class ChatServer:
         answer: ``body -> text``, or the message as a mapping.
         seconds: a call takes, or ``body -> seconds``.
         failing: the first so many calls are refused with ``status`` and the text of ``error``.
-        usage: what each answer reports.
+        usage: what each answer reports, or ``body -> usage``.
 
     Attributes:
         url: for ``api_base``.
@@ -55,7 +55,8 @@ class ChatServer:
         message = {"role": "assistant", **(said if isinstance(said, dict) else {"content": said})}
         choice = {"index": 0, "finish_reason": "stop", "message": message}
         reply = {"id": f"call-{number}", "object": "chat.completion", "created": 0, "model": body["model"]}
-        return 200, {**reply, "choices": [choice], "usage": self.usage}
+        usage = self.usage(body) if callable(self.usage) else self.usage
+        return 200, {**reply, "choices": [choice], **({"usage": usage} if usage else {})}
 
 
 def _handler(chat):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -11,6 +11,7 @@ from rich.text import Text
 from hoptimizer.common.urls import without_password
 from hoptimizer.comparison import COLUMNS, Comparison
 from hoptimizer.config import TrackingSettings
+from hoptimizer.eval import Estimate
 from hoptimizer.format import change, figure, heading
 from hoptimizer.optimizers.labels.hop_labels import LabelledQuestion
 from hoptimizer.study.table import Sheet
@@ -19,6 +20,7 @@ from hoptimizer.variants import Variant
 # How what becomes of a passage is shown.
 TAG_STYLES = {"continue": "green", "finish": "cyan", "terminate": "dim"}
 _FIGURES = (*COLUMNS, "seconds_per_question")
+_COSTS = ("prompt_tokens", "cached_tokens", "completion_tokens", "usd", "seconds_median", "seconds_p95")
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -67,26 +69,31 @@ def _spent(spent: Mapping[str, float], estimate: Mapping[str, float] | None) -> 
     return f"{text} and {spent['seconds'] / 60:.1f} minutes"
 
 
-def scores(variant: Variant) -> Table:
-    """Scores of one variant."""
-    shown = _present(variant.after.metrics, metric=_own_metric(variant))
-    table = _table(f"run {variant.run_id} on {variant.split}, n = {len(variant.after.rows)}", "", *shown)
-    table.add_row(variant.config.program.name, *_cells(variant.after.metrics, shown))
-    table.caption = _caption(variant)
-    return table
+def scores(variant: Variant) -> RenderableType:
+    """Scores of one variant, and what a question costs."""
+    return _scored(variant, {variant.config.program.name: variant.after.metrics})
 
 
-def before_and_after(variant: Variant) -> Table:
-    """Scores of a compiled variant and of what it was compiled from."""
+def before_and_after(variant: Variant) -> RenderableType:
+    """Scores of a compiled variant and of what it was compiled from, and what a question costs."""
     if variant.before is None:
         return scores(variant)
-    before, after, program = variant.before.metrics, variant.after.metrics, variant.config.program.name
-    shown = _present(before, after, metric=_own_metric(variant))
+    program = variant.config.program.name
+    rows = {f"{program}, before compiling": variant.before.metrics, f"{program}, compiled": variant.after.metrics}
+    return _scored(variant, rows)
+
+
+def _scored(variant: Variant, rows: Mapping[str, dict[str, float]]) -> Group:
+    shown = _present(*rows.values(), metric=_own_metric(variant))
     table = _table(f"run {variant.run_id} on {variant.split}, n = {len(variant.after.rows)}", "", *shown)
-    table.add_row(f"{program}, before compiling", *_cells(before, shown))
-    table.add_row(f"{program}, compiled", *_cells(after, shown), style="bold")
+    costs = _table("per question", "", *_COSTS)
+    for number, (name, metrics) in enumerate(rows.items(), 1):
+        style = "bold" if 1 < len(rows) == number else ""
+        table.add_row(name, *_cells(metrics, shown), style=style)
+        known = [figure(cost, metrics[cost]) if cost in metrics else "unknown" for cost in _COSTS]
+        costs.add_row(name, *known, style=style)
     table.caption = _caption(variant)
-    return table
+    return Group(table, Text(), costs)
 
 
 def comparison(compared: Comparison) -> Table:
@@ -104,10 +111,16 @@ def comparison(compared: Comparison) -> Table:
     for variant, delta in zip(compared.variants, deltas, strict=True):
         cells = [figure(name, variant.estimates[name].mean if name in variant.estimates else None) for name in present]
         if estimate := variant.estimates.get(compared.metric):
-            position = present.index(compared.metric)
-            cells[position] += f" [{figure(compared.metric, estimate.low)}, {figure(compared.metric, estimate.high)}]"
+            cells[present.index(compared.metric)] = _with_interval(compared.metric, estimate)
         table.add_row(variant.name, variant.run_id[:8], *cells, delta)
     return table
+
+
+def _with_interval(metric: str, estimate: Estimate | None) -> str:
+    if estimate is None:
+        return figure(metric, None)
+    low, high = figure(metric, estimate.low), figure(metric, estimate.high)
+    return f"{figure(metric, estimate.mean)} [{low}, {high}]"
 
 
 def answer(question: str, result: dict[str, Any]) -> list[RenderableType]:

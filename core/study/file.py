@@ -11,13 +11,15 @@ from hoptimizer.common.errors import UserError, nearest
 from hoptimizer.comparison import COLUMNS
 from hoptimizer.eval.metrics import METRICS
 from hoptimizer.eval.objective import Objective
+from hoptimizer.programs.record import COST
 from hoptimizer.programs.settings import count_names
 
 NAME = "name"  # the axis along which named cells differ
 
 # What a compile has spent.
 SPENT = ("compile_calls", "compile_minutes")
-_FIGURES = tuple(dict.fromkeys([*METRICS, *COLUMNS, *count_names(), "judge_failures", "seconds_per_question", *SPENT]))
+_COSTS = ("judge_failures", *COST, "seconds_median", "seconds_p95", "seconds_per_question", *SPENT)
+_FIGURES = tuple(dict.fromkeys([*METRICS, *COLUMNS, *count_names(), *_COSTS]))
 # What a study has one of, and where the file says it.
 _ONE = {"tracking": "under base", "metric": "under base", "seed": "as seeds, a list beside base"}
 _STEP_SCORE = re.compile(r"steps/\w+/\w+")

@@ -1,31 +1,42 @@
-"""The language model calls of one step."""
+"""The language model calls of one step, and what they cost."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import dspy
+from dspy import lm15
+from dspy.clients.call_result import usage_dict
+from dspy.clients.capabilities import resolve
 from dspy.utils.callback import BaseCallback
+
+_UNKNOWN = {"prompt_tokens": None, "completion_tokens": None, "cached_tokens": None, "usd": None}
 
 
 class StepCalls(BaseCallback):
     """Hears of the calls that a step really makes: an adapter may ask a second time, in another prompt format.
 
-    DSPy's settings are context variables, so that steps that are taken at the same time each hear of their own.
+    DSPy's settings are context variables, so that steps that are taken at the same time each hear of their own. As a
+    callback it counts the calls; as one of the "caller modules", to whose histories DSPy adds each call, it is told of
+    tokens and prices. (The history of a language model holds the calls of all steps and threads.)
 
     Attributes:
         number: calls so far; one that DSPy's cache answers is counted, and so is one that fails.
+        history: DSPy's entries of the calls that were answered.
     """
 
     def __init__(self) -> None:
-        self.number = 0
+        self.number = self._failed = 0
+        self.history: list[dict[str, Any]] = []
+        self._lms: list[dspy.BaseLM] = []
 
     @contextmanager
     def heard(self) -> Iterator[None]:
         """Within it, the predictor is called once, and the calls that this takes are counted."""
         before = self.number
+        callbacks, callers = [*dspy.settings.callbacks, self], [*(dspy.settings.caller_modules or []), self]
         try:
-            with dspy.context(callbacks=[*dspy.settings.callbacks, self]):
+            with dspy.context(callbacks=callbacks, caller_modules=callers):
                 yield
         finally:
             # A language model of one's own that overrides ``acall`` tells no callback of its calls.
@@ -33,3 +44,46 @@ class StepCalls(BaseCallback):
 
     def on_lm_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:  # noqa: ANN401 - DSPy's hook
         self.number += 1
+        self._lm = instance
+
+    def on_lm_end(self, call_id: str, outputs: Any, exception: BaseException | None = None) -> None:  # noqa: ANN401 - DSPy's hook
+        if exception is None:
+            self._lms.append(self._lm)
+        else:
+            self._failed += 1
+
+    @property
+    def cost(self) -> dict[str, Any]:
+        """Tokens and dollars of all calls, by the names that a record has for them; ``None`` for what is not known.
+
+        A call that was refused, because its prompt was too long, costs nothing. One that DSPy's cache answers costs
+        what it cost when it was made.
+        """
+        if len(self.history) != self.number - self._failed:
+            return _UNKNOWN
+        costs = [_cost(entry, lm) for entry, lm in zip(self.history, self._lms, strict=True)]
+        return {name: _sum([cost[name] for cost in costs]) for name in _UNKNOWN}
+
+
+def _cost(entry: Mapping[str, Any], lm: dspy.BaseLM) -> dict[str, Any]:
+    usage = entry["usage"] or _usage_before(entry["response"], lm)
+    if usage.get("prompt_tokens") is None or usage.get("completion_tokens") is None:
+        return _UNKNOWN | {"usd": entry["cost"]}
+    return {
+        "prompt_tokens": usage["prompt_tokens"],
+        "completion_tokens": usage["completion_tokens"],
+        "cached_tokens": dict(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
+        "usd": entry["cost"],
+    }
+
+
+def _usage_before(response: Any, lm: dspy.BaseLM) -> dict[str, Any]:  # noqa: ANN401 - DSPy's or LiteLLM's
+    """The usage of a call that a cache answered, of which DSPy says that it used nothing."""
+    if not isinstance(response, lm15.Response):
+        return dict(getattr(response, "usage", None) or {})
+    provider = resolve(lm).provider if isinstance(getattr(lm, "engine", None), str) else None
+    return usage_dict(response, provider)
+
+
+def _sum(values: list[Any]) -> Any:  # noqa: ANN401 - a number, or nothing
+    return None if None in values else sum(values)
