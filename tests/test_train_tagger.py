@@ -245,8 +245,8 @@ def synthesized(folder, script):
 def test_a_teacher_labels_questions_in_four_steps(tmp_path):
     (bridge, tower), lm, _ = synthesized(tmp_path, taught)
     assert [(hop.query, hop.passage, hop.useful, hop.tag, hop.after) for hop in bridge.hops] == [
-        (BRIDGE.question, "film", ["Ines Moreau"], "continue", None),
-        ("Where born Ines Moreau", "moreau", ["Lyon"], "finish", 0),
+        (BRIDGE.question, "film", ["Ines Moreau"], "continue", []),
+        ("Where born Ines Moreau", "moreau", ["Lyon"], "finish", [0]),
     ]
     assert tower.hops[1].asked == "Where was he born?"
     assert len(lm.asked) == 2 * (1 + 2 + 2 + 1)
