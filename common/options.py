@@ -2,10 +2,10 @@
 
 import inspect
 import re
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, create_model
+from pydantic import BaseModel, ConfigDict, create_model, model_validator
 from pydantic.errors import PydanticUserError
 
 from hoptimizer.common.errors import UserError
@@ -32,6 +32,8 @@ def options_model(
 ) -> type[Options]:
     """The options of ``constructor`` as a model that forbids unknown keys.
 
+    Where the class has :func:`presets`, a config can also choose one as ``preset``: what it sets are then the defaults.
+
     Args:
         name: value of the model's ``name`` field, by which a config chooses the constructor.
         constructor: a class whose parameters are annotated (``Annotated[int, Field(ge=1)]`` and the like are
@@ -55,6 +57,8 @@ def options_model(
             for key, parameter in parameters.items()
             if key not in ("self", *given) and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         }
+        if known := presets(constructor):
+            base = _with_preset(base, known)
         if taken := [key for key in fields if key in (*base.model_fields, *reserved)]:
             raise UserError(f"{name}: an option can't be called {taken[0]!r}, which every such section has; rename it")
         title = "".join(word.capitalize() for word in re.split(r"[\W_]+", name))
@@ -62,3 +66,34 @@ def options_model(
     except (NameError, PydanticUserError) as error:
         reason = str(error).partition("\n")[0]
         raise UserError(f"{name}: the annotations of its constructor make no options: {reason}") from error
+
+
+def presets(constructor: type) -> Mapping[str, Mapping[str, Any]]:
+    """A class's named sets of options, its attribute ``presets``; empty where it has none.
+
+    Args:
+        constructor: the class.
+
+    Example:
+        >>> from hoptimizer.common.options import options_model
+        >>> class Searcher:
+        ...     presets = {"paper": {"rounds": 4}}
+        ...     def __init__(self, rounds: int = 2, words: int = 8) -> None: ...
+        >>> options = options_model("searcher", Searcher)
+        >>> options(name="searcher", preset="paper", words=3)
+        Searcher(name='searcher', preset='paper', rounds=4, words=3)
+    """
+    known: Mapping[str, Mapping[str, Any]] = getattr(constructor, "presets", {})
+    return known
+
+
+def _with_preset(base: type[Options], known: Mapping[str, Mapping[str, Any]]) -> type[Options]:
+    """A base of options that fills in those of a preset that are not given."""
+
+    def fill_in(cls: type[Options], values: Any) -> Any:  # noqa: ANN401 - not validated yet
+        preset = values.get("preset") if isinstance(values, dict) else None
+        return {**known[preset], **values} if isinstance(preset, str) and preset in known else values
+
+    choice: Any = Literal.__getitem__(tuple(known))
+    validators: Any = {"fill_in": model_validator(mode="before")(fill_in)}
+    return create_model(base.__name__, __base__=base, __validators__=validators, preset=(choice | None, None))

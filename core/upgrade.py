@@ -73,6 +73,9 @@ def _program(section: Mapping[str, Any]) -> dict[str, Any]:
 def _optimizer(section: Mapping[str, Any], key: str) -> dict[str, Any]:
     """An optimizer's options, and those of the optimizers that it is made of."""
     section = _renamed(section, _OPTIMIZER, key)
+    if section.get("name") == "train_tagger" and "max_tokens" in section:  # one length for both of its models
+        tokens = section.pop("max_tokens")
+        section = {"labeler_tokens": tokens, "filter_tokens": tokens, **section}
     if isinstance(inner := section.get("of"), Mapping):
         section["of"] = _optimizer(inner, f"{key}.of")
     if isinstance(parts := section.get("strategy"), list | tuple):

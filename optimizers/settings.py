@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from hoptimizer.common.options import Options, options_model
+from hoptimizer.common.options import Options, options_model, presets
 from hoptimizer.common.plugins import Registry, subclass_of
 from hoptimizer.optimizers.better_together import BetterTogether
 from hoptimizer.optimizers.ensemble import EnsembleSearch
@@ -75,4 +75,7 @@ def build_optimizer(settings: Options) -> Optimizer:
         'LabeledFewShot'
     """
     options = {name: getattr(settings, name) for name in type(settings).model_fields}
-    return _REGISTRY.get(options.pop("name"), "optimizer.name")(**options)
+    optimizer = _REGISTRY.get(options.pop("name"), "optimizer.name")
+    if presets(optimizer):
+        del options["preset"]  # what it sets is among the options
+    return optimizer(**options)

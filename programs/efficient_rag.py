@@ -1,6 +1,6 @@
 """EfficientRAG: retrieval in several hops without a language model (Zhuang et al. 2024)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
@@ -45,7 +45,8 @@ class EfficientRAG(Program):
 
     Args:
         retriever: where passages come from.
-        k: passages that the question finds.
+        k: passages per query; in a config ``retriever.k``.
+        first_k: passages that the question finds, or ``None`` for ``k``.
         later_k: passages that a later query finds, or ``None`` for ``k``; fewer may do, because a query that names what
             it looks for finds it first.
         max_rounds: the most rounds of searching.
@@ -55,6 +56,8 @@ class EfficientRAG(Program):
         whole_names: grow labelled words to the whole names that they are a part of.
         filter: let the filter write the next query; off: the labelled words are the next query.
         reader: reads the passages that were kept: ``direct``, ``cot``, or ``none`` to score the retrieval alone.
+
+    The preset ``paper`` has the settings of the paper, and of its published code where the paper leaves them open.
 
     Example:
         >>> from hoptimizer.programs import EfficientRAG
@@ -72,11 +75,24 @@ class EfficientRAG(Program):
     """
 
     step_names: ClassVar[tuple[str, ...]] = ("labeler", "filter", "reader")
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {
+            "first_k": 10,
+            "later_k": 10,
+            "max_rounds": 4,
+            "max_queries": 1,
+            "queries": "query",
+            "whole_names": False,
+            "filter": True,
+            "reader": "direct",
+        }
+    }
 
     def __init__(
         self,
         retriever: Retriever,
         k: int = 10,
+        first_k: Annotated[int, Field(ge=1)] | None = None,
         later_k: Annotated[int, Field(ge=1)] | None = None,
         max_rounds: Annotated[int, Field(ge=1)] = 4,
         max_queries: Annotated[int, Field(ge=1)] = 4,
@@ -86,6 +102,7 @@ class EfficientRAG(Program):
         reader: ReaderKind = "direct",
     ) -> None:
         super().__init__(retriever, k)
+        self.first_k = first_k
         self.later_k = later_k
         self.max_rounds = max_rounds
         self.max_queries = max_queries
@@ -102,12 +119,12 @@ class EfficientRAG(Program):
     async def collect(self, question: str) -> list[Passage]:
         """All passages that are kept, in the order in which they were found."""
         if not self.has_own_model("labeler"):
-            return await self.retrieve(question)
+            return await self.retrieve(question, k=self.first_k)
         pool: dict[str, Passage] = {}
         asked = {folded(question)}
         queries = [question]
         for number in range(self.max_rounds):
-            k = self.k if number == 0 else self.later_k or self.k
+            k = (self.later_k if number else self.first_k) or self.k
             rounds = await gather_steps((partial(self.hop, query, k, pool, number) for query in queries), deeper=number)
             for labelled in rounds:
                 pool |= {one.passage.id: one.passage for one in labelled if one.tag != "terminate"}

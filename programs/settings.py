@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, create_model
 
 from hoptimizer.common.errors import UserError, nearest
-from hoptimizer.common.options import Options, options_model
+from hoptimizer.common.options import Options, options_model, presets
 from hoptimizer.common.plugins import Registry, subclass_of
 from hoptimizer.models.small.base import StepModel
 from hoptimizer.programs.direct import CoT, Direct
@@ -131,6 +131,8 @@ def build_program(
     name, sources = options.pop("name"), options.pop("steps")
     if retrieves(name):
         options |= {"retriever": retriever, "k": k}
+    if presets(program_class(name)):
+        del options["preset"]  # what it sets is among the options
     program = program_class(name)(**options)
     for step, source in sources.items():
         program.models[step] = (load or _load)(source, step)

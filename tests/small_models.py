@@ -1,13 +1,23 @@
 """A toy step and a training of it, also run as a program that tests kill."""
 
+import json
 import os
 import shutil
 import signal
 import sys
 from pathlib import Path
 
+import sentencepiece
 import torch
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, T5Config, T5ForConditionalGeneration
+from transformers import (
+    AutoTokenizer,
+    DebertaV2Config,
+    DebertaV2ForMaskedLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 from hoptimizer.models import LMSettings, build_lm
 from hoptimizer.models.weights.store import resolve
@@ -75,6 +85,45 @@ def tiny_lm(folder):
     torch.manual_seed(0)
     LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    return folder
+
+
+def tiny_deberta(folder):
+    """An untrained DeBERTa in the layout of microsoft/deberta-v3-large, whose tokenizer is a SentencePiece model."""
+    folder.mkdir()
+    texts = [text for example in labelled(CITIES) for text in example.inputs.values()]
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts),
+        model_prefix=str(folder / "spm"),
+        vocab_size=120,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        pad_id=0,
+        bos_id=1,
+        eos_id=2,
+        unk_id=3,
+        pad_piece="[PAD]",
+        bos_piece="[CLS]",
+        eos_piece="[SEP]",
+        unk_piece="[UNK]",
+    )
+    (folder / "spm.vocab").unlink()
+    (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": False, "vocab_type": "spm"}))
+    config = DebertaV2Config(
+        vocab_size=128,  # more than the tokenizer has, as published
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        relative_attention=True,
+        position_buckets=16,
+        norm_rel_ebd="layer_norm",
+        share_att_key=True,
+        pos_att_type=["p2c", "c2p"],
+        position_biased_input=False,
+    )
+    torch.manual_seed(0)
+    DebertaV2ForMaskedLM(config).save_pretrained(folder)
     return folder
 
 

@@ -175,6 +175,28 @@ def test_a_later_k_of_its_own():
     assert list(map(len, found)) == [2, 1, 1]
 
 
+def test_a_first_k_of_its_own():
+    program = made(first_k=1)
+    found = [step.outputs["passages"] for step in answer(program).steps if step.step == "retrieve"]
+    assert list(map(len, found)) == [1]
+    alone = EfficientRAG(ScriptedRetriever(FOUND), k=2, first_k=1)
+    assert [passage.id for passage in answer(alone).passages] == ["lyon"]
+
+
+def test_the_papers_k_is_the_default():
+    assert EfficientRAG(ScriptedRetriever(FOUND)).k == 10
+
+
+def test_the_papers_preset_asks_one_merged_query_per_round():
+    keeps = Keeps()
+    script = {**FOUND, "Moreau Karl": [ADLER, MOREAU]}
+    program = EfficientRAG(ScriptedRetriever(script), **EfficientRAG.presets["paper"])
+    program.models = {"labeler": Labels(), "filter": keeps}
+    answer(program)
+    assert keeps.asked == [(QUESTION, "Moreau Karl")]
+    assert program.retriever.queries == [QUESTION, "Moreau Karl"]
+
+
 def test_without_a_labeler_everything_found_is_read():
     program = EfficientRAG(ScriptedRetriever(FOUND), k=2)
     result = answer(program)

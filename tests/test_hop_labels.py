@@ -1,11 +1,18 @@
 """What EfficientRAG's models learn from: labels by annotations, examples, refilled questions."""
 
+import json
+import re
+from graphlib import CycleError
+
 import pytest
 from scripted import ScriptedRetriever
 
 from hoptimizer.common.errors import UserError
+from hoptimizer.common.text import find, folded
+from hoptimizer.eval.datasets.published_formats import MusiqueItem, WikiItem
 from hoptimizer.eval.datasets.question import Hop, Question
 from hoptimizer.optimizers.labels.hop_labels import annotated, read_labels, write_labels
+from hoptimizer.optimizers.labels.hop_order import hop_order
 from hoptimizer.optimizers.labels.tagger_examples import filter_examples, labeler_examples, refilled
 from hoptimizer.retrieval import Corpus, Passage
 
@@ -41,10 +48,10 @@ TOWER = question("The Tower", "Karl Adler", "Bern", ["tower", "adler"])
 def test_hops_say_what_counts_and_what_comes_next():
     first, second = annotated(BRIDGE, CORPUS).hops
     assert (first.query, first.passage, first.useful, first.tag, first.after) == (
-        BRIDGE.question, "film", ["Ines Moreau"], "continue", None,
+        BRIDGE.question, "film", ["Ines Moreau"], "continue", [],
     )  # fmt: skip
     assert (second.query, second.passage, second.useful, second.tag, second.after) == (
-        "Where was born Ines Moreau", "moreau", ["Lyon"], "finish", 0,
+        "Where was born Ines Moreau", "moreau", ["Lyon"], "finish", [0],
     )  # fmt: skip
     assert [first.text[start:end] for start, end in first.spans] == ["Ines Moreau"]
 
@@ -52,15 +59,15 @@ def test_hops_say_what_counts_and_what_comes_next():
 def test_without_hops_titles_link_the_passages():
     plain = question("The Bridge (film)", "Ines Moreau", "Lyon", ["moreau", "film"], hops=False)
     first, second = annotated(plain, CORPUS).hops
-    assert (first.passage, first.useful, first.tag, first.after) == ("film", ["Ines Moreau"], "continue", None)
-    assert (second.passage, second.useful, second.tag, second.after) == ("moreau", ["Lyon"], "finish", 0)
+    assert (first.passage, first.useful, first.tag, first.after) == ("film", ["Ines Moreau"], "continue", [])
+    assert (second.passage, second.useful, second.tag, second.after) == ("moreau", ["Lyon"], "finish", [0])
 
 
 def test_passages_that_the_question_names_need_no_hop_before_them():
     both = Question(
         id="c", question="Was Ines Moreau born before Karl Adler?", answers=["yes"], passages=["adler", "moreau"]
     )
-    assert [(hop.tag, hop.after, hop.useful) for hop in annotated(both, CORPUS).hops] == [("finish", None, [])] * 2
+    assert [(hop.tag, hop.after, hop.useful) for hop in annotated(both, CORPUS).hops] == [("finish", [], [])] * 2
 
 
 def test_later_hops_keep_what_is_still_open_in_the_query():
@@ -76,6 +83,145 @@ def test_later_hops_keep_what_is_still_open_in_the_query():
         "How many people live place of birth of Karl Adler",
         "How many people live Bern",
     ]
+
+
+BOTH = Question(
+    id="e",
+    question="Where did the director of The Bridge and the director of The Tower meet?",
+    answers=["Lyon"],
+    passages=["film", "tower", "other"],
+    hops=[
+        Hop(question="Who directed The Bridge?", answer="Ines Moreau", passage="film"),
+        Hop(question="Who directed The Tower?", answer="Karl Adler", passage="tower"),
+        Hop(question="Where did Ines Moreau and Karl Adler meet?", answer="Lyon", passage="other"),
+    ],
+)
+BORN = Question(
+    id="f",
+    question="Was the director of The Bridge born before the director of The Tower?",
+    answers=["no"],
+    passages=["film", "tower", "moreau", "adler"],
+    hops=[
+        *BOTH.hops[:2],
+        Hop(question="When was Ines Moreau born?", answer="1901", passage="moreau"),
+        Hop(question="Where was Karl Adler born?", answer="Bern", passage="adler"),
+    ],
+)
+
+
+def test_a_hop_after_several_others_gets_the_words_of_all():
+    *before, last = annotated(BOTH, CORPUS).hops
+    assert [(hop.tag, hop.after) for hop in before] == [("continue", [])] * 2
+    assert (last.query, last.tag, last.after) == ("Where did and meet Ines Moreau Karl Adler", "finish", [0, 1])
+    [example] = filter_examples([annotated(BOTH, CORPUS)])
+    assert example.inputs == {"query": BOTH.question, "known": "Ines Moreau Karl Adler"}
+    assert copied(example) == example.output == last.query
+
+
+def test_the_query_that_is_written_anew_is_that_of_the_deepest_hop():
+    hops = [
+        Hop(question="Who directed The Bridge?", answer="Ines Moreau", passage="film"),
+        Hop(question="Where was Ines Moreau born?", answer="Lyon", passage="moreau"),
+        Hop(question="Who directed The Tower?", answer="Karl Adler", passage="tower"),
+        Hop(question="When was Karl Adler in Lyon?", answer="1920", passage="adler"),
+    ]
+    asked = "When was the director of The Tower in the city where the director of The Bridge was born?"
+    one = Question(id="g", question=asked, answers=["1920"], passages=["film", "moreau", "tower", "adler"], hops=hops)
+    labels = annotated(one, CORPUS)
+    assert [(hop.passage, hop.after) for hop in labels.hops] == [
+        ("film", []), ("tower", []), ("moreau", [0]), ("adler", [1, 2]),
+    ]  # fmt: skip
+    last = filter_examples([labels])[-1]
+    assert last.inputs == {"query": labels.hops[2].query, "known": "Karl Adler Lyon"}
+    assert copied(last) == last.output == labels.hops[3].query == "When was in was Karl Adler Lyon"
+
+
+def test_an_answer_within_another_one_is_not_named():
+    hops = [
+        Hop(question="Which city lies on the Ouse?", answer="York", passage="film"),
+        Hop(question="Which city is called after it?", answer="New York", passage="tower"),
+        Hop(question="How many people live in New York?", answer="8 million", passage="other"),
+    ]
+    one = Question(id="h", question="How many?", answers=["8 million"], passages=["film", "tower", "other"], hops=hops)
+    assert annotated(one, CORPUS).hops[2].after == [1]
+
+
+def test_hops_of_a_merged_round_share_one_query_with_the_words_of_the_round_before():
+    own, merged = annotated(BORN, CORPUS).hops, annotated(BORN, CORPUS, merged=True).hops
+    assert [(hop.query, hop.after) for hop in own[2:]] == [("Was born Ines Moreau", [0]), ("Was born Karl Adler", [1])]
+    assert [(hop.query, hop.after) for hop in merged[2:]] == [("Was born Ines Moreau Karl Adler", [0, 1])] * 2
+    assert [hop.tag for hop in merged] == [hop.tag for hop in own] == ["continue", "continue", "finish", "finish"]
+    [example] = filter_examples([annotated(BORN, CORPUS, merged=True)], by_span=False)
+    assert example.inputs == {"query": BORN.question, "known": "Ines Moreau Karl Adler"}
+    assert copied(example) == example.output == "Was born Ines Moreau Karl Adler"
+
+
+def test_titles_of_a_merged_round_share_one_query_too():
+    plain = BORN.model_copy(update={"hops": []})
+    own, merged = (annotated(plain, CORPUS, merged=one).hops for one in (False, True))
+    assert [hop.after for hop in own] == [[], [], [0], [1]]
+    assert [hop.after for hop in merged] == [[], [], [0, 1], [0, 1]]
+    assert all(find(hop.query, "Ines Moreau Karl Adler") for hop in merged[2:])
+
+
+def test_hops_in_a_circle_have_no_order():
+    with pytest.raises(CycleError):
+        hop_order([[1], [0]], merged=False)
+
+
+def copied(example):
+    texts = (example.inputs["query"], example.inputs["known"])
+    return " ".join(texts[side][start:end] for side, (start, end) in example.copied)
+
+
+def converted(items):
+    """Items of a published file with the questions that they become, and a corpus of their paragraphs."""
+    pool = {}
+
+    def take(title, text):
+        id = f"{title}: {text}"
+        pool[id] = Passage(id, title, text)
+        return id
+
+    return [(item, item.convert(take, None)) for item in items], Corpus(list(pool.values()))
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_musiques_references_to_several_answers_are_all_filled_in(published, merged):
+    lines = (published / "musique" / "train_100.jsonl").read_text().splitlines()
+    pairs, corpus = converted([MusiqueItem.model_validate_json(line) for line in lines])
+    seen = 0
+    for item, question in pairs:
+        steps = item.question_decomposition
+        several = {n: [int(ref) - 1 for ref in re.findall(r"#(\d)", step.question)] for n, step in enumerate(steps)}
+        labels = annotated(question, corpus, merged)
+        queries = {hop.asked: hop.query for hop in labels.hops}
+        for number, references in several.items():
+            if len(references) < 2:
+                continue
+            seen += 1
+            query = queries[question.hops[number].question]
+            for reference in references:
+                assert set(folded(steps[reference].answer).split()) <= set(folded(query).split()), query
+    assert seen == 5
+
+
+def test_2wikis_bridge_comparisons_get_both_names_where_rounds_are_merged(published):
+    items = json.loads((published / "2wikimultihopqa" / "train_500.json").read_text())
+    pairs, corpus = converted([WikiItem.model_validate(item) for item in items])
+    bridges = [question for item, question in pairs if item.type == "bridge_comparison"]
+    compared = 0
+    for question in bridges:
+        own, merged = (annotated(question, corpus, one).hops for one in (False, True))
+        names = [hop.answer for hop in question.hops[:2]]
+        if [hop.after for hop in own] != [[], [], [0], [1]]:  # such as where one director made both films
+            continue
+        compared += 1
+        for hop, name in zip(own[2:], names, strict=True):
+            assert find(hop.query, name), hop.query
+        for hop in merged[2:]:
+            assert all(find(hop.query, name) for name in names), hop.query
+    assert compared > 0.9 * len(bridges) > 50
 
 
 def test_a_question_without_passages_is_no_label():

@@ -1,10 +1,12 @@
 """Training EfficientRAG's models: the real MiniLM, atlas, a real MLflow store; scripted teachers."""
 
+import inspect
 import json
 import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import dspy
@@ -12,25 +14,31 @@ import mlflow
 import pytest
 from scripted import Listener, ScriptedLM, ScriptedRetriever
 from serving import answer_in_fresh_process, kept
-from small_models import CITIES, LABELER, TAGGER, labelled, train_toy_tagger
-from test_hop_labels import BRIDGE, CORPUS, TOWER
-from transformers import BertTokenizerFast
+from small_models import CITIES, LABELER, TAGGER, labelled, tiny_deberta, tiny_t5, train_toy_tagger
+from test_hop_labels import BOTH, BRIDGE, CORPUS, TOWER
+from transformers import AutoTokenizer, BertTokenizerFast
 
-from hoptimizer import Tracker, compile_variant, load_config
+from hoptimizer import Tracker, compile_variant, load_config, make_config
 from hoptimizer.common.errors import UserError
+from hoptimizer.common.text import words
 from hoptimizer.eval.objective import Objective
 from hoptimizer.models import build_adapter, build_lm
 from hoptimizer.models.small.card import read_card
+from hoptimizer.models.small.encoder import AlignedPair, PairTokenizer
+from hoptimizer.models.small.labeler import TagDecision, chosen_words
 from hoptimizer.models.small.loading import load_step_model
+from hoptimizer.models.small.tagger import TaggerOutput, tag_texts
 from hoptimizer.models.usage import BudgetExhausted
-from hoptimizer.optimizers import CompileContext
+from hoptimizer.models.weights.store import resolve
+from hoptimizer.optimizers import CompileContext, build_optimizer
 from hoptimizer.optimizers.labels.examples import TrainingExample
 from hoptimizer.optimizers.labels.hop_labels import read_labels
 from hoptimizer.optimizers.labels.synthesis import in_order, synthesize
 from hoptimizer.optimizers.labels.tagger_examples import FILTER_TASK
-from hoptimizer.optimizers.training.tagger import TaggerTrainingConfig, train_tagger
+from hoptimizer.optimizers.training.run import save
+from hoptimizer.optimizers.training.tagger import TaggerTrainingConfig, check_encoder, train_tagger
 from hoptimizer.optimizers.tuning.train_tagger import TrainTagger
-from hoptimizer.programs import RAG, EfficientRAG
+from hoptimizer.programs import RAG, EfficientRAG, build_program
 
 WEIGHTS = ("model.safetensors", "heads.safetensors")
 WORDS = [
@@ -124,6 +132,39 @@ def test_any_query_and_any_passage(trained):
     assert len(labeler.predict(strange)) == 4
 
 
+def test_a_deberta_labels_after_a_load_as_it_did_in_training(tmp_path):
+    """The paper's encoder has no fused attention, and its tokens begin with the space before them."""
+    passages = labelled(CITIES[8:])
+    trained = []
+
+    def dev_score(model, tokenizer):
+        trained[:] = tag_texts(model, tokenizer, [tuple(example.inputs.values()) for example in passages])
+        return 1.0, {"card": {"threshold": 0.0}}
+
+    config = TAGGER.model_copy(update={"base": str(tiny_deberta(tmp_path / "base")), "epochs": 1})
+    card = train_tagger(LABELER, labelled(), passages, config, tmp_path / "labeler", dev_score=dev_score)
+    labeler = load_step_model(str(tmp_path / "labeler"), "labeler")
+    reading = TagDecision(card.labels, 0.0, card.token_threshold)
+    said = [reading(example.inputs, *tagged) for example, tagged in zip(passages, trained, strict=True)]
+    assert labeler.predict([example.inputs for example in passages]) == said
+    assert all(
+        result["useful"] and in_order(e.inputs["passage"], result["useful"])
+        for e, result in zip(passages, said, strict=True)
+    )
+
+
+@pytest.mark.parametrize("base", ["deberta", "minilm"])
+def test_words_are_copied_wherever_their_tokens_begin(base, tmp_path):
+    """A token of DeBERTa's begins with the space before its word."""
+    name = tiny_deberta(tmp_path / "base") if base == "deberta" else resolve(base)
+    tokenizer = PairTokenizer(AutoTokenizer.from_pretrained(name), 96, shared=False)
+    passage = "Oslo: Oslo lies on the Oslava and is a city."
+    [aligned] = tokenizer.aligned([("Which river is in Oslo?", passage)])
+    tagged = TaggerOutput([], [float(place is not None and place[0] == 1) for place in aligned.places])
+    assert chosen_words(passage, 1, aligned, tagged, 0.5) == words(passage)
+    assert chosen_words("Which river is in Oslo?", 0, aligned, tagged, 0.5) == []
+
+
 def test_a_filter_copies_from_both_texts(tmp_path):
     examples = [
         TrainingExample(
@@ -136,6 +177,34 @@ def test_a_filter_copies_from_both_texts(tmp_path):
         [{"query": "Who is the mayor of Lyon?", "known": "Mayor Lyon"}]
     )
     assert result == {"next_query": "Who Mayor"}
+
+
+def test_examples_that_are_too_long_lose_their_end_and_are_counted(tmp_path):
+    said = []
+    examples = labelled()
+    long = [
+        replace(one, inputs={**one.inputs, "passage": f"{one.inputs['passage']}{' and so on' * 40}"})
+        for one in examples[:3]
+    ]
+    config = TAGGER.model_copy(update={"epochs": 1})
+    card = train_tagger(LABELER, [*examples, *long], examples, config, tmp_path, say=said.append)
+    assert said == [f"3 of {len(examples) + 3} examples are longer than 48 tokens; their ends are cut"]
+    assert card.scores["cut"] == 3
+    tokenizer = PairTokenizer(AutoTokenizer.from_pretrained(tmp_path), 48, shared=False)
+    [short, cut] = tokenizer.aligned([("Rome?", "A city."), ("Rome?", "A city." * 99)])
+    assert (short.cut, cut.cut, len(cut.places)) == (False, True, 48)
+    assert cut.places[1] == (0, (0, 4)), "the query is whole"
+
+
+def test_labeler_and_filter_have_lengths_of_their_own(tmp_path):
+    lengths = {step: TrainTagger()._config(context(tmp_path), step).max_tokens for step in ("labeler", "filter")}
+    assert lengths == {"labeler": 384, "filter": 128}
+
+
+def test_without_a_threshold_the_likeliest_tag_decides():
+    labels, aligned = ("terminate", "continue", "finish"), AlignedPair({}, [])
+    for tags, tag in (([0.5, 0.3, 0.2], "terminate"), ([0.4, 0.5, 0.1], "continue"), ([0.2, 0.3, 0.5], "finish")):
+        assert TagDecision(labels, None, 0.5)({"passage": ""}, aligned, TaggerOutput(tags, []))["tag"] == tag
 
 
 def test_a_tokenizer_of_another_checkpoint_is_refused(trained, tmp_path):
@@ -172,6 +241,8 @@ def single(question):
 @pytest.mark.parametrize(
     ("options", "changes", "message"),
     [
+        ({"base": "minilm-large"}, {}, "unknown model 'minilm-large': did you mean 'minilm'"),
+        ({"recall_weight": None}, {}, "set optimizer.ranked=false, or a number for optimizer.recall_weight"),
         ({}, {"program": RAG(ScriptedRetriever({}))}, "it is for program.name=efficient_rag"),
         ({"labels": "teacher"}, {}, "there is no teacher; name one"),
         ({}, {"trainset": [bare(BRIDGE)]}, "which no train question has"),
@@ -182,6 +253,33 @@ def test_what_cannot_be_learned_is_said_before_anything_is_spent(tmp_path, optio
     with pytest.raises(UserError, match=message):
         TrainTagger(**options).check(context(tmp_path, **changes))
     assert not list(tmp_path.iterdir())
+
+
+def test_an_encoder_that_could_not_be_served_is_refused_before_the_teacher_is_asked(tmp_path):
+    """An encoder-decoder loads as an encoder does, and fails at the first example."""
+    lm = ScriptedTeacher(taught)
+    with pytest.raises(UserError, match="has a decoder, and a labeler or filter needs an encoder alone"):
+        TrainTagger("teacher", base=str(tiny_t5(tmp_path / "t5"))).check(context(tmp_path, teacher=lm))
+    assert lm.asked == []
+
+
+def test_an_encoder_that_labels_otherwise_once_it_was_saved_is_refused(monkeypatch):
+    def lossy(model, tokenizer, folder):
+        save(model, tokenizer, folder)
+        file = folder / "tokenizer_config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), "do_lower_case": False}))
+
+    check_encoder("minilm")
+    monkeypatch.setattr("hoptimizer.optimizers.training.tagger.save", lossy)
+    with pytest.raises(UserError, match="minilm: labels otherwise once it was saved and loaded"):
+        check_encoder("minilm")
+
+
+def test_a_variant_that_was_trained_is_not_tried_out_again(trained, tmp_path):
+    program = EfficientRAG(ScriptedRetriever({}), k=2, filter=False)
+    program.models["labeler"] = load_step_model(str(trained[0]), "labeler")
+    (tmp_path / "work").mkdir()
+    TrainTagger().check(context(tmp_path / "work", program))
 
 
 def test_no_hop_that_leads_to_another_is_said(tmp_path):
@@ -245,11 +343,37 @@ def synthesized(folder, script):
 def test_a_teacher_labels_questions_in_four_steps(tmp_path):
     (bridge, tower), lm, _ = synthesized(tmp_path, taught)
     assert [(hop.query, hop.passage, hop.useful, hop.tag, hop.after) for hop in bridge.hops] == [
-        (BRIDGE.question, "film", ["Ines Moreau"], "continue", None),
-        ("Where born Ines Moreau", "moreau", ["Lyon"], "finish", 0),
+        (BRIDGE.question, "film", ["Ines Moreau"], "continue", []),
+        ("Where born Ines Moreau", "moreau", ["Lyon"], "finish", [0]),
     ]
     assert tower.hops[1].asked == "Where was he born?"
     assert len(lm.asked) == 2 * (1 + 2 + 2 + 1)
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_a_teachers_part_that_waits_for_two_others_gets_the_words_of_both(tmp_path, merged):
+    found = {"film": "Ines Moreau", "tower": "Karl Adler", "other": "Lyon"}
+    known = []
+
+    def script(field, text):
+        if field == "subquestions":
+            asked = ["Who directed The Bridge?", "Who directed The Tower?", "Where did they meet?"]
+            return {"subquestions": json.dumps(asked), "answers": json.dumps(list(found.values()))}
+        if field == "after":
+            return {"after": "[1, 2]" if "3. Where" in text.rpartition("## subquestion ##")[2] else "[]"}
+        if field == "useful":
+            passage = text.partition("[[ ## passage ## ]]")[2].partition("[[")[0]
+            return {"useful": json.dumps([next(name for name in found.values() if name in passage)])}
+        known.append(text.partition("[[ ## known ## ]]")[2].strip().partition("\n")[0])
+        return {"next_query": "Where meet Ines Moreau Karl Adler"}
+
+    lm = ScriptedTeacher(script)
+    with dspy.context(adapter=dspy.ChatAdapter(use_json_adapter_fallback=False)):
+        [made] = synthesize([BOTH], context(tmp_path, teacher=lm), tmp_path / "labels.jsonl", "labels", merged)
+    assert known == ["Ines Moreau Karl Adler"]
+    last = made.hops[-1]
+    assert (last.query, last.tag, last.after) == ("Where meet Ines Moreau Karl Adler", "finish", [0, 1])
+    assert [hop.tag for hop in made.hops[:2]] == ["continue", "continue"]
 
 
 def test_labels_of_a_compile_that_was_killed_are_made_anew(tmp_path):
@@ -387,3 +511,48 @@ def test_asking_shows_the_hops(variant, store):
 def test_wrong_recipes_are_refused(recipe):
     with pytest.raises(ValueError, match="greater than"):
         TaggerTrainingConfig(**recipe)
+
+
+def test_the_papers_preset_gives_way_to_what_is_given_and_is_logged_in_full():
+    words = ["data=atlas", "program=efficient_rag", "program.preset=paper", "program.max_queries=3"]
+    words += ["optimizer=train_tagger", "optimizer.preset=paper", "optimizer.labels=annotations"]
+    made = load_config(None, words)
+    logged = made.public()
+    assert logged["program"] == {
+        "name": "efficient_rag",
+        **EfficientRAG.presets["paper"],
+        "preset": "paper",
+        "max_queries": 3,
+        "steps": {},
+    }
+    assert logged["optimizer"] == {
+        "name": "train_tagger",
+        **TrainTagger.presets["paper"],
+        "preset": "paper",
+        "labels": "annotations",
+    }
+    assert load_config(None, base=logged) == made
+    program, optimizer = build_program(made.program, ScriptedRetriever({}), 4), build_optimizer(made.optimizer)
+    assert (program.first_k, program.later_k, program.max_rounds, program.queries) == (10, 10, 4, "query")
+    assert (optimizer.base, optimizer.labels, optimizer.tokens) == (
+        "microsoft/deberta-v3-large",
+        "annotations",
+        {"labeler": 384, "filter": 128},
+    )
+
+
+def test_a_preset_that_is_not_known_is_said():
+    with pytest.raises(UserError, match=r"optimizer.preset: input should be 'paper', got 'papers'"):
+        load_config(None, ["data=atlas", "optimizer=train_tagger", "optimizer.preset=papers"])
+
+
+@pytest.mark.parametrize("part", [EfficientRAG, TrainTagger])
+def test_the_papers_presets_leave_nothing_to_our_own_defaults(part):
+    own = {"self", "retriever", "k"}
+    assert part.presets["paper"].keys() == inspect.signature(part.__init__).parameters.keys() - own
+
+
+def test_one_length_for_both_models_is_read_as_two():
+    old = {"data": "atlas", "program": "efficient_rag", "optimizer": {"name": "train_tagger", "max_tokens": 160}}
+    made = make_config(old).optimizer
+    assert (made.labeler_tokens, made.filter_tokens) == (160, 160)

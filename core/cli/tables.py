@@ -198,7 +198,7 @@ def labels(shown: LabelledQuestion) -> list[RenderableType]:
     if shown.failure:
         lines.append(Text(f"  skipped: {shown.failure}", style="red"))
     for number, hop in enumerate(shown.hops, 1):
-        after = "" if hop.after is None else f" after {hop.after + 1}"
+        after = f" after {' and '.join(str(place + 1) for place in hop.after)}" if hop.after else ""
         lines.append(Text.assemble(f"  {number}{after}  ", (hop.tag, TAG_STYLES[hop.tag]), f"  {hop.query}"))
         text = Text(hop.text)
         for start, end in hop.spans:

@@ -73,10 +73,12 @@ class AlignedPair:
         row: the model's inputs, without padding.
         places: for each token the number of its text, 0 or 1, and where it stands in that text, in characters; ``None``
             for the tokenizer's special tokens.
+        cut: whether the pair was too long, so that tokens were cut off.
     """
 
     row: dict[str, list[int]]
     places: list[tuple[int, Span] | None]
+    cut: bool = False
 
 
 class PairTokenizer:
@@ -88,7 +90,8 @@ class PairTokenizer:
 
     Args:
         tokenizer: the encoder's tokenizer; ``shared`` needs a fast one with token types, and has no effect on others.
-        max_tokens: the most tokens of a pair; the longer of its texts is cut.
+        max_tokens: the most tokens of a pair. The end of the longer text is cut, and where both then are equally long,
+            the ends of both.
         shared: whether to mark tokens that both texts hold.
     """
 
@@ -106,15 +109,17 @@ class PairTokenizer:
     def aligned(self, pairs: Sequence[TextPair]) -> list[AlignedPair]:
         """The model's inputs for each pair, and where in the texts each token stands; it needs a fast tokenizer."""
         return [
-            AlignedPair(row, [None if side is None else (side, span) for side, span in zip(sides, spans, strict=True)])
-            for row, (sides, spans) in self._encode(pairs, offsets=True)
+            AlignedPair(
+                row, [None if side is None else (side, span) for side, span in zip(sides, spans, strict=True)], cut
+            )
+            for row, (sides, spans, cut) in self._encode(pairs, offsets=True)
         ]
 
     def _encode(
         self, pairs: Sequence[TextPair], offsets: bool = False
-    ) -> list[tuple[dict[str, list[int]], tuple[list[int | None], list[Span]]]]:
-        """The inputs for each pair, and for each token the number of its text and, with ``offsets``, where it
-        stands."""
+    ) -> list[tuple[dict[str, list[int]], tuple[list[int | None], list[Span], bool]]]:
+        """The inputs for each pair; for each token the number of its text and, with ``offsets``, where it stands; and
+        whether the pair was cut, as far as the tokenizer tells."""
         if not pairs:
             return []
         firsts = [first + self._between for first, _ in pairs]
@@ -124,11 +129,13 @@ class PairTokenizer:
         )
         spans = encoded.pop("offset_mapping") if offsets else [[]] * len(pairs)
         rows = [{key: encoded[key][i] for key in encoded} for i in range(len(pairs))]
-        sides = [encoded.sequence_ids(i) if self._tokenizer.is_fast else [] for i in range(len(pairs))]
+        fast = self._tokenizer.is_fast
+        sides = [encoded.sequence_ids(i) if fast else [] for i in range(len(pairs))]
+        cut = [fast and bool(encoded[i].overflowing) for i in range(len(pairs))]
         if self._shared:
             for row, side in zip(rows, sides, strict=True):
                 row["token_type_ids"] = _shared_tokens(row["input_ids"], side)
-        return list(zip(rows, zip(sides, spans, strict=True), strict=True))
+        return list(zip(rows, zip(sides, spans, cut, strict=True), strict=True))
 
     def pad(self, rows: Sequence[dict[str, list[int]]], device: torch.device) -> dict[str, Tensor]:
         """The inputs of a batch, tensors of shape ``(rows, tokens)``, padded to a multiple of :data:`WIDTH`."""

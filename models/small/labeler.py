@@ -28,7 +28,7 @@ class _TokenModel(SmallModel):
 
     def __init__(self, folder: Path, card: Card) -> None:
         super().__init__(folder, card)
-        model, tokenizer = load_tagger(str(folder), len(card.labels), trained=True, attention="sdpa")
+        model, tokenizer = load_tagger(str(folder), len(card.labels), trained=True)
         self._model: TokenTagger = model.to(*device_and_dtype())
         self._tokenizer = PairTokenizer(tokenizer, card.max_tokens, card.shared_tokens)
 
@@ -59,7 +59,7 @@ class Labeler(_TokenModel):
 
     def _output(self, inputs: dict[str, Any], aligned: AlignedPair, tagged: TaggerOutput) -> dict[str, Any]:
         card = self.card
-        reading = TagDecision(card.labels, card.threshold or 0.0, card.token_threshold, card.rank)
+        reading = TagDecision(card.labels, card.threshold, card.token_threshold, card.rank)
         return reading(inputs, aligned, tagged)
 
 
@@ -69,14 +69,14 @@ class TagDecision:
 
     Attributes:
         labels: the tags, in the order of the logits.
-        threshold: the least probability at which a passage is kept.
+        threshold: the least probability at which a passage is kept; ``None`` where the likeliest tag decides.
         token_threshold: the least probability at which a word is copied.
         rank: how the passage's place in the search bears on its being kept: for passages that the question finds, and
             for those that later queries find; ``None`` if it does not.
     """
 
     labels: tuple[Label, ...]
-    threshold: float
+    threshold: float | None
     token_threshold: float
     rank: tuple[RankCalibration, RankCalibration] | None = None
 
@@ -92,10 +92,11 @@ class TagDecision:
         Returns:
             ``tag``, ``useful`` (phrases of the passage, in order) and ``probability``, that of the passage being kept.
         """
-        kept = 1 - tagged.tags[self.labels.index(TERMINATE)]
+        terminated = tagged.tags[self.labels.index(TERMINATE)]
+        kept = 1 - terminated
         if self.rank is not None:
             kept = self.rank[min(inputs["round"], 1)](kept, inputs["rank"])
-        if kept < self.threshold:
+        if (terminated == max(tagged.tags)) if self.threshold is None else (kept < self.threshold):
             return {"tag": TERMINATE, "useful": [], "probability": kept}
         others = [place for place, label in enumerate(self.labels) if label != TERMINATE]
         text = inputs["passage"]
@@ -134,10 +135,11 @@ def chosen_words(text: str, side: int, aligned: AlignedPair, tagged: TaggerOutpu
         tagged: the tokens' probabilities.
         threshold: the least probability of a token.
     """
-    probability: dict[int, float] = {}  # of each character where a token starts
+    # By character, and not by a token's first one: a token of SentencePiece begins with the space before its word.
+    probability: dict[int, float] = {}
     for place, value in zip(aligned.places, tagged.tokens, strict=True):
         if place is not None and place[0] == side:
-            probability[place[1][0]] = value
+            probability |= dict.fromkeys(range(*place[1]), value)
     best = [
         (span, max((probability[i] for i in range(*span) if i in probability), default=0.0)) for span in words(text)
     ]

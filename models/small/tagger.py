@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
@@ -51,14 +51,17 @@ class TokenTagger(nn.Module):
         save_file({name: weight.contiguous().cpu() for name, weight in heads.items()}, folder / HEADS)
 
 
-def load_tagger(name: str, tags: int, trained: bool, attention: str) -> tuple[TokenTagger, PreTrainedTokenizerBase]:
+def load_tagger(
+    name: str, tags: int, trained: bool, attention: Literal["eager"] | None = None
+) -> tuple[TokenTagger, PreTrainedTokenizerBase]:
     """A token tagger in fp32, and its tokenizer.
 
     Args:
         name: folder or hub id of an encoder, or the folder of a trained tagger, whose heads are taken where they fit.
         tags: how many tags there are; 0 for a model that labels tokens alone.
         trained: whether the heads must be there; else they start at random, by torch's seed.
-        attention: transformers' name of the attention: ``eager`` trains twice as fast on a CPU, ``sdpa`` infers faster.
+        attention: transformers' name of the attention: ``eager`` trains twice as fast on a CPU; ``None`` for the
+            fastest one that the encoder's class has, which infers faster (DeBERTa has no other than ``eager``).
 
     Raises:
         UserError: the model can't be loaded, is no encoder, or its tokenizer belongs to another model.
@@ -71,6 +74,8 @@ def load_tagger(name: str, tags: int, trained: bool, attention: str) -> tuple[To
             tokenizer = AutoTokenizer.from_pretrained(name)
         except (OSError, ValueError, RuntimeError, SafetensorError) as error:
             raise cant_load(name, "an encoder", error) from error
+    if config.is_encoder_decoder:
+        raise UserError(f"{name}: has a decoder, and a labeler or filter needs an encoder alone; take one such as BERT")
     if len(tokenizer) > config.vocab_size:
         raise UserError(
             f"{name}: its tokenizer knows {len(tokenizer)} tokens and its model {config.vocab_size}; they belong to "

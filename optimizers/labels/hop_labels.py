@@ -4,16 +4,17 @@ Labels come from a data set's annotations or from a teacher (:mod:`hoptimizer.op
 format.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from hoptimizer.common.paths import write_whole
 from hoptimizer.common.text import Span, find, folded, words
-from hoptimizer.eval.datasets.question import Question, Record, Text
+from hoptimizer.eval.datasets.question import Hop, Question, Record, Text
 from hoptimizer.eval.datasets.rows import read_rows, require
+from hoptimizer.optimizers.labels.hop_order import HopOrder, hop_order
 from hoptimizer.retrieval import Corpus, Passage
 
 Tag = Literal["continue", "finish"]
@@ -28,7 +29,8 @@ class HopLabel(Record):
         text: the passage as the models read it.
         useful: the phrases of the text that the query asks for, in their order.
         tag: ``continue`` where a further query is made with these phrases, else ``finish``.
-        after: the hop, from 0, whose useful phrases the query was made with; ``None`` where the query is the question.
+        after: the hops, from 0, whose useful phrases the query was made with, in their order; the query takes the place
+            of the last one's query. Empty where the query is the question.
         asked: the hop as a question of its own, where known.
     """
 
@@ -37,7 +39,7 @@ class HopLabel(Record):
     text: Text
     useful: list[Text]
     tag: Tag
-    after: int | None = Field(default=None, ge=0)
+    after: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
     asked: Text | None = None
 
     @property
@@ -52,8 +54,7 @@ class LabelledQuestion(Record):
     Attributes:
         id: the question's id.
         question: the question's text.
-        hops: the hops, each after the one that its query was made with; empty where the question could not be
-            labelled.
+        hops: the hops, each after those that its query was made with; empty where the question could not be labelled.
         failure: the reason why the question could not be labelled.
     """
 
@@ -86,60 +87,73 @@ def write_labels(labels: Iterable[LabelledQuestion], file: Path) -> None:
     write_whole(file, "".join(one.model_dump_json() + "\n" for one in labels))
 
 
-def annotated(question: Question, corpus: Corpus) -> LabelledQuestion:
+def annotated(question: Question, corpus: Corpus, merged: bool = False) -> LabelledQuestion:
     """A question's labels from its annotations.
 
     If the question has hops, a hop's answer is the useful phrase of its passage, and a hop whose question names the
-    answer of an earlier hop comes after that hop. If it has none, its supporting passages are linked by their titles: a
-    passage that names the title of another one leads to it.
+    answers of earlier hops comes after these: its query has the words of all of them. If it has none, its supporting
+    passages are linked by their titles: a passage that names the title of another one leads to it.
 
     Args:
         question: the question.
         corpus: the corpus with its passages.
+        merged: whether a round has one query for all its hops, as with ``program.queries=query``.
     """
-    hops = list(_by_hops(question, corpus)) or list(_by_titles(question, corpus))
+    hops = list(_by_hops(question, corpus, merged)) or list(_by_titles(question, corpus, merged))
     failure = None if hops else "neither hops nor supporting passages"
     return LabelledQuestion(id=question.id, question=question.question, hops=hops, failure=failure)
 
 
-def _by_hops(question: Question, corpus: Corpus) -> Iterator[HopLabel]:
-    """The labels of a question whose hops all name their passages; none otherwise.
-
-    ``sources[i]`` is the hop, from 0, whose answer the question of hop ``i`` names: the last such one before it, or
-    ``None`` where the question itself finds the passage. A hop is then searched for with what the query of its source
-    still asks, without the words that only the source needed, and the source's answer.
-    """
+def _by_hops(question: Question, corpus: Corpus, merged: bool) -> Iterator[HopLabel]:
+    """The labels of a question whose hops all name their passages; none otherwise."""
     passages = [hop.passage for hop in question.hops if hop.passage]
     if len(passages) < len(question.hops):
         return
-    queries: list[str] = []
-    sources = [
-        next((i for i in reversed(range(number)) if find(hop.question, question.hops[i].answer)), None)
-        for number, hop in enumerate(question.hops)
-    ]
-    for number, (hop, after) in enumerate(zip(question.hops, sources, strict=True)):
-        query = question.question
-        if after is not None:
-            open = " ".join(question.hops[i].question for i in _from(number, sources))
-            query = next_query(queries[after], question.hops[after].answer, open)
-        queries.append(query)
+    needs = [_named(question.hops, number) for number in range(len(question.hops))]
+    order = hop_order(needs, merged)
+    hops = [question.hops[number] for number in order.hops]
+    queries = _queries(
+        question.question, order, lambda source, _: [hops[source].answer], [hop.question for hop in hops]
+    )
+    needed = {need for wanted in needs for need in wanted}
+    for place, (number, hop) in enumerate(zip(order.hops, hops, strict=True)):
         text = str(corpus[passages[number]])
-        useful = [hop.answer] if find(text, hop.answer) else []
         yield HopLabel(
-            query=query,
+            query=queries[place],
             passage=passages[number],
             text=text,
-            useful=useful,
-            tag="continue" if number in sources else "finish",
-            after=after,
+            useful=[hop.answer] if find(text, hop.answer) else [],
+            tag="continue" if number in needed else "finish",
+            after=order.after[place],
             asked=hop.question,
         )
 
 
-def _by_titles(question: Question, corpus: Corpus) -> Iterator[HopLabel]:
+def _named(hops: Sequence[Hop], number: int) -> list[int]:
+    """The hops before a hop whose answers its question names.
+
+    Of several with one answer it is the last, and an answer within another one that is named ("York" in "New York") is
+    not named itself.
+    """
+    text = hops[number].question
+    last = {folded(hop.answer): before for before, hop in enumerate(hops[:number])}
+    spans = {before: find(text, hops[before].answer) for before in last.values()}
+    named = []
+    for before, own in spans.items():
+        others = [span for other, some in spans.items() if other != before for span in some]
+        if any(not any(_within(span, other) for other in others) for span in own):
+            named.append(before)
+    return named
+
+
+def _within(span: Span, other: Span) -> bool:
+    return other[0] <= span[0] and span[1] <= other[1] and span != other
+
+
+def _by_titles(question: Question, corpus: Corpus, merged: bool) -> Iterator[HopLabel]:
     """The labels of a question by its supporting passages alone.
 
-    Passages are put in order, those that the question names first. ``sources[i]`` is the first passage before the
+    Passages are put in order, those that the question names first. ``needs[i]`` has the first passage before the
     ``i``-th whose text names its title: what is useful there is that title.
     """
     passages = [corpus[id] for id in question.passages]
@@ -150,30 +164,60 @@ def _by_titles(question: Question, corpus: Corpus) -> Iterator[HopLabel]:
 
     # Passages that the question names come first, then those that share the most words with it.
     passages.sort(key=lambda p: (not named(p), -len(asked & set(folded(str(p)).split()))))
-    sources: list[int | None] = []
+    needs: list[list[int]] = []
     for number, passage in enumerate(passages):
         leading = [i for i in range(number) if find(str(passages[i]), passage.bare_title)]
-        sources.append(None if named(passage) or not leading else leading[0])
+        needs.append([] if named(passage) else leading[:1])
+    order = hop_order(needs, merged)
+    titles = [[passages[i].bare_title for i, wanted in enumerate(needs) if hop in wanted] for hop in order.hops]
+
+    def words_for(source: int, place: int) -> list[str]:
+        return titles[source] if merged else [passages[order.hops[place]].bare_title]
+
+    queries = _queries(question.question, order, words_for, [str(passages[hop]) for hop in order.hops])
+    for place, hop in enumerate(order.hops):
+        text, found = str(passages[hop]), titles[place]
+        yield HopLabel(
+            query=queries[place],
+            passage=passages[hop].id,
+            text=text,
+            useful=found or [answer for answer in question.answers[:1] if find(text, answer)],
+            tag="continue" if found else "finish",
+            after=order.after[place],
+        )
+
+
+def _queries(
+    question: str, order: HopOrder, words_for: Callable[[int, int], list[str]], following: Sequence[str]
+) -> list[str]:
+    """The query of each hop, by place: what the query before it still asks, and the words that others found.
+
+    Args:
+        question: the question.
+        order: the order of the hops.
+        words_for: gives the words that a hop found, and that the query of another hop is made with, by their places.
+        following: by place, the hop as a question of its own, or its passage.
+    """
     queries: list[str] = []
-    for number, (passage, source) in enumerate(zip(passages, sources, strict=True)):
-        text, title = str(passage), passage.bare_title
-        found = [passages[i].bare_title for i, before in enumerate(sources) if before == number]
-        useful = found or [answer for answer in question.answers[:1] if find(text, answer)]
-        query = question.question
-        if source is not None:
-            query = next_query(queries[source], title, " ".join(str(passages[i]) for i in _from(number, sources)))
-        queries.append(query)
-        tag: Tag = "continue" if found else "finish"
-        yield HopLabel(query=query, passage=passage.id, text=text, useful=useful, tag=tag, after=source)
+    for place, after in enumerate(order.after):
+        if not after:
+            queries.append(question)
+            continue
+        before = queries[after[-1]]
+        known = " ".join(unknown_to(before, [phrase for source in after for phrase in words_for(source, place)]))
+        queries.append(next_query(before, known, " ".join(following[at] for at in order.open[place])))
+    return queries
 
 
-def _from(hop: int, sources: list[int | None]) -> list[int]:
-    """A hop and all hops that depend on it."""
-    reached = [hop]
-    for number in range(hop + 1, len(sources)):
-        if sources[number] in reached:
-            reached.append(number)
-    return reached
+def unknown_to(query: str, phrases: Iterable[str]) -> list[str]:
+    """The phrases, each once, that a query does not name yet; all of them where it names all.
+
+    Args:
+        query: the query.
+        phrases: the phrases that were found.
+    """
+    each = list(dict.fromkeys(phrases))
+    return [phrase for phrase in each if not find(query, phrase)] or each
 
 
 def next_query(query: str, known: str, open: str) -> str:

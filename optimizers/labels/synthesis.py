@@ -9,7 +9,7 @@ passage. A question that fails a check is skipped, and counted by the reason.
 
 import asyncio
 from collections.abc import Sequence
-from graphlib import CycleError, TopologicalSorter
+from graphlib import CycleError
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from dspy.utils.exceptions import AdapterParseError, DSPyError
 
 from hoptimizer.common.text import find, folded
 from hoptimizer.eval.datasets.question import Question
-from hoptimizer.optimizers.labels.hop_labels import HopLabel, LabelledQuestion
+from hoptimizer.optimizers.labels.hop_labels import HopLabel, LabelledQuestion, unknown_to
+from hoptimizer.optimizers.labels.hop_order import hop_order
 from hoptimizer.optimizers.labels.labelling import failure
 from hoptimizer.optimizers.optimizer import CompileContext
 from hoptimizer.retrieval import Passage
@@ -30,7 +31,7 @@ class UnusableError(Exception):
 
 
 def synthesize(
-    questions: Sequence[Question], context: CompileContext, file: Path, stage: str
+    questions: Sequence[Question], context: CompileContext, file: Path, stage: str, merged: bool = False
 ) -> list[LabelledQuestion]:
     """Have a teacher label questions; each is in the file as soon as it is labelled.
 
@@ -41,13 +42,14 @@ def synthesize(
         context: the compile, with the teacher, the corpus, and the number of questions that are labelled at once.
         file: the file of JSON lines that is written.
         stage: the stage under which progress is reported.
+        merged: whether a round has one query for all its hops, as with ``program.queries=query``.
 
     Raises:
         UserError: the teacher can't be asked; the labels made so far stay in the file.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     done: dict[str, LabelledQuestion] = {}
-    teacher = Teacher(context.teacher_lm)
+    teacher = Teacher(context.teacher_lm, merged)
 
     async def run() -> None:
         slots = asyncio.Semaphore(context.workers)
@@ -83,10 +85,11 @@ class Teacher:
 
     Args:
         lm: the language model; ``None`` for the one of DSPy's settings.
+        merged: whether a round has one query for all its hops.
     """
 
-    def __init__(self, lm: dspy.LM | None) -> None:
-        self._lm = lm
+    def __init__(self, lm: dspy.LM | None, merged: bool = False) -> None:
+        self._lm, self._merged = lm, merged
 
     async def label(self, question: Question, passages: Sequence[Passage]) -> LabelledQuestion:
         """A question's labels.
@@ -100,26 +103,32 @@ class Teacher:
             DSPyError: the teacher can't be asked.
         """
         asked, answers = await self._split(question, passages)
-        after = await asyncio.gather(*(self._after(asked, number) for number in range(len(asked))))
-        order = _in_order(after)
+        needs = await asyncio.gather(*(self._needs(asked, number) for number in range(len(asked))))
+        try:
+            order = hop_order(needs, self._merged)
+        except CycleError as error:
+            raise UnusableError("sub-questions that wait for each other in a circle") from error
         useful = await asyncio.gather(
             *(self._words(str(p), q, a) for p, q, a in zip(passages, asked, answers, strict=True))
         )
-        queries: dict[int, str] = {}
-        sources = {number: max(after[number], key=order.index) if after[number] else None for number in order}
-        hops = []
-        for number in order:
-            source = sources[number]
-            queries[number] = question.question
-            if source is not None:
-                queries[number] = await self._next(queries[source], " ".join(useful[source]))
+        needed = {need for wanted in needs for need in wanted}
+        hops: list[HopLabel] = []
+        following: dict[tuple[str, str], str] = {}  # hops of one round may share their query
+        for number, after in zip(order.hops, order.after, strict=True):
+            query = question.question
+            if after:
+                before = hops[after[-1]].query
+                known = " ".join(unknown_to(before, [phrase for source in after for phrase in hops[source].useful]))
+                if (before, known) not in following:
+                    following[before, known] = await self._next(before, known)
+                query = following[before, known]
             hop = HopLabel(
-                query=queries[number],
+                query=query,
                 passage=passages[number].id,
                 text=str(passages[number]),
                 useful=useful[number],
-                tag="continue" if number in sources.values() else "finish",
-                after=None if source is None else order.index(source),
+                tag="continue" if number in needed else "finish",
+                after=after,
                 asked=asked[number],
             )
             hops.append(hop)
@@ -135,7 +144,7 @@ class Teacher:
             raise UnusableError("an answer that its passage does not hold")
         return asked, answers
 
-    async def _after(self, asked: list[str], number: int) -> list[int]:
+    async def _needs(self, asked: list[str], number: int) -> list[int]:
         numbered = [f"{place}. {text}" for place, text in enumerate(asked, 1)]
         said = (await self._ask(FindDependencies, subquestions=numbered, subquestion=numbered[number])).after
         after = [place - 1 for place in said]
@@ -181,11 +190,3 @@ def in_order(text: str, phrases: Sequence[str]) -> bool:
             return False
         at += following[0]
     return True
-
-
-def _in_order(after: Sequence[Sequence[int]]) -> list[int]:
-    """The parts, each after those that it depends on."""
-    try:
-        return list(TopologicalSorter(dict(enumerate(after))).static_order())
-    except CycleError as error:
-        raise UnusableError("sub-questions that wait for each other in a circle") from error

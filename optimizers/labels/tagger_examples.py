@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hoptimizer.common.text import Span, find, folded, words
 from hoptimizer.models.small.labeler import TERMINATE
 from hoptimizer.optimizers.labels.examples import Task, TrainingExample
-from hoptimizer.optimizers.labels.hop_labels import HopLabel, LabelledQuestion, kept_words
+from hoptimizer.optimizers.labels.hop_labels import HopLabel, LabelledQuestion, kept_words, unknown_to
 from hoptimizer.retrieval import Corpus, Passage, Retriever
 
 CONTINUE, FINISH = "continue", "finish"
@@ -64,22 +64,29 @@ def _strangers(one: LabelledQuestion, passages: Sequence[Passage]) -> list[Passa
     return [passage for passage in passages if passage.id not in gold]
 
 
-def filter_examples(labels: Sequence[LabelledQuestion]) -> list[TrainingExample]:
+def filter_examples(labels: Sequence[LabelledQuestion], by_span: bool = True) -> list[TrainingExample]:
     """Examples of the words of a query, and of what is known, that make the next query.
+
+    A hop that comes after several others is given the words of all of them.
 
     Args:
         labels: the labelled questions.
+        by_span: whether each useful phrase of a passage makes a query of its own, as with ``program.queries=span``.
     """
     examples = []
     for one in labels:
+        pairs: dict[tuple[str, str, str], None] = {}  # hops of one round may share their query
         for hop in one.hops:
-            if hop.after is None:
+            if not hop.after:
                 continue
-            query = one.hops[hop.after].query
-            for known in one.hops[hop.after].useful:
-                if find(hop.query, known):
-                    kept = _kept(query, known, hop.query)
-                    examples.append(TrainingExample({"query": query, "known": known}, hop.query, copied=kept))
+            query = one.hops[hop.after[-1]].query
+            phrases = [p for source in hop.after for p in one.hops[source].useful if find(hop.query, p)]
+            alone = by_span and len(hop.after) == 1
+            known = phrases if alone else [" ".join(unknown_to(query, phrases))] * bool(phrases)
+            pairs |= dict.fromkeys((query, some, hop.query) for some in known)
+        for query, some, following in pairs:
+            kept = _kept(query, some, following)
+            examples.append(TrainingExample({"query": query, "known": some}, following, copied=kept))
     return examples
 
 
@@ -145,16 +152,16 @@ def _refill(
         other = rng.choice(others)
         instead = corpus[other.passage]
         name = instead.title if rng.random() < 0.5 else instead.bare_title
-        filled = _replaced(question if hop.after is None else hop.query, corpus[hop.passage], name)
+        filled = _replaced(question if not hop.after else hop.query, corpus[hop.passage], name)
         if filled is None:
             continue
-        if hop.after is None:
+        if not hop.after:
             question = filled
         taken.append((hop, other, filled))
     if not taken:
         return None
     hops = [
-        other.model_copy(update={"query": question if hop.after is None else filled, "tag": hop.tag, "after": None})
+        other.model_copy(update={"query": question if not hop.after else filled, "tag": hop.tag, "after": []})
         for hop, other, filled in taken
     ]
     return LabelledQuestion(id=id, question=question, hops=hops)

@@ -3,18 +3,21 @@
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from hoptimizer.common.errors import UserError
 from hoptimizer.models.engine.loading import device_and_dtype
 from hoptimizer.models.small.card import Card
 from hoptimizer.models.small.encoder import AlignedPair, PairTokenizer
 from hoptimizer.models.small.fields import pair
 from hoptimizer.models.small.labeler import TERMINATE
-from hoptimizer.models.small.tagger import TokenTagger, load_tagger, tag
+from hoptimizer.models.small.tagger import TokenTagger, load_tagger, tag, tag_texts
 from hoptimizer.models.weights.store import resolve
 from hoptimizer.optimizers.labels.examples import Task, TrainingExample, check_labels
 from hoptimizer.optimizers.training.calibration import classification_scores
@@ -23,10 +26,15 @@ from hoptimizer.optimizers.training.run import (
     TrainingConfig,
     TrainingFolder,
     freeze_embeddings,
+    save,
     training,
 )
 
 _IGNORED = -100
+# What an encoder is tried out on. Its attention when it is served may round otherwise than the one that it trains with.
+_PROBE = ("Where was Marie Curie born?", "Marie Curie: Marie Curie was born in Warsaw.")
+_PROBE_TOKENS = 32
+_TOLERANCE = 1e-3
 
 
 class TaggerTrainingConfig(TrainingConfig):
@@ -62,6 +70,7 @@ def train_tagger(
     report: TrainingReport = lambda _: None,
     dev_score: DevScore | None = None,
     start: Path | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Card:
     """Fine-tune a token tagger and save it with its card in a folder.
 
@@ -78,6 +87,7 @@ def train_tagger(
         dev_score: gives the value that the epoch is chosen by, by default the mean of token F1 and tag F1; its facts
             under ``card`` become fields of the card.
         start: the folder of a trained tagger to start from; by default the training starts from the config's base.
+        say: is told, before the first update, how many examples are too long and are cut.
 
     Returns:
         the card.
@@ -99,6 +109,8 @@ def train_tagger(
     model.to(device)
     freeze_embeddings(model.encoder)
     learn, judge = _Data(task, examples, tokenize), _Data(task, dev, tokenize)
+    if learn.cut:
+        say(f"{learn.cut} of {len(examples)} examples are longer than {config.max_tokens} tokens; their ends are cut")
     tag_weights = _weights(learn.tags, len(task.labels)).to(device) if task.labels else None
     token_weights = _weights([label for row in learn.tokens for label in row if label != _IGNORED], 2).to(device)
 
@@ -129,7 +141,7 @@ def train_tagger(
     ).run()
     scores = dict(best.facts)
     card = training_folder.card(
-        {},
+        {"cut": float(learn.cut)},
         best.epoch,
         kind="labeler" if task.labels else "filter",
         labels=task.labels,
@@ -143,6 +155,35 @@ def train_tagger(
     return card
 
 
+def check_encoder(name: str) -> None:
+    """Make sure, before a training is paid for, that what it makes of an encoder can be loaded and asked.
+
+    The encoder is loaded as a training loads it, saved untrained, and loaded and asked as a program does it.
+
+    Args:
+        name: a name of the weights store, a folder or a Hub id.
+
+    Raises:
+        UserError: it can't be loaded, saved, loaded again or asked, or it then says something else.
+    """
+    with torch.random.fork_rng():
+        model, tokenizer = load_tagger(resolve(name), tags=2, trained=False, attention="eager")
+    with TemporaryDirectory() as folder:
+        save(model, tokenizer, Path(folder))
+        served, its_tokenizer = load_tagger(folder, tags=2, trained=True)
+    try:
+        [(before, said)], [(after, says)] = (
+            tag_texts(one, PairTokenizer(its, _PROBE_TOKENS, shared=True), [_PROBE])
+            for one, its in ((model, tokenizer), (served, its_tokenizer))
+        )
+    except (TypeError, ValueError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0].rstrip(".")
+        raise UserError(f"{name}: can't label tokens: {reason}; take an encoder such as BERT or DeBERTa") from error
+    alike = before == after and np.allclose([*said.tags, *said.tokens], [*says.tags, *says.tokens], atol=_TOLERANCE)
+    if not alike:
+        raise UserError(f"{name}: labels otherwise once it was saved and loaded; take another encoder")
+
+
 class _Data:
     """Examples as a tagger reads them: rows, the right tag of each, and the right label of each token."""
 
@@ -150,6 +191,7 @@ class _Data:
         aligned = tokenize.aligned([pair(example.inputs, task.inputs) for example in examples])
         self.pairs = aligned
         self.rows = [one.row for one in aligned]
+        self.cut = sum(one.cut for one in aligned)
         self.tags = [task.labels.index(example.output) for example in examples] if task.labels else []
         self.labels = task.labels
         sides = (1,) if task.labels else (0, 1)

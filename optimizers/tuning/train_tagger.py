@@ -2,9 +2,8 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Annotated, Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -12,11 +11,18 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.models.small.base import SmallModel
 from hoptimizer.optimizers.labels.annotations import ANNOTATIONS, check_annotations, supporting
+from hoptimizer.optimizers.labels.examples import Task, TrainingExample
 from hoptimizer.optimizers.labels.hop_labels import LabelledQuestion, annotated, write_labels
 from hoptimizer.optimizers.optimizer import CompileContext, Optimizer
 from hoptimizer.programs import EfficientRAG, Program
 
+if TYPE_CHECKING:
+    from hoptimizer.optimizers.training.tagger import DevScore, TaggerTrainingConfig
+
 Positive = Annotated[int, Field(ge=1)]
+Tokens = Annotated[int, Field(ge=16)]
+
+_BASE = "minilm"
 
 
 class TrainTagger(Optimizer):
@@ -34,13 +40,34 @@ class TrainTagger(Optimizer):
         copies: the number of copies per question that ask the same about other passages.
         finish: whether a last hop has a tag of its own, after which the search ends.
         ranked: whether a passage's rank in the search counts, by as much as fits dev best.
-        recall_weight: the weight of recall relative to precision in the dev score.
+        recall_weight: the weight of recall relative to precision in the program's dev score, by which the labeler's
+            epoch and threshold are chosen; ``None`` for the epoch with the best F1 of tags and tokens, and no threshold
+            but the likeliest tag.
         epochs: the most passes over the examples.
         learning_rate: the peak of the learning rate.
         batch: the number of examples per update.
-        max_tokens: the number of tokens to which a query and a passage are cut together; in the filter, a query and
-            what is known.
+        labeler_tokens: the number of tokens to which a query and a passage are cut together.
+        filter_tokens: the number of tokens to which a query and what is known are cut together.
+
+    The preset ``paper`` has the settings of the paper, and of its published code where the paper leaves them open.
     """
+
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {
+            "labels": "teacher",
+            "base": "microsoft/deberta-v3-large",
+            "negatives": 1,
+            "copies": 0,
+            "finish": False,
+            "ranked": False,
+            "recall_weight": None,
+            "epochs": 2,
+            "learning_rate": 5e-6,
+            "batch": 32,
+            "labeler_tokens": 384,
+            "filter_tokens": 128,
+        }
+    }
 
     def __init__(
         self,
@@ -50,11 +77,12 @@ class TrainTagger(Optimizer):
         copies: Annotated[int, Field(ge=0)] = 0,
         finish: bool = True,
         ranked: bool = True,
-        recall_weight: Annotated[float, Field(gt=0)] = 2.0,
+        recall_weight: Annotated[float, Field(gt=0)] | None = 2.0,
         epochs: Positive = 4,
         learning_rate: Annotated[float, Field(gt=0)] = 3e-4,
         batch: Positive = 32,
-        max_tokens: Annotated[int, Field(ge=16)] = 128,
+        labeler_tokens: Tokens = 384,
+        filter_tokens: Tokens = 128,
     ) -> None:
         self.labels = labels
         self.base = base
@@ -63,20 +91,29 @@ class TrainTagger(Optimizer):
         self.finish = finish
         self.ranked = ranked
         self.recall_weight = recall_weight
-        self.training = {
-            "epochs": epochs,
-            "learning_rate": learning_rate,
-            "batch": batch,
-            "max_tokens": max_tokens,
-        }
+        self.tokens = {"labeler": labeler_tokens, "filter": filter_tokens}
+        self.training = {"epochs": epochs, "learning_rate": learning_rate, "batch": batch}
 
     def check(self, context: CompileContext) -> None:
         if not isinstance(context.program, EfficientRAG):
             raise UserError("optimizer.name=train_tagger: it is for program.name=efficient_rag; take that program")
         if self.labels == "teacher" and context.teacher_lm is None:
-            raise UserError("optimizer.labels=teacher: there is no teacher; name one, as in lm.teacher=MODEL")
+            raise UserError(
+                "optimizer.labels=teacher: there is no teacher; name one, as in lm.teacher=MODEL, or take "
+                "optimizer.labels=annotations"
+            )
+        if self.ranked and self.recall_weight is None:
+            raise UserError(
+                "optimizer.ranked: what a rank counts is fitted with the program's dev score, which recall_weight=null "
+                "leaves out; set optimizer.ranked=false, or a number for optimizer.recall_weight"
+            )
         splits, tags = {"train": context.trainset, "dev": context.devset}, {"tag": ANNOTATIONS["tag"]}
         check_annotations("optimizer=train_tagger", "labeler", tags, splits, "or take another program")
+        steps = ["labeler", *(["filter"] if context.program.filter is not None else [])]
+        if not all(self._start(context, step) for step in steps):
+            from hoptimizer.optimizers.training.tagger import check_encoder
+
+            check_encoder(self.base or _BASE)
 
     def compile(self, context: CompileContext) -> Program:
         compiled = context.program.deepcopy()
@@ -108,12 +145,13 @@ class TrainTagger(Optimizer):
         file = context.folder / f"labels-{split}.jsonl"
         stage = f"labels of {split}"
         supported = [question for question in questions if supporting(question)]
+        merged = context.program.queries == "query"
         if self.labels == "teacher":
             from hoptimizer.optimizers.labels.synthesis import synthesize
 
-            found = synthesize(supported, context, file, stage)
+            found = synthesize(supported, context, file, stage, merged)
         else:
-            found = [annotated(question, context.corpus) for question in supported]
+            found = [annotated(question, context.corpus, merged) for question in supported]
             write_labels(found, file)
         labels = [one for one in found if one.hops]
         failures = Counter(one.failure for one in found if one.failure)
@@ -133,19 +171,11 @@ class TrainTagger(Optimizer):
         self, context: CompileContext, train: Sequence[LabelledQuestion], dev: Sequence[LabelledQuestion]
     ) -> SmallModel:
         from hoptimizer.optimizers.labels.tagger_examples import FILTER_TASK, filter_examples
-        from hoptimizer.optimizers.training.loop import reporting
-        from hoptimizer.optimizers.training.tagger import TaggerTrainingConfig, train_tagger
 
-        examples, judged = filter_examples(train), filter_examples(dev)
-        start = self._start(context, "filter")
-        config = TaggerTrainingConfig(**_origin(start, self.base), seed=context.seed, **self.training)
-        folder = context.folder / "filter"
+        by_span = context.program.queries == "span"
+        examples, judged = filter_examples(train, by_span), filter_examples(dev, by_span)
         # Without dev examples the epoch is chosen on the train examples.
-        report = reporting(context.listener, "filter")
-        train_tagger(
-            FILTER_TASK, examples, judged or examples, config, folder, report, start=start.folder if start else None
-        )
-        return _load(folder, "filter")
+        return self._train(context, FILTER_TASK, examples, judged or examples)
 
     def _train_labeler(
         self,
@@ -155,9 +185,7 @@ class TrainTagger(Optimizer):
         dev: Sequence[LabelledQuestion],
     ) -> SmallModel:
         from hoptimizer.optimizers.labels.tagger_examples import labeler_examples, labeler_task, refilled
-        from hoptimizer.optimizers.training.loop import reporting
         from hoptimizer.optimizers.training.retrieval_dev_score import RetrievalEvaluator
-        from hoptimizer.optimizers.training.tagger import TaggerTrainingConfig, train_tagger
 
         retriever = context.program.retriever
         if retriever is None:
@@ -167,16 +195,47 @@ class TrainTagger(Optimizer):
         examples = labeler_examples([*train, *more], retriever, self.negatives, self.finish)
         judged = labeler_examples(dev, retriever, self.negatives, self.finish)
         task = labeler_task(self.finish)
-        start = self._start(context, "labeler")
-        config = TaggerTrainingConfig(**_origin(start, self.base), seed=context.seed, **self.training)
+        if self.recall_weight is None:
+            return self._train(context, task, examples, judged)
         questions = [question for question in context.devset if supporting(question)]
+        config = self._config(context, task.step)
         evaluator = RetrievalEvaluator(
             program, questions, task, config, self.recall_weight, self.ranked, context.workers
         )
-        folder = context.folder / "labeler"
-        report = reporting(context.listener, "labeler")
-        train_tagger(task, examples, judged, config, folder, report, evaluator, start.folder if start else None)
-        return _load(folder, "labeler")
+        return self._train(context, task, examples, judged, evaluator)
+
+    def _train(
+        self,
+        context: CompileContext,
+        task: Task,
+        examples: Sequence[TrainingExample],
+        judged: Sequence[TrainingExample],
+        dev_score: "DevScore | None" = None,
+    ) -> SmallModel:
+        from hoptimizer.models.small.loading import load_step_model
+        from hoptimizer.optimizers.training.loop import reporting
+        from hoptimizer.optimizers.training.tagger import train_tagger
+
+        start = self._start(context, task.step)
+        folder = context.folder / task.step
+        train_tagger(
+            task,
+            examples,
+            judged,
+            self._config(context, task.step),
+            folder,
+            reporting(context.listener, task.step),
+            dev_score,
+            start.folder if start else None,
+            lambda remark: context.listener.progress(f"{task.step}: {remark}", 0, 0, ""),
+        )
+        return load_step_model(str(folder), task.step)
+
+    def _config(self, context: CompileContext, step: str) -> "TaggerTrainingConfig":
+        from hoptimizer.optimizers.training.tagger import TaggerTrainingConfig
+
+        origin = _origin(self._start(context, step), self.base)
+        return TaggerTrainingConfig(**origin, seed=context.seed, max_tokens=self.tokens[step], **self.training)
 
     def _start(self, context: CompileContext, step: str) -> SmallModel | None:
         """The program's own model of a step, where the training is to start from it."""
@@ -187,11 +246,5 @@ class TrainTagger(Optimizer):
 def _origin(start: SmallModel | None, base: str | None) -> dict[str, str]:
     """The fields of a training config that name the model that training starts from, whatever folder that is in."""
     if start is None:
-        return {"base": base or "minilm"}
+        return {"base": base or _BASE}
     return {"base": start.card.base, "start": hashlib.sha256(start.card.model_dump_json().encode()).hexdigest()}
-
-
-def _load(folder: Path, step: str) -> SmallModel:
-    from hoptimizer.models.small.loading import load_step_model
-
-    return load_step_model(str(folder), step)
