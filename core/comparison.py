@@ -1,7 +1,8 @@
 """Variants side by side: means with intervals, and paired differences."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import mlflow
@@ -10,6 +11,7 @@ from mlflow.entities import Run
 
 from hoptimizer.common.errors import UserError, nearest
 from hoptimizer.eval import statistics
+from hoptimizer.eval.groups import GROUPINGS
 from hoptimizer.eval.judge import ACCURACY
 from hoptimizer.eval.metrics import METRICS
 from hoptimizer.eval.objective import OBJECTIVE
@@ -43,6 +45,23 @@ class Compared:
 
 
 @dataclass(frozen=True)
+class Group:
+    """The questions of one type, or with one number of hops.
+
+    Attributes:
+        name: the type, or the number of hops; ``None`` for questions of which it is not known.
+        n: questions.
+        estimates: mean and interval of the metric for each variant; ``None`` where it has no scores in the group.
+        differences: of each variant but the first against it, paired by question; ``None`` where there are no pairs.
+    """
+
+    name: str | None
+    n: int
+    estimates: list[statistics.Estimate | None]
+    differences: list[statistics.Difference | None]
+
+
+@dataclass(frozen=True)
 class Comparison:
     """Variants that answered the same questions.
 
@@ -51,12 +70,16 @@ class Comparison:
         metric: what the differences are of.
         variants: in the order asked for; the first is the baseline.
         differences: of each variant but the first against it.
+        by: what questions are grouped by, or ``None``.
+        groups: the metric by group.
     """
 
     split: str
     metric: str
     variants: list[Compared]
     differences: list[statistics.Difference]
+    by: str | None = None
+    groups: list[Group] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         """What ``hop compare --json`` prints."""
@@ -78,11 +101,18 @@ class Comparison:
                 {"run_id": v.run_id, "baseline": self.variants[0].run_id, **asdict(d)}
                 for v, d in zip(self.variants[1:], self.differences, strict=True)
             ],
+            **({"by": self.by, "groups": [asdict(group) for group in self.groups]} if self.by else {}),
         }
 
 
 def compare_variants(
-    tracker: Tracker, run_ids: Sequence[str] = (), *, split: str = "dev", metric: str = "f1", seed: int = 0
+    tracker: Tracker,
+    run_ids: Sequence[str] = (),
+    *,
+    split: str = "dev",
+    metric: str = "f1",
+    seed: int = 0,
+    by: str | None = None,
 ) -> Comparison:
     """Lay variants side by side.
 
@@ -93,9 +123,11 @@ def compare_variants(
         split: the questions' split.
         metric: what the paired differences are of.
         seed: of the bootstrap.
+        by: ``type`` or ``hops``, by which the metric is also compared in groups of questions; ``None`` for no groups.
 
     Raises:
-        UserError: a run did not answer the split, or other questions than the first, or lacks the metric.
+        UserError: a run did not answer the split, or other questions than the first, or lacks the metric; or the
+            questions have nothing to be grouped by.
 
     Example:
         >>> from pathlib import Path
@@ -125,9 +157,10 @@ def compare_variants(
     last = known[-1][1]
     if not run_ids:
         known = [(run, p) for run, p in known if _questions(p.table) == _questions(last.table) and p.data == last.data]
-    numeric = {name for _, p in known for name in p.table.select_dtypes("number")}
+    numeric = {name for _, p in known for name in p.table.select_dtypes("number")} - {"hops"}
     wanted = [*COLUMNS, *({metric} & numeric - set(COLUMNS))]  # a metric of the user's is no column by default
     columns = [column for column in wanted if _alike(column, known)]
+    column = _grouped(by, [p.table for _, p in known]) if by else None
     variants = [_compared(tracker, run, predictions.table, columns, seed) for run, predictions in known]
     first = variants[0]
     for variant in variants[1:]:
@@ -146,7 +179,42 @@ def compare_variants(
     differences = [
         statistics.compare(*statistics.known_pairs(baseline, variant.scores[metric]), seed) for variant in variants[1:]
     ]
-    return Comparison(split, metric, variants, differences)
+    groups = _groups(variants, metric, column, seed) if column is not None else []
+    return Comparison(split, metric, variants, differences, by, groups)
+
+
+def _grouped(by: str, tables: Sequence[pd.DataFrame]) -> pd.Series:
+    """What each question is grouped by; of a run of a version that did not keep it, another run says it.
+
+    Raises:
+        UserError: there is no such grouping, or no question has a group.
+    """
+    if by not in GROUPINGS:
+        raise UserError(f"--by {by}: expected {' or '.join(GROUPINGS)}")
+    column = next((table[by] for table in tables if by in table and table[by].notna().any()), None)
+    if column is None:
+        raise UserError(f"--by {by}: the runs know no {by} of their questions; annotate the data set and score again")
+    return column
+
+
+def _groups(variants: Sequence[Compared], metric: str, column: pd.Series, seed: int) -> list[Group]:
+    groups = []
+    for value in [*sorted(column.dropna().unique()), None]:
+        chosen = column.isna() if value is None else column == value
+        scores = [[score for score, inside in zip(v.scores[metric], chosen, strict=True) if inside] for v in variants]
+        if not scores[0]:
+            continue
+        known = [[score for score in own if not math.isnan(score)] for own in scores]
+        pairs = [statistics.known_pairs(scores[0], own) for own in scores[1:]]
+        groups.append(
+            Group(
+                name=f"{value:g}" if isinstance(value, float) else value and str(value),
+                n=len(scores[0]),
+                estimates=[statistics.mean(own, seed) if own else None for own in known],
+                differences=[statistics.compare(*pair, seed) if pair[0] else None for pair in pairs],
+            )
+        )
+    return groups
 
 
 def _alike(column: str, answered: Sequence[tuple[Run, Predictions]]) -> bool:

@@ -116,6 +116,19 @@ def comparison(compared: Comparison) -> Table:
     return table
 
 
+def groups(compared: Comparison) -> Table:
+    """What was compared, by the groups of the questions."""
+    metric, names = compared.metric, [variant.name for variant in compared.variants]
+    table = _table(f"{metric} by {compared.by}, 95% intervals", str(compared.by), "n", "variant", metric, f"Δ {metric}")
+    table.columns[2].justify = "left"
+    for group in compared.groups:
+        deltas = ["baseline", *(change(metric, d.difference, d.low, d.high) if d else "–" for d in group.differences)]
+        for number, (name, estimate, delta) in enumerate(zip(names, group.estimates, deltas, strict=True)):
+            labels = ("not given" if group.name is None else group.name, str(group.n)) if number == 0 else ("", "")
+            table.add_row(*labels, name, _with_interval(metric, estimate), delta)
+    return table
+
+
 def _with_interval(metric: str, estimate: Estimate | None) -> str:
     if estimate is None:
         return figure(metric, None)

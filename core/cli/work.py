@@ -68,6 +68,7 @@ def compare_command(
     ] = None,
     split: Split = "dev",
     metric: Annotated[str, typer.Option(help="What the paired differences are of.")] = "f1",
+    by: Annotated[str | None, typer.Option(help="Compare groups of questions, too: by type or hops.")] = None,
     as_json: Json = False,
 ) -> None:
     """Lay variants side by side: means, intervals, and paired differences from the first.
@@ -79,6 +80,8 @@ def compare_command(
         hop compare data=atlas
 
         hop compare 1f2e3d 4c5b6a --split test
+
+        hop compare data=atlas --by hops
     """
     from hoptimizer.cli import tables
     from hoptimizer.comparison import compare_variants, log_comparison
@@ -91,10 +94,11 @@ def compare_command(
         _, config = config_of(next(iter(run_ids), None), overrides)
         tracker = Tracker(config.tracking.uri, config.experiment)
         run_ids = [tracker.whole_id(start) for start in run_ids]
-        comparison = compare_variants(tracker, run_ids, split=split, metric=metric, seed=config.seed)
+        comparison = compare_variants(tracker, run_ids, split=split, metric=metric, seed=config.seed, by=by)
         log_comparison(tracker, comparison)
     open_line = tables.open_mlflow(config.tracking or TrackingSettings())
-    show(comparison.as_dict(), as_json, tables.comparison(comparison), open_line)
+    groups = [tables.groups(comparison)] if by else []
+    show(comparison.as_dict(), as_json, tables.comparison(comparison), *groups, open_line)
 
 
 def ask_command(

@@ -17,6 +17,7 @@ import yaml
 from hoptimizer.config import Config
 from hoptimizer.eval.datasets.dataset import DataSet
 from hoptimizer.eval.datasets.question import Question
+from hoptimizer.eval.groups import metrics_by_group
 from hoptimizer.eval.runner import Evaluation
 from hoptimizer.models.lm import is_local, is_tuned
 from hoptimizer.models.settings import LOCAL
@@ -68,15 +69,18 @@ def log_evaluation(evaluation: Evaluation, split: str, moment: str) -> None:
     Args:
         evaluation: what to log.
         split: the split that was answered.
-        moment: ``before`` or ``after`` compiling; metrics are called ``dev/f1`` and ``dev/before/f1``.
+        moment: ``before`` or ``after`` compiling; metrics are called ``dev/f1`` and ``dev/before/f1``, those of groups
+            of questions ``dev/f1/type/bridge`` and ``dev/f1/hops/2``.
     """
     prefix = f"{split}/" if moment == "after" else f"{split}/{moment}/"
-    mlflow.log_metrics({prefix + name: value for name, value in evaluation.metrics.items()})
+    metrics = evaluation.metrics | metrics_by_group(evaluation.rows)
+    mlflow.log_metrics({prefix + name: value for name, value in metrics.items()})
     table = [
         {
             "id": row.question.id,
             "question": row.question.question,
             "type": row.question.type,
+            "hops": len(row.question.hops) or None,
             "answers": row.question.answers,
             "answer": row.answer,
             "failure": row.failure,

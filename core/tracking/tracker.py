@@ -40,8 +40,8 @@ class Predictions:
     Attributes:
         split: the split's name.
         data: digest of the data set, which says whether two runs answered the same questions.
-        table: one row a question: ``id``, ``question``, ``type``, ``answers``, ``answer``, ``failure`` and a column
-            for each score.
+        table: one row for each question: ``id``, ``question``, ``type``, ``hops`` (how many), ``answers``, ``answer``,
+            ``failure`` and a column for each score.
     """
 
     split: str
