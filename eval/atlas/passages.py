@@ -50,7 +50,8 @@ def _values(facts: Facts, entity: Entity) -> Mapping[str, str]:
         values |= {"He": "She" if she else "He", "His": "Her" if she else "His"}
         # "He died there" reads better than the place's name a second time.
         if values.get("birthplace") and values.get("birthplace") == values.get("deathplace"):
-            values |= {"died_at_home": values["died"], "deathplace_at_home": values["deathplace"]}
+            at_home = {"there_too": "there too", "died_at_home": values["died"]}
+            values |= {**at_home, "deathplace_at_home": values["deathplace"]}
     return values
 
 
