@@ -18,6 +18,16 @@ class Step:
     value: str
 
     @property
+    def renamed(self) -> bool:
+        """Whether the value is a place that was called otherwise then."""
+        return self.column in self.entity.renamed
+
+    @property
+    def said(self) -> str:
+        """The value in a sentence about that time: ``what is now Kaliningrad``."""
+        return self.entity.said(self.column)
+
+    @property
     def relation(self) -> str:
         """The fact's relation, as ``wording_questions.yaml`` names it."""
         return f"{self.entity.kind}.{self.column}"
@@ -47,6 +57,13 @@ def _from(facts: Facts, entity: Entity, before: Chain, relations: set[str]) -> I
 def signature(chain: Chain) -> str:
     """The relations of a chain; chains with the same signature ask for the same kind of thing."""
     return "+".join(step.relation for step in chain)
+
+
+def parts(chain: Chain) -> Iterator[Chain]:
+    """Every stretch of a chain, itself among them."""
+    for start in range(len(chain)):
+        for end in range(start + 1, len(chain) + 1):
+            yield chain[start:end]
 
 
 def circular(chain: Chain) -> bool:

@@ -4,7 +4,7 @@ import hashlib
 import re
 import unicodedata
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,14 @@ REFERENCES = {
     "country": "country",
 }
 
+# Years closer together than this are not compared, because calendars and sources may differ.
+CLEAR_GAP = 3
+
 # Kinds whose names do not say what they are: questions put a word for it before the name.
 LABELLED = ("music", "painting", "film", "moon", "element")
+
+# Before a place in a table: it had another name then, or was not yet part of the town.
+_NOW = "now "
 
 
 class FactError(ValueError):
@@ -40,11 +46,15 @@ class Entity:
         kind: the table's kind, such as ``person``.
         name: as it stands in running text, with its article where it has one (``the Rhine``).
         fields: the values of the row's other columns as text, where they are known.
+        renamed: the columns with a place that was called otherwise then, or was not yet part of the town.
+        label: what questions call it, where ``labels.yaml`` says so.
     """
 
     kind: str
     name: str
     fields: dict[str, str] = field(compare=False, hash=False)
+    renamed: frozenset[str] = field(default=frozenset(), compare=False)
+    label: str | None = field(default=None, compare=False)
 
     @property
     def title(self) -> str:
@@ -52,23 +62,31 @@ class Entity:
         bare = bare_name(self.name)
         return capitalised(bare)
 
-    @property
+    @cached_property
     def id(self) -> str:
         """The page's id: the title in ASCII letters, digits and hyphens."""
         return re.sub(r"[^a-z0-9]+", "-", fold(self.title).lower()).strip("-")
 
     @property
+    def says_what(self) -> bool:
+        """Whether the name says what it is, as that of a university does."""
+        return self.fields["what"].split()[-1] in self.name.lower()
+
+    @property
     def described(self) -> str:
         """The name after a word for what it is, unless the name says so itself: ``the opera Tosca``."""
-        what = self.fields["what"]
-        if what.split()[-1] in self.name.lower() or self.name.startswith("the "):
+        if self.says_what or self.name.startswith("the "):
             return self.name
-        return f"the {'element' if self.kind == 'element' else what} {self.name}"
+        return f"the {'element' if self.kind == 'element' else self.fields['what']} {self.name}"
 
     @property
     def labelled(self) -> str:
         """The name as questions use it: with a description if the name alone could mean something else."""
-        return self.described if self.kind in LABELLED else self.name
+        return self.label or (self.described if self.kind in LABELLED else self.name)
+
+    def said(self, column: str) -> str:
+        """The value of a column in a sentence about that time: ``what is now Kaliningrad``."""
+        return f"what is now {self.fields[column]}" if column in self.renamed else self.fields[column]
 
 
 @dataclass(frozen=True)
@@ -89,7 +107,11 @@ class Facts:
 
     @cached_property
     def _surnames(self) -> Counter[str]:
-        return Counter(entity.name.split()[-1] for entity in self.entities if entity.kind == "person")
+        return Counter(_surname(person) for person in self.of("person"))
+
+    @cached_property
+    def _composers(self) -> Counter[str]:
+        return Counter(_surname(person) for person in self.of("person") if person.fields["what"] == "composer")
 
     def of(self, kind: str) -> list[Entity]:
         """The entities of a kind."""
@@ -104,10 +126,19 @@ class Facts:
     def answers(self, name: str) -> list[str]:
         """A name as an answer: without its article, then its aliases, each once."""
         names = [bare_name(name), *self.aliases.get(name, [])]
-        is_person = ("person", name) in self._by_name
-        if name not in self.aliases and is_person and " " in name and self._surnames[name.split()[-1]] == 1:
-            names.append(name.split()[-1])
+        if ("river", name) in self._by_name:
+            plain = names[0].removeprefix("River ").removesuffix(" River")
+            names += [plain, f"River {plain}", f"{plain} River"]
+        person = self._by_name.get(("person", name))
+        if person and name not in self.aliases and " " in name and self._known_by_surname(person):
+            names.append(_surname(person))
         return list(dict.fromkeys([*names, *map(fold, names)]))
+
+    def _known_by_surname(self, person: Entity) -> bool:
+        # "Wagner" alone is understood as the composer, although an architect has that name too.
+        return self._surnames[_surname(person)] == 1 or (
+            person.fields["what"] == "composer" and self._composers[_surname(person)] == 1
+        )
 
 
 def read(folder: Path = HERE) -> Facts:
@@ -118,12 +149,18 @@ def read(folder: Path = HERE) -> Facts:
     """
     entities = []
     for path in sorted(folder.glob("facts_*.yaml")):
-        table = yaml.safe_load(path.read_text(encoding="utf-8"))
+        table = _load(path)
         entities += [_entity(table, row, path.name) for row in table["rows"]]
     twice = [id for id, count in Counter(entity.id for entity in entities).items() if count > 1]
     if twice:
         raise FactError(f"two entities with the same title: {', '.join(twice)}")
-    return Facts(entities, yaml.safe_load((folder / "aliases.yaml").read_text(encoding="utf-8")))
+    labels = _load(folder / "labels.yaml")
+    named = [replace(entity, label=labels.get(entity.name)) for entity in entities]
+    return Facts(named, _load(folder / "aliases.yaml"))
+
+
+def _load(path: Path) -> Any:  # noqa: ANN401 - whatever the file holds
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
 def _entity(table: dict[str, Any], row: list[Any], place: str) -> Entity:
@@ -132,7 +169,13 @@ def _entity(table: dict[str, Any], row: list[Any], place: str) -> Entity:
     fields = {column: str(value) for column, value in zip(table["columns"], row, strict=True) if value is not None}
     if table["kind"] == "country":
         fields["what"] = "country"
-    return Entity(table["kind"], fields.pop("name"), fields)
+    renamed = frozenset(column for column, value in fields.items() if value.startswith(_NOW) and column in REFERENCES)
+    fields |= {column: fields[column].removeprefix(_NOW) for column in renamed}
+    return Entity(table["kind"], fields.pop("name"), fields, renamed)
+
+
+def _surname(person: Entity) -> str:
+    return person.name.split()[-1]
 
 
 def bare_name(name: str) -> str:

@@ -6,7 +6,9 @@ entities into every page, so that a search by keywords alone is led astray as it
 
 from collections.abc import Callable
 
-from hoptimizer.eval.atlas.facts import Entity, Facts, capitalised, pick, rank
+from hoptimizer.eval.atlas.facts import CLEAR_GAP, Entity, Facts, capitalised, pick, rank
+
+_PLURAL = {"city": "cities", "town": "towns"}
 
 Link = Callable[[Facts, Entity], str | None]
 
@@ -28,8 +30,16 @@ def _list(names: list[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def _years(count: int) -> str:
-    return "a year" if count == 1 else f"{count} years"
+def _apart(entity: Entity, other: Entity, column: str) -> int:
+    """How many years later the first one is, by the difference of calendar years."""
+    return int(entity.fields[column]) - int(other.fields[column])
+
+
+def _comparable(entity: Entity, other: Entity, column: str) -> bool:
+    """Whether both have a year, and the same one or clearly another: "2 years before" can be 13 months."""
+    if column not in entity.fields or column not in other.fields:
+        return False
+    return _apart(entity, other, column) == 0 or abs(_apart(entity, other, column)) >= CLEAR_GAP
 
 
 def _fellow(facts: Facts, entity: Entity) -> str | None:
@@ -39,14 +49,14 @@ def _fellow(facts: Facts, entity: Entity) -> str | None:
         other = neighbours[0].described
         forms = [f"{capitalised(other)} came from the same place.", f"{capitalised(other)} was born in the same place."]
         return str(pick(forms, "fellow", entity.id))
-    born = int(entity.fields["born"])
-    colleagues = sorted(_others(facts, entity, "what"), key=lambda other: abs(int(other.fields["born"]) - born))
+    colleagues = [other for other in _others(facts, entity, "what") if _comparable(entity, other, "born")]
+    colleagues.sort(key=lambda other: abs(_apart(entity, other, "born")))
     if not colleagues:
         return None
     other = pick(colleagues[:5], "colleague", entity.id)
-    gap = born - int(other.fields["born"])
+    gap = _apart(entity, other, "born")
     pronoun = "She" if entity.fields["sex"] == "f" else "He"
-    when = "in the same year as" if gap == 0 else f"{_years(abs(gap))} {'after' if gap > 0 else 'before'}"
+    when = "in the same year as" if gap == 0 else f"about {abs(gap)} years {'after' if gap > 0 else 'before'}"
     return f"{pronoun} was born {when} {other.described}."
 
 
@@ -60,21 +70,21 @@ def _sibling(facts: Facts, entity: Entity) -> str | None:
         "music": ["The same composer also wrote {}.", "Another work by the same composer is {}."],
         "painting": ["The same artist also made {}.", "Another work by the same artist is {}."],
         "building": ["The same person also designed {}.", "Another design by the same person is {}."],
-        "film": ["The same director also made {}.", "Another film by the same director is {}."],
-        "element": ["The same chemist also discovered {}."],
+        "film": ["The same director also made {}.", "The director of {} made this one too."],
+        "element": ["The same scientist also discovered {}."],
         "moon": ["The same astronomer also found {}."],
     }[entity.kind]
     return str(pick(forms, "sibling", entity.id)).format(others[0].described)
 
 
 def _other_finding(facts: Facts, entity: Entity) -> str | None:
-    others = [o for o in facts.of("finding") if o != entity and "year" in o.fields and "year" in entity.fields]
+    others = [o for o in facts.of("finding") if o != entity and _comparable(entity, o, "year")]
     if not others:
         return None
     other = pick(others, "finding", entity.id)
-    gap = int(entity.fields["year"]) - int(other.fields["year"])
-    when = "In the same year" if gap == 0 else capitalised(f"{_years(abs(gap))} {'earlier' if gap > 0 else 'later'}")
-    return f"{when}, {other.fields['author']} {other.fields['verb']} {other.name}."
+    gap = _apart(entity, other, "year")
+    when = "in the same year" if gap == 0 else f"about {abs(gap)} years {'before' if gap > 0 else 'later'}"
+    return f"{other.fields['author']} {other.fields['verb']} {other.name} {when}."
 
 
 def _older(facts: Facts, entity: Entity) -> str | None:
@@ -99,14 +109,15 @@ def _native(facts: Facts, entity: Entity) -> str | None:
 
 def _cities(column: str) -> Link:
     def link(facts: Facts, entity: Entity) -> str | None:
-        names = [city.name for city in facts.of("city") if city.fields.get(column) == entity.name]
-        names = sorted(names, key=lambda name: rank("cities", entity.id, name))[:3]
-        if not names:
+        places = [city for city in facts.of("city") if city.fields.get(column) == entity.name]
+        places = sorted(places, key=lambda place: rank("cities", entity.id, place.name))[:3]
+        if not places:
             return None
-        there = _list(sorted(names))
+        there = _list(sorted(place.name for place in places))
         if column == "river":
-            return f"{there} {'lies' if len(names) == 1 else 'lie'} on it."
-        return f"{there} {'is one of its towns' if len(names) == 1 else 'are among its towns'}."
+            return f"{there} {'lies' if len(places) == 1 else 'lie'} on it."
+        kinds = _list(sorted({_PLURAL[place.fields["what"]] for place in places}))
+        return f"{there} {'is' if len(places) == 1 else 'are'} among its {kinds}."
 
     return link
 

@@ -8,11 +8,11 @@ from typing import Any
 import yaml
 
 from hoptimizer.eval.atlas.chains import Chain, Step
-from hoptimizer.eval.atlas.facts import HERE, Entity, Facts, pick, rank
+from hoptimizer.eval.atlas.facts import CLEAR_GAP, HERE, Entity, Facts, capitalised, pick, rank
 from hoptimizer.eval.atlas.questions import QuestionRow, Wording, rationale
 
-# Years closer together than this are not compared, because calendars and sources may differ.
-CLEAR_GAP = 3
+# Values at most so many years apart count as near; near and far ones are asked about in turn.
+NEAR = 15
 
 
 @dataclass(frozen=True)
@@ -20,17 +20,34 @@ class Pair:
     """Two chains over the same columns.
 
     Attributes:
-        form: the wording, an entry of ``wording_pairs.yaml``.
+        ask: the wordings of the question.
         first, second: the two chains, in the order in which the question names their entities.
         group: the kind of thing that the question asks for; questions are taken from each group in turn.
         answer: the answer in running text.
+        compared: the sentence of the chain of thought that compares the two values.
     """
 
-    form: dict[str, Any]
+    ask: list[str]
     first: Chain
     second: Chain
     group: str
     answer: str
+    compared: str
+
+    @property
+    def side(self) -> str:
+        """``yes``, ``no``, or whether the first or the second named is the answer; splits are balanced by it."""
+        if self.answer in ("yes", "no"):
+            return self.answer
+        return "first" if self.answer == self.first[0].entity.name else "second"
+
+
+def told_apart(facts: Facts, pair: Pair) -> bool:
+    """Whether no accepted answer for the one could mean the other, as "Herschel" could with two Herschels."""
+    one, other = pair.first[0].entity.name, pair.second[0].entity.name
+    return not any(answer in other for answer in facts.answers(one)) and not any(
+        answer in one for answer in facts.answers(other)
+    )
 
 
 def comparisons(facts: Facts) -> Iterator[Pair]:
@@ -38,10 +55,12 @@ def comparisons(facts: Facts) -> Iterator[Pair]:
     for form in _forms("comparison"):
         for first, second in _both(facts, form):
             low, high = sorted((first, second), key=lambda chain: int(chain[-1].value))
-            if int(high[-1].value) - int(low[-1].value) >= CLEAR_GAP:
-                side = pick(["low", "high"], "side", first[0].entity.id, second[0].entity.id)
-                answer = low if side == "low" else high
-                yield Pair({"ask": form[side]}, first, second, _group(form, side), answer[0].entity.name)
+            if _gap(first, second) < CLEAR_GAP:
+                continue
+            side = pick(["low", "high"], "side", first[0].entity.id, second[0].entity.id)
+            right, wrong = (low, high) if side == "low" else (high, low)
+            group = f"{_path(form)} {side} {_band(first, second)}"
+            yield Pair(form[side], first, second, group, right[0].entity.name, _years_compared(right, wrong))
 
 
 def yes_or_no(facts: Facts) -> Iterator[Pair]:
@@ -49,13 +68,15 @@ def yes_or_no(facts: Facts) -> Iterator[Pair]:
     for form in _forms("yesno"):
         for first, second in _both(facts, form):
             if form["test"] == "before":
-                gap = int(second[-1].value) - int(first[-1].value)
-                if abs(gap) < CLEAR_GAP:
+                if _gap(first, second) < CLEAR_GAP:
                     continue
-                answer = "yes" if gap > 0 else "no"
+                answer = "yes" if int(first[-1].value) < int(second[-1].value) else "no"
+                group = f"{_path(form)} {answer} {_band(first, second)}"
+                yield Pair(form["ask"], first, second, group, answer, _years_compared(first, second))
             else:
                 answer = "yes" if first[-1].value == second[-1].value else "no"
-            yield Pair(form, first, second, _group(form, answer), answer)
+                compared = _values_compared(first, second, form["value"])
+                yield Pair(form["ask"], first, second, f"{_path(form)} {answer}", answer, compared)
 
 
 def about(wording: Wording, pair: Pair, type: str) -> QuestionRow:
@@ -63,13 +84,13 @@ def about(wording: Wording, pair: Pair, type: str) -> QuestionRow:
     names = [chain[0].entity.labelled for chain in (pair.first, pair.second)]
     plain = [chain[0].entity.name for chain in (pair.first, pair.second)]
     steps = [*pair.first, *pair.second]
-    answers = ["yes"] if pair.answer == "yes" else ["no"] if pair.answer == "no" else wording.facts.answers(pair.answer)
+    answers = [pair.answer] if pair.answer in ("yes", "no") else wording.facts.answers(pair.answer)
     return {
-        "question": pick(pair.form["ask"], "pair", *names).format(a=names[0], b=names[1], A=plain[0], B=plain[1]),
+        "question": pick(pair.ask, "pair", *names).format(a=names[0], b=names[1], A=plain[0], B=plain[1]),
         "answers": answers,
         "passages": [step.entity.id for step in steps],
         "hops": [wording.hop(step) for step in steps],
-        "rationale": rationale([wording.state(step) for step in steps], answers[0]),
+        "rationale": rationale([*(wording.state(step) for step in steps), pair.compared], answers[0]),
         "type": type,
     }
 
@@ -79,8 +100,28 @@ def _forms(name: str) -> list[dict[str, Any]]:
     return forms
 
 
-def _group(form: dict[str, Any], side: str) -> str:
-    return f"{form['kind']}.{'.'.join(form['path'])} {side}"
+def _path(form: dict[str, Any]) -> str:
+    return f"{form['kind']}.{'.'.join(form['path'])}"
+
+
+def _gap(first: Chain, second: Chain) -> int:
+    return abs(int(first[-1].value) - int(second[-1].value))
+
+
+def _band(first: Chain, second: Chain) -> str:
+    return "near" if _gap(first, second) <= NEAR else "far"
+
+
+def _years_compared(one: Chain, other: Chain) -> str:
+    order = "earlier" if int(one[-1].value) < int(other[-1].value) else "later"
+    return f"The year {one[-1].value} is {order} than {other[-1].value}."
+
+
+def _values_compared(first: Chain, second: Chain, noun: str) -> str:
+    one, other = first[-1].value, second[-1].value
+    if one == other:
+        return f"It is {one} in both cases."
+    return f"{capitalised(one)} and {other} are different {noun}."
 
 
 def _both(facts: Facts, form: dict[str, Any]) -> Iterator[tuple[Chain, Chain]]:

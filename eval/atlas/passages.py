@@ -38,16 +38,20 @@ def _fields(form: str) -> set[str]:
 
 def _values(facts: Facts, entity: Entity) -> Mapping[str, str]:
     """The values that the layouts may mention of an entity."""
-    values = {**entity.fields, **links(facts, entity), "x": entity.name, "X": capitalised(entity.name)}
+    said = {column: entity.said(column) for column in entity.fields}
+    # No sentence begins with a numeral, as "2001" would in "2001: A Space Odyssey is a film".
+    opening = entity.described if entity.name[0].isdigit() else entity.name
+    values = {**said, **links(facts, entity), "x": entity.name, "X": capitalised(opening)}
     values["described"] = entity.described
-    if "what" in values:
-        values["a_what"] = with_article(values["what"])
+    if not entity.says_what:  # "Charles University is a university" would say nothing
+        values["a_what"] = with_article(entity.fields["what"])
     if entity.kind == "person":
         she = values["sex"] == "f"
         values |= {"He": "She" if she else "He", "His": "Her" if she else "His"}
         # "He died there" reads better than the place's name a second time.
         if values.get("birthplace") and values.get("birthplace") == values.get("deathplace"):
-            values |= {"died_at_home": values["died"], "deathplace_at_home": values["deathplace"]}
+            at_home = {"there_too": "there too", "died_at_home": values["died"]}
+            values |= {**at_home, "deathplace_at_home": values["deathplace"]}
     return values
 
 

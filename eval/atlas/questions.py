@@ -24,14 +24,15 @@ class Wording:
         """The question for the end of a chain; it names only the chain's first entity."""
         subject, parts = chain[0].entity.labelled, self._parts(chain)
         for depth, part in enumerate(parts[:-1]):
-            form = pick(_light(self._forms(part)["phrase"], depth), "phrase", subject)
+            form = pick(_light(self._forms(part)["phrase"], depth, 1), "phrase", subject)
             subject = self._fill(form, part[0], subject)
-        form = pick(_light(self._forms(parts[-1])["ask"], len(parts) - 1), "ask", subject, signature(parts[-1]))
+        ask = "ask_now" if parts[-1][-1].renamed else "ask"
+        form = pick(_light(self._forms(parts[-1])[ask], len(parts) - 1, 2), "ask", subject, signature(parts[-1]))
         return self._fill(form, parts[-1][0], subject)
 
     def state(self, step: Step) -> str:
         """The statement of a fact, with the entity's full name."""
-        form = self.relations[step.relation]["fact"].replace("{y}", step.value)
+        form = self.relations[step.relation]["fact"].replace("{y}", step.said)
         return capitalised(self._fill(form, step, step.entity.labelled))
 
     def hop(self, step: Step) -> QuestionRow:
@@ -60,15 +61,15 @@ class Wording:
         return form.format(x=subject, verb=verb, base=self.base_verbs.get(verb, ""), author=author)
 
 
-def _light(forms: list[str], depth: int) -> list[str]:
+def _light(forms: list[str], depth: int, behind_phrase: int) -> list[str]:
     """The forms that stay readable around a phrase of a given depth.
 
     Words that follow a long phrase pile up verbs at the end ("the river on which the city where the museum is lies").
-    Therefore any number of words may follow a name, two a phrase, and none a phrase within a phrase.
+    Therefore any number of words may follow a name, ``behind_phrase`` a phrase, and none a phrase within a phrase.
     """
     if depth == 0:
         return forms
-    most = 2 if depth == 1 else 0
+    most = behind_phrase if depth == 1 else 0
     return [form for form in forms if len(form.split("{x}")[1].rstrip("?").split()) <= most]
 
 
