@@ -13,7 +13,7 @@ from hoptimizer.variants import Variant, compile_variant, evaluate_variant
 SPLIT = "test"
 
 # Sized so that the whole demo takes minutes on two cores.
-COMMON = ("data.name=atlas", "data.dev=12", "lm.default.max_tokens=32")
+COMMON = ("data.name=atlas", "data.dev=12", "data.test=60", "lm.default.max_tokens=32")
 SETTINGS = {
     "direct": (),
     "rag": ("retriever.k=2",),
