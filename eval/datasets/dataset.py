@@ -100,7 +100,7 @@ def load(settings: DataSettings | str) -> DataSet:
         >>> from hoptimizer.eval import DataSettings, load
         >>> data = load(DataSettings(name="atlas", train=10, dev=5))
         >>> {name: len(questions) for name, questions in data.splits.items()}
-        {'train': 10, 'dev': 5, 'test': 60}
+        {'train': 10, 'dev': 5, 'test': 200}
     """
     if isinstance(settings, str):
         settings = DataSettings(name=settings)
@@ -130,6 +130,6 @@ def check(name: str | Path, corpus: Path | None = None, limit: int = 20) -> fold
         >>> from hoptimizer.eval import check
         >>> found = check("atlas")
         >>> found.problems, found.splits["train"].questions, found.corpus.passages
-        ([], 200, 870)
+        ([], 200, 1482)
     """
     return folders.check(locate(name), corpus, limit)
