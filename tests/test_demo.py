@@ -1,4 +1,4 @@
-"""The main job, as `make demo` runs it: the embedded models, the whole of atlas test, real MLflow runs."""
+"""The main job, as `make demo` runs it: the embedded models, questions of atlas test, real MLflow runs."""
 
 import json
 import subprocess
