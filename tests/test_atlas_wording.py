@@ -93,14 +93,8 @@ def test_pages_do_not_say_what_the_name_says(sentences):
     for sentence in sentences:
         told = re.match(r"(?:The )?(.+?) (?:is|was) an? ([\w -]+?)(?: in| of| by| with| that|\.)", sentence)
         assert not told or told[2].split()[-1] not in told[1].lower().split(), sentence
-<<<<<<< HEAD
-        assert not re.search(r"is a university|was founded .*was founded|([A-Z]\w+) (is |are )?in \1\b", sentence), (
-            sentence
-        )
-=======
         assert not re.search(r"is a university|was founded .*was founded", sentence)
         assert not re.search(r"\b([A-Z]\w+) (is )?in \1\b", sentence), sentence
->>>>>>> atlas
 
 
 def test_no_sentence_begins_with_a_numeral(sentences, questions):
