@@ -46,7 +46,6 @@ class EfficientRAG(Program):
     Args:
         retriever: where passages come from.
         k: passages per query; in a config ``retriever.k``.
-        first_k: passages that the question finds, or ``None`` for ``k``.
         later_k: passages that a later query finds, or ``None`` for ``k``; fewer may do, because a query that names what
             it looks for finds it first.
         max_rounds: the most rounds of searching.
@@ -77,8 +76,7 @@ class EfficientRAG(Program):
     step_names: ClassVar[tuple[str, ...]] = ("labeler", "filter", "reader")
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {
-            "first_k": 10,
-            "later_k": 10,
+            "later_k": None,
             "max_rounds": 4,
             "max_queries": 1,
             "queries": "query",
@@ -92,7 +90,6 @@ class EfficientRAG(Program):
         self,
         retriever: Retriever,
         k: int = 10,
-        first_k: Annotated[int, Field(ge=1)] | None = None,
         later_k: Annotated[int, Field(ge=1)] | None = None,
         max_rounds: Annotated[int, Field(ge=1)] = 4,
         max_queries: Annotated[int, Field(ge=1)] = 4,
@@ -102,7 +99,6 @@ class EfficientRAG(Program):
         reader: ReaderKind = "direct",
     ) -> None:
         super().__init__(retriever, k)
-        self.first_k = first_k
         self.later_k = later_k
         self.max_rounds = max_rounds
         self.max_queries = max_queries
@@ -119,12 +115,12 @@ class EfficientRAG(Program):
     async def collect(self, question: str) -> list[Passage]:
         """All passages that are kept, in the order in which they were found."""
         if not self.has_own_model("labeler"):
-            return await self.retrieve(question, k=self.first_k)
+            return await self.retrieve(question)
         pool: dict[str, Passage] = {}
         asked = {folded(question)}
         queries = [question]
         for number in range(self.max_rounds):
-            k = (self.later_k if number else self.first_k) or self.k
+            k = self.k if number == 0 else self.later_k or self.k
             rounds = await gather_steps((partial(self.hop, query, k, pool, number) for query in queries), deeper=number)
             for labelled in rounds:
                 pool |= {one.passage.id: one.passage for one in labelled if one.tag != "terminate"}

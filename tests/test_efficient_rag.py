@@ -175,14 +175,6 @@ def test_a_later_k_of_its_own():
     assert list(map(len, found)) == [2, 1, 1]
 
 
-def test_a_first_k_of_its_own():
-    program = made(first_k=1)
-    found = [step.outputs["passages"] for step in answer(program).steps if step.step == "retrieve"]
-    assert list(map(len, found)) == [1]
-    alone = EfficientRAG(ScriptedRetriever(FOUND), k=2, first_k=1)
-    assert [passage.id for passage in answer(alone).passages] == ["lyon"]
-
-
 def test_the_papers_k_is_the_default():
     assert EfficientRAG(ScriptedRetriever(FOUND)).k == 10
 

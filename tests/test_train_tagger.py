@@ -531,9 +531,10 @@ def test_the_papers_preset_gives_way_to_what_is_given_and_is_logged_in_full():
         "preset": "paper",
         "labels": "annotations",
     }
-    assert load_config(None, base=logged) == made
+    assert load_config(None, base=logged).public() == logged
     program, optimizer = build_program(made.program, ScriptedRetriever({}), 4), build_optimizer(made.optimizer)
-    assert (program.first_k, program.later_k, program.max_rounds, program.queries) == (10, 10, 4, "query")
+    assert (made.k, logged["retriever"]["k"], load_config(None, [*words, "retriever.k=5"]).k) == (10, 10, 5)
+    assert (program.later_k, program.max_rounds, program.queries) == (None, 4, "query")
     assert (optimizer.base, optimizer.labels, optimizer.tokens) == (
         "microsoft/deberta-v3-large",
         "annotations",
