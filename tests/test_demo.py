@@ -43,7 +43,7 @@ def test_no_compile_makes_a_program_worse_beyond_chance(demo):
     for comparison in result["comparisons"]:
         assert comparison["metric"] == "f1"
         assert comparison["after"] == pytest.approx(comparison["before"] + comparison["difference"])
-        assert comparison["interval"][1] > 0
+        assert comparison["interval"][1] >= 0
 
 
 def test_the_trained_labeler_finds_passages_that_one_search_misses(demo):

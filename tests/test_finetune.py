@@ -568,7 +568,7 @@ def test_other_programs_are_compiled_too(config, program):
     words = ["program.self_knowledge=false"] if program == "ra_isf" else ["optimizer.lora=2"]
     variant = compile_variant(config(f"program.name={program}", *words), score_before=False)
     steps = set(state_of(variant)["program"]["lms"])
-    assert steps == ({"reader"} if program == "rag" else {"reader", "relevance"})
+    assert steps == ({"reader"} if program == "rag" else {"combine", "decompose", "reader", "relevance"})
     assert answers(evaluate_variant(variant.config, run_id=variant.run_id).after) == answers(variant.after)
 
 
