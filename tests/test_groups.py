@@ -107,7 +107,9 @@ def test_the_command_prints_groups_with_intervals(store, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "160")
 
     def hop(*words):
-        monkeypatch.setattr(sys, "argv", ["hop", "compare", *runs, "--metric", "recall", "--by", "type", *words])
+        # MLflow keeps a store by its URI, so that a relative one may be that of another test's folder.
+        where = f"tracking.uri=sqlite:///{folder}/mlflow.db"
+        monkeypatch.setattr(sys, "argv", ["hop", "compare", *runs, where, "--metric", "recall", "--by", "type", *words])
         with pytest.raises(SystemExit) as end:
             main()
         assert not end.value.code
