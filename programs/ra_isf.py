@@ -99,7 +99,7 @@ class RAISF(Program):
         relevance: Judging = "passage",
         decomposition: bool = True,
         ordered_subquestions: bool = False,
-        reader: Literal["direct", "cot"] = "direct",
+        reader: Literal["direct", "cot", "phrase"] = "direct",
     ) -> None:
         super().__init__(retriever, k)
         self.max_depth = max_depth
