@@ -40,15 +40,16 @@ class ScriptedLM(DummyLM):
             first is written as it is, without its field.
         delay: ``(output field, inputs) -> seconds`` that a call takes.
         likelihood: ``(output field, inputs) -> probability`` of what is written, told where a call asks for it.
+        together: no call ends before so many have been under way at once, or ten seconds have passed.
 
     Attributes:
         asked: first output field and inputs of every call, in the order in which they came.
         most: the most calls that were under way at once.
     """
 
-    def __init__(self, script, delay=lambda field, inputs: 0.0, likelihood=None):
+    def __init__(self, script, delay=lambda field, inputs: 0.0, likelihood=None, together=1):
         super().__init__([])
-        self.script, self.delay, self.likelihood = script, delay, likelihood
+        self.script, self.delay, self.likelihood, self.together = script, delay, likelihood, together
         self.asked: list[tuple[str, dict[str, str]]] = []
         self.running = self.most = 0
 
@@ -63,6 +64,9 @@ class ScriptedLM(DummyLM):
         self.most = max(self.most, self.running)
         try:
             await asyncio.sleep(self.delay(field, inputs))
+            last = time.monotonic() + 10
+            while self.most < self.together and time.monotonic() < last:
+                await asyncio.sleep(0.001)
         finally:
             self.running -= 1
         value = self.script(field, inputs)

@@ -46,7 +46,7 @@ def evaluated(judge, objective=None):
 
 
 def test_only_what_wording_leaves_open_is_judged_and_concurrently():
-    judge = ScriptedLM(verdict, delay=lambda *_: 0.05)
+    judge = ScriptedLM(verdict, together=2)
     scored = evaluated(judge)
     assert scored.scores("accuracy") == [1.0, 1.0, 0.0, 0.0]
     assert scored.scores("em") == [0.0, 1.0, 0.0, 0.0]

@@ -230,7 +230,7 @@ def test_the_same_is_asked_whatever_the_speed():
 
 
 def test_questions_of_all_loops_are_under_way_at_once():
-    lm = ScriptedLM(script, lambda field, inputs: 0.02)
+    lm = ScriptedLM(script, together=40)
     prefetch(make_context(teacher=lm, workers=40), random_search_loops(BootstrapLoop(examples(), 4, 2), 3), 0.5)
     assert lm.most == 40
 

@@ -70,8 +70,8 @@ def chat(lm):
     return dspy.context(lm=lm, adapter=dspy.ChatAdapter(use_json_adapter_fallback=False))
 
 
-def run(program, script, question, delay=lambda field, inputs: 0.0):
-    lm = ScriptedLM(script, delay)
+def run(program, script, question, **lm_options):
+    lm = ScriptedLM(script, **lm_options)
     with chat(lm):
         prediction = program(question=question)
     return prediction, lm
@@ -192,7 +192,8 @@ def test_a_subquestion_that_is_its_question_is_dropped_before_it_costs_anything(
 
 def test_a_repeated_subquestion_is_solved_once_wherever_it_stands():
     splits = {"q": ["a", "A ?", "b"], "a": ["x", "y"], "b": ["y", "x"]}
-    prediction, lm = run(program(), World({"y": "Y"}, splits=splits), "q", lambda field, inputs: random.random() / 100)
+    delay = lambda field, inputs: random.random() / 100  # noqa: E731
+    prediction, lm = run(program(), World({"y": "Y"}, splits=splits), "q", delay=delay)
     asked = [inputs["question"] for field, inputs in lm.asked if field == "knows"]
     assert sorted(asked) == ["a", "b", "q", "x", "y"]
     assert counts(prediction.steps)["lm_calls"] == len(lm.asked)
@@ -304,14 +305,15 @@ BUILDER = "Where was the builder of the mill born?"
 BUILT, BORN, OLD = "Who built the mill?", "Where was #1 born?", "How old is the mill?"
 
 
-def ordered(parts, known, delay=lambda field, inputs: 0.0, **options):
+def ordered(parts, known, max_calls=100, **lm_options):
     world = World(known, splits={BUILDER: parts})
-    return run(program({}, ordered_subquestions=True, max_depth=1, **options), world, BUILDER, delay)
+    made = program({}, ordered_subquestions=True, max_depth=1, max_calls=max_calls)
+    return run(made, world, BUILDER, **lm_options)
 
 
 def test_a_reference_is_asked_after_the_answer_it_names_and_everything_else_together():
     known = {BUILT: "Ada", "Where was Ada born?": "Bern", OLD: "90 years"}
-    prediction, lm = ordered([BUILT, BORN, OLD], known, lambda field, inputs: 0.02)
+    prediction, lm = ordered([BUILT, BORN, OLD], known, together=2)
     asked = [inputs["question"] for field, inputs in lm.asked if field == "knows"]
     assert asked == [BUILDER, BUILT, OLD, "Where was Ada born?"]
     assert lm.most == 2
@@ -323,7 +325,7 @@ def test_a_reference_is_asked_after_the_answer_it_names_and_everything_else_toge
 
 def test_without_the_option_references_are_text_and_all_subquestions_are_solved_together():
     world = World({BUILT: "Ada", BORN: "?", OLD: "90 years"}, splits={BUILDER: [BUILT, BORN, OLD]})
-    prediction, lm = run(program({}), world, BUILDER, lambda field, inputs: 0.02)
+    prediction, lm = run(program({}), world, BUILDER, together=3)
     assert outcomes(prediction)[BORN] == ("self_knowledge", 1)
     assert lm.most == 3
 
@@ -343,7 +345,7 @@ def test_references_keep_the_budget_and_do_not_depend_on_which_call_is_first(max
         rng = random.Random(seed)
         parts = [BUILT, OLD, BORN, "When was the mill of #1 sold?"]
         delay = lambda field, inputs: rng.random() / 100  # noqa: E731
-        return ordered(parts, {BUILT: "Ada", OLD: "90 years"}, delay, max_calls=max_calls)
+        return ordered(parts, {BUILT: "Ada", OLD: "90 years"}, max_calls, delay=delay)
 
     first, lm = shared(0)
     assert len(lm.asked) == counts(first.steps)["lm_calls"] <= max_calls
@@ -383,9 +385,9 @@ def test_the_reader_may_think_in_a_chain():
 
 def test_passages_are_judged_together_and_subquestions_are_solved_together():
     splits = {"q": ["a", "b", "c", "d"]}
-    _, lm = run(program(max_depth=0), World(splits=splits), "q", lambda field, inputs: 0.02)
+    _, lm = run(program(max_depth=0), World(splits=splits), "q", together=5)
     assert lm.most == 5
-    _, lm = run(program(max_depth=1), World(splits=splits), "q", lambda field, inputs: 0.05)
+    _, lm = run(program(max_depth=1), World(splits=splits), "q", together=20)
     assert lm.most == 20
 
 
