@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hoptimizer.models.engine.loading import device_and_dtype
+from hoptimizer.models.engine.memory import trim_heap
 from hoptimizer.optimizers.training.loop import BestEpoch, TrainingReport
 from hoptimizer.optimizers.training.lora import adapted, merged
 from hoptimizer.optimizers.training.run import TrainingConfig, freeze_embeddings, training
@@ -137,6 +138,7 @@ def train_writer(
         return -loss, {"loss": loss}
 
     def loss(batch: list[int]) -> Tensor:
+        trim_heap()  # passes of unlike shapes leave gaps, which would add up from update to update
         *others, last = _parts([rows[i] for i in batch])
         total = sum(len(rows[i][1]) for i in batch)
         done = 0.0
