@@ -138,7 +138,6 @@ def train_writer(
         return -loss, {"loss": loss}
 
     def loss(batch: list[int]) -> Tensor:
-        trim_heap()  # passes of unlike shapes leave gaps, which would add up from update to update
         *others, last = _parts([rows[i] for i in batch])
         total = sum(len(rows[i][1]) for i in batch)
         done = 0.0
@@ -146,6 +145,7 @@ def train_writer(
             share = writer.losses(part).sum() / total
             share.backward()
             done += share.item()
+            trim_heap()  # the next pass has other shapes, which do not fit into the gaps that this one leaves
         return writer.losses(last).sum() / total + done
 
     lengths = [_length(row) for row in rows]
