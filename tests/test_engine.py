@@ -4,7 +4,9 @@ import asyncio
 import copy
 import json
 import pickle
+import platform
 import random
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
@@ -20,8 +22,9 @@ from hoptimizer.models import LMSettings, build_adapter, build_lm
 from hoptimizer.models.engine.constrained_decoding import Constraint
 from hoptimizer.models.engine.engine import LocalEngine, generator
 from hoptimizer.models.engine.generator import Generator
-from hoptimizer.models.engine.key_values import KeyValues
+from hoptimizer.models.engine.key_values import BLOCK, KeyValues
 from hoptimizer.models.engine.loading import device_and_dtype
+from hoptimizer.models.engine.memory import trim_heap
 from hoptimizer.models.engine.prefix_cache import PAGE, PrefixCache
 from hoptimizer.models.engine.request import GenerationRequest
 from hoptimizer.models.weights.store import pull
@@ -151,6 +154,32 @@ def test_a_long_sequence_takes_no_memory_for_the_slots_beside_it():
     assert whole / 64 < took < whole / 8
     assert torch.equal(states.read(3, 8000, 8192), written[:, :, :, 8000:])
     assert not states.read(4, 0, 8192).any()
+
+
+def test_positions_that_no_sequence_reaches_any_more_take_no_memory():
+    states = KeyValues(layers=8, heads=4, dim=64, slots=2, dtype=torch.float32, device=torch.device("cpu"))
+    written = torch.ones(8, 2, 4, 8192, 64)
+    states.reserve(8192)
+    states.load(0, 0, written)
+    process = psutil.Process()
+    before = process.memory_info().rss
+    states.release(BLOCK + 1)
+    assert before - process.memory_info().rss > 0.9 * written.nbytes * (1 - 2 * BLOCK / 8192)
+    assert torch.equal(states.read(0, 0, 2 * BLOCK), written[:, :, :, : 2 * BLOCK])
+    states.reserve(3 * BLOCK)
+    assert not states.read(0, 2 * BLOCK, 3 * BLOCK).any()
+
+
+def test_a_batch_without_its_longest_sequence_gives_its_blocks_back(model):
+    long, short = _prompts(model, 1)[0], _prompts(model, 1, facts="Short.")[0]
+    few = Generator(str(pull("smollm2-135m-instruct")), slots=2)
+    open_ended = few.submit(GenerationRequest(short, 400, ignore_end=True))
+    few.submit(GenerationRequest(long, 1)).result()
+    few.submit(GenerationRequest(short, 1)).result()
+    assert len(long) > 2 * BLOCK
+    assert not open_ended.done()
+    assert len(few._states.blocks) <= 2
+    few.close()
 
 
 def test_more_calls_than_slots_are_all_answered():
@@ -384,6 +413,35 @@ def test_prefixes_used_longest_ago_are_forgotten_first():
     store.insert([9] * PAGE, PAGE, lambda a, b: states)
     assert len(store.match(first)) == 1  # its own page went, the one it shares stayed
     assert len(store.match(second)) == 3
+
+
+def test_a_prompt_larger_than_the_cache_leaves_its_beginning_there():
+    pages = torch.arange(5.0)[:, None, None, None, None, None].expand(5, 1, 2, 1, PAGE, 4)
+    store = PrefixCache(capacity=3 * pages[0].nbytes)
+    store.insert([9] * PAGE, PAGE, lambda start, stop: pages[0])
+    prompt = list(range(5 * PAGE))
+    store.insert(prompt, len(prompt), lambda start, stop: pages[start // PAGE])
+    assert [int(page.mean()) for page in store.match(prompt)] == [0, 1, 2]
+    assert not store.match([9] * PAGE)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries give memory back by themselves")
+def test_freed_memory_of_another_thread_goes_back_to_the_system():
+    """As a training's, which runs in a thread of its own: tensors just too small to be mappings of their own."""
+
+    def allocate() -> None:
+        tensors = [torch.ones(30_000) for _ in range(4000)]
+        del tensors[::2]
+        kept.extend(tensors[::100])
+
+    kept: list[torch.Tensor] = []
+    process = psutil.Process()
+    thread = threading.Thread(target=allocate)
+    thread.start()
+    thread.join()
+    before = process.memory_info().rss
+    trim_heap()
+    assert before - process.memory_info().rss > 200e6
 
 
 def test_fp32_is_taken_where_bf16_is_not_multiplied(monkeypatch):

@@ -8,6 +8,7 @@ from typing import Literal
 
 import dspy
 import pytest
+import torch
 from small_models import CITIES, CONFIG, TASK, examples, tiny_t5, train
 
 from hoptimizer.common.errors import UserError
@@ -19,7 +20,7 @@ from hoptimizer.optimizers.training import loop as training_loop
 from hoptimizer.optimizers.training.calibration import best_threshold, classification_scores
 from hoptimizer.optimizers.training.classifier import train_classifier
 from hoptimizer.optimizers.training.generator import GeneratorTrainingConfig, train_generator
-from hoptimizer.optimizers.training.loop import shuffled_batches
+from hoptimizer.optimizers.training.loop import MasterWeights, Plan, shuffled_batches
 from hoptimizer.retrieval import Corpus, Passage
 
 WEIGHTS = "model.safetensors"
@@ -187,6 +188,17 @@ def test_relevance_comes_from_what_holds_the_answer_and_from_hops():
 )
 def test_threshold_makes_the_best_of_dev(gold, probabilities, aim, least, most):
     assert least <= best_threshold(gold, probabilities, aim) <= most
+
+
+def test_gradients_take_no_memory_between_updates():
+    model = torch.nn.Linear(4, 4)
+    plan = Plan(epochs=1, learning_rate=0.1, weight_decay=0, patience=None, checkpoint_steps=1, key="")
+    master = MasterWeights(model, plan, torch.bfloat16)
+    before = master.copy()
+    model(torch.ones(4, dtype=torch.bfloat16)).sum().backward()
+    master.step(0.1)
+    assert not torch.equal(master.copy()["weight"], before["weight"])
+    assert all(weight.grad is None for weight in [*model.parameters(), *master.weights.values()])
 
 
 def test_batches_hold_every_example_once_and_depend_on_seed_and_epoch():

@@ -13,6 +13,7 @@ from hoptimizer.models.engine import attention
 from hoptimizer.models.engine.constrained_decoding import Constraint, GrammarCompiler
 from hoptimizer.models.engine.key_values import KeyValues
 from hoptimizer.models.engine.loading import device_and_dtype, end_tokens, load, memory_share
+from hoptimizer.models.engine.memory import trim_heap
 from hoptimizer.models.engine.prefix_cache import PAGE, PrefixCache
 from hoptimizer.models.engine.request import Completion, GenerationCounts, GenerationRequest
 from hoptimizer.models.engine.sequence import SequenceState
@@ -24,7 +25,7 @@ STEP_TOKENS = 1024
 # Tokens of a typical sequence, by which is reckoned how many sequences fit the memory.
 TYPICAL_TOKENS = 2048
 # The most memory for the states of earlier prompts.
-PREFIX_BYTES = 2 << 30
+PREFIX_BYTES = 1 << 30
 
 Chunk = attention.PrefillChunk | attention.DecodeToken
 
@@ -118,6 +119,9 @@ class Generator:
         for row in [*self._rows, *self._waiting]:
             if row.future.set_running_or_notify_cancel():
                 row.future.set_exception(_released())
+        self._states.release()
+        self._prefixes.clear()
+        trim_heap()
 
     def _run(self) -> None:
         while True:
@@ -156,8 +160,7 @@ class Generator:
         for row in [row for row in self._rows if row.finished]:
             self._leave(row)
             self._deliver(row)
-        if not self._rows:
-            self._states.release()
+        self._states.release(max((row.computed for row in self._rows), default=0))
 
     def _admit(self) -> None:
         """Give the free slots to the sequences that wait, in their order."""

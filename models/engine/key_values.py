@@ -31,13 +31,17 @@ class KeyValues:
     def reserve(self, length: int) -> None:
         """Make room for sequences of up to ``length`` tokens."""
         while len(self.blocks) * BLOCK < length:
-            self.blocks.append(_zeros(self._shape, self._dtype, self._device))
+            self.blocks.append(zeros(self._shape, self._dtype, self._device))
             self.parts.append([layer.unbind(0) for layer in self.blocks[-1].unbind(0)])
 
-    def release(self) -> None:
-        """Give the memory back, once no slot is in use."""
-        self.blocks.clear()
-        self.parts.clear()
+    def release(self, length: int = 0) -> None:
+        """Give back the memory of positions that no slot needs.
+
+        Args:
+            length: the length of the longest sequence in any slot; 0 where no slot is in use.
+        """
+        kept = -(-length // BLOCK)
+        del self.blocks[kept:], self.parts[kept:]
 
     def load(self, slot: int, start: int, states: Tensor) -> None:
         """Write states of shape ``(layers, 2, heads, n, dim)`` at positions ``start`` and following of a slot."""
@@ -58,8 +62,11 @@ class KeyValues:
             states[:, :, target, :, low:high] = states[:, :, source, :, low:high]
 
 
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Zeros and not whatever memory holds: a masked position weighs 0, and 0 times NaN is NaN."""
+def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros and not whatever memory holds: a masked position weighs 0, and 0 times NaN is NaN.
+
+    On a CPU they take memory only where something is written to them.
+    """
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
     # The system's own zeros: a page of them takes memory only when something is written to it.

@@ -11,6 +11,9 @@ from transformers.utils import logging as transformers_logging
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.models.engine import attention
+from hoptimizer.models.engine.memory import limit_reserves
+
+limit_reserves()  # before a thread starts that generates or trains
 
 
 @contextmanager

@@ -5,15 +5,17 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from hoptimizer.models.engine.key_values import zeros
+
 # Tokens per page. Smaller pages waste fewer tokens at the end of a common prefix, and cost more bookkeeping.
 PAGE = 32
 
 
 class _Node:
-    __slots__ = ("children", "key", "parent", "states")
+    __slots__ = ("children", "key", "page", "parent")
 
-    def __init__(self, parent: "_Node | None", key: tuple[int, ...], states: Tensor | None) -> None:
-        self.parent, self.key, self.states = parent, key, states
+    def __init__(self, parent: "_Node | None", key: tuple[int, ...], page: int) -> None:
+        self.parent, self.key, self.page = parent, key, page
         self.children: dict[tuple[int, ...], _Node] = {}
 
 
@@ -23,28 +25,39 @@ class PrefixCache:
     Prompts of one program share their instructions and demonstrations, and those of later steps of a question also its
     passages; what they share is kept once. The pages that were used longest ago are dropped first.
 
+    All pages lie in one tensor, which takes memory as it fills up. If each page were a tensor of its own, it would lie
+    among the short-lived tensors of the forward passes, and malloc could not give the memory between them back.
+
     Args:
         capacity: the most bytes of states to keep.
     """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self._size = 0
-        self._root = _Node(None, (), None)
+        self._pages: Tensor | None = None  # of shape (pages, layers, 2, heads, PAGE, dim)
+        self._unused: list[int] = []
+        self._root = _Node(None, (), -1)
         self._recent: OrderedDict[_Node, None] = OrderedDict()
+
+    def clear(self) -> None:
+        """Forget all prefixes, and give their memory back."""
+        self._pages = None
+        self._unused.clear()
+        self._root = _Node(None, (), -1)
+        self._recent.clear()
 
     def __len__(self) -> int:
         return len(self._recent)
 
     def match(self, tokens: list[int]) -> list[Tensor]:
         """The states of the longest known prefix of ``tokens``: for every page a tensor ``(layers, 2, heads, PAGE,
-        dim)``."""
+        dim)``, which holds them until the next :meth:`insert`."""
         path = self._path(tokens)
         self._touch(path)
-        return [node.states for node in path if node.states is not None]
+        return [] if self._pages is None else [self._pages[node.page] for node in path]
 
     def insert(self, tokens: list[int], stop: int, read: Callable[[int, int], Tensor]) -> None:
-        """Keep the states of the whole pages among the first ``stop`` tokens.
+        """Keep the states of the whole pages among the first ``stop`` tokens, or of as many as there is room for.
 
         Args:
             tokens: the prompt.
@@ -52,17 +65,30 @@ class PrefixCache:
             read: gives the states of positions ``start`` to ``stop``; called for pages that are not known yet.
         """
         path = self._path(tokens[:stop])
+        self._touch(path)
+        starts = range(len(path) * PAGE, stop - stop % PAGE, PAGE)
+        while len(self._unused) < len(starts) and len(self._recent) > len(path):
+            self._evict()
         node = path[-1] if path else self._root
-        for start in range(len(path) * PAGE, stop - stop % PAGE, PAGE):
-            key = tuple(tokens[start : start + PAGE])
-            child = _Node(node, key, read(start, start + PAGE))
-            node.children[key] = child
+        for start in starts:
+            states = read(start, start + PAGE)
+            pages = self._pool(states)
+            if not self._unused:  # the prompt itself fills the cache
+                break
+            child = _Node(node, tuple(tokens[start : start + PAGE]), self._unused.pop())
+            pages[child.page] = states
+            node.children[child.key] = child
             path.append(child)
-            self._size += _bytes(child)
             node = child
         self._touch(path)
-        while self._size > self.capacity and self._recent:
-            self._evict()
+
+    def _pool(self, states: Tensor) -> Tensor:
+        """The tensor of all pages, which is made for the first page's states."""
+        if self._pages is None:
+            count = self.capacity // states.nbytes
+            self._pages = zeros((count, *states.shape), states.dtype, states.device)
+            self._unused = list(reversed(range(count)))
+        return self._pages
 
     def _path(self, tokens: list[int]) -> list[_Node]:
         path, node = [], self._root
@@ -84,8 +110,4 @@ class PrefixCache:
         node, _ = self._recent.popitem(last=False)
         if node.parent is not None:
             del node.parent.children[node.key]
-        self._size -= _bytes(node)
-
-
-def _bytes(node: _Node) -> int:
-    return 0 if node.states is None else node.states.nbytes
+        self._unused.append(node.page)

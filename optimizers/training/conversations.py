@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import write_whole
 from hoptimizer.models.engine.chat_template import render
+from hoptimizer.models.engine.memory import trim_heap
 from hoptimizer.models.small.generator import load_writer
 from hoptimizer.models.weights.store import resolve
 from hoptimizer.optimizers.training.language_model import TokenizedExample, WriterTrainingConfig, train_writer
@@ -76,6 +77,7 @@ def train_lm(
             raise UserError(f"{folder}: holds a model of other data or settings; give another folder")
         remove_checkpoints(folder)
         return found["scores"]
+    trim_heap()
     model, tokenizer = load_writer(resolve(config.base))
     kind = _asked_and_answered if model.config.is_encoder_decoder else _continued
     rows, dev_rows = ([kind(tokenizer, config, one) for one in some] for some in (conversations, dev))
@@ -84,6 +86,8 @@ def train_lm(
     scores = {**best.facts, "epoch": float(best.epoch), "n": float(len(rows))}
     write_whole(card, json.dumps({"key": key, "config": config.model_dump(), "scores": scores}))
     remove_checkpoints(folder)
+    del model
+    trim_heap()  # the next step of a compile loads the model again, to generate
     return scores
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hoptimizer.models.engine.loading import device_and_dtype
+from hoptimizer.models.engine.memory import trim_heap
 from hoptimizer.optimizers.training.loop import BestEpoch, TrainingReport
 from hoptimizer.optimizers.training.lora import adapted, merged
 from hoptimizer.optimizers.training.run import TrainingConfig, freeze_embeddings, training
@@ -144,6 +145,7 @@ def train_writer(
             share = writer.losses(part).sum() / total
             share.backward()
             done += share.item()
+            trim_heap()  # the next pass has other shapes, which do not fit into the gaps that this one leaves
         return writer.losses(last).sum() / total + done
 
     lengths = [_length(row) for row in rows]

@@ -114,7 +114,8 @@ class MasterWeights:
 
     def __init__(self, model: nn.Module, plan: Plan, dtype: torch.dtype) -> None:
         self._trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        self.weights = {name: nn.Parameter(p.detach().float().clone()) for name, p in self._trained.items()}
+        # The weights of a model in fp32 are taken and not copied: its own are new ones once it is in a lower precision.
+        self.weights = {name: nn.Parameter(p.detach().float()) for name, p in self._trained.items()}
         model.to(dtype)
         groups = [
             {"params": [w for w in self.weights.values() if w.dim() > 1], "weight_decay": plan.weight_decay},
@@ -136,6 +137,7 @@ class MasterWeights:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         self.optimizer.step()
+        self.optimizer.zero_grad()  # or the gradients would stay in memory during the next forward and backward pass
         self.load(self.weights)
 
     @torch.no_grad()
@@ -149,9 +151,13 @@ class MasterWeights:
             weight.copy_(weights[name])
             self._trained[name].copy_(weight)
 
+    def state(self) -> StateDict:
+        """The master weights, on the CPU; where they are there anyway, they change with the next update."""
+        return {name: weight.detach().cpu() for name, weight in self.weights.items()}
+
     def copy(self) -> StateDict:
         """A copy of the master weights, on the CPU."""
-        return {name: weight.detach().cpu().clone() for name, weight in self.weights.items()}
+        return {name: weight.clone() for name, weight in self.state().items()}
 
 
 @dataclass
@@ -188,8 +194,7 @@ class Training(Generic[Batch]):
         """
         done, best, kept = self._resume()
         saved = time.monotonic()
-        batches = self.batches(0)
-        each = len(batches)
+        each = len(self.batches(0))
         steps = each * self.plan.epochs
         for step in range(done, steps):
             epoch, place = divmod(step, each)
@@ -224,7 +229,7 @@ class Training(Generic[Batch]):
         draft = self.folder / _DRAFT
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
-        save_file(self.master_weights.copy(), draft / "weights.safetensors")
+        save_file(self.master_weights.state(), draft / "weights.safetensors")
         torch.save(self.master_weights.optimizer.state_dict(), draft / "optimizer.pt")
         if best is not None:
             save_file(kept, draft / "best.safetensors")

@@ -30,5 +30,5 @@ def merged(adapted: PeftModel, master_weights: MasterWeights, dtype: torch.dtype
         dtype: the precision of the result.
     """
     adapted.float()
-    master_weights.load(master_weights.copy())  # restores the fp32 values of the adapters that bf16 had rounded
+    master_weights.load(master_weights.state())  # restores the fp32 values of the adapters that bf16 had rounded
     return adapted.merge_and_unload().to(dtype)
