@@ -11,13 +11,15 @@ from dspy.clients.base_lm import BaseLM
 from dspy.utils.exceptions import AdapterParseError
 
 from hoptimizer.models.engine.engine import LocalEngine
-from hoptimizer.models.reading import chosen, without_thoughts
+from hoptimizer.models.reading import chosen, whole_items, without_thoughts
 
 
 class _Reading(dspy.Adapter):
-    """Reads answers as people would: thoughts before an answer are none of it, and "**Yes.**" is a yes.
+    """Reads answers as people would: thoughts before an answer are none of it, "**Yes.**" is a yes, and the item of a
+    list at which the tokens ran out is no item.
 
-    DSPy's own adapters take an output of a ``Literal`` type only if it is letter by letter one of the choices.
+    DSPy's own adapters take an output of a ``Literal`` type only if it is letter by letter one of the choices, and half
+    an item for a whole one.
     """
 
     def parse(self, signature: type[dspy.Signature], completion: str) -> dict[str, Any]:
@@ -30,26 +32,24 @@ class _Reading(dspy.Adapter):
         if not text:
             message = "The answer holds nothing but thoughts; raise max_tokens if they were cut off."
             raise AdapterParseError(type(self).__name__, signature, completion, message)
-        literals = _literals(signature)
-        if not literals:
-            return super().parse(signature, text)
         fields = super().parse(_with_texts(signature), text)  # type: ignore[arg-type] # classes are hashable
+        fields |= {name: fields[name][: whole_items(text, name)] for name in _outputs(signature, list)}
         try:
-            return fields | {name: _choice(fields[name], type_) for name, type_ in literals.items()}
+            return fields | {name: _choice(fields[name], type_) for name, type_ in _outputs(signature, Literal).items()}
         except ValueError as error:
             raise AdapterParseError(type(self).__name__, signature, completion, str(error), fields) from error
 
 
-def _literals(signature: type[dspy.Signature]) -> dict[str, Any]:
-    """The outputs that are one of several choices, with their types."""
+def _outputs(signature: type[dspy.Signature], kind: Any) -> dict[str, Any]:  # noqa: ANN401 - Literal is no type
+    """The outputs that are lists, or one of several choices, with their types."""
     types = {name: field.annotation for name, field in signature.output_fields.items()}
-    return {name: type_ for name, type_ in types.items() if get_origin(type_) is Literal}
+    return {name: type_ for name, type_ in types.items() if get_origin(type_) is kind}
 
 
 @lru_cache(maxsize=256)  # making a signature takes most of a millisecond
 def _with_texts(signature: type[dspy.Signature]) -> type[dspy.Signature]:
     """A signature whose choices are texts, so that they are read before they are checked."""
-    for name in _literals(signature):
+    for name in _outputs(signature, Literal):
         signature = signature.with_updated_fields(name, type_=str)
     return signature
 

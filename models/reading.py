@@ -1,5 +1,7 @@
-"""Reading what a language model wrote: its answer without the thinking before it, and the choice that it made."""
+"""Reading what a language model wrote: its answer without the thinking before it, the choice that it made, and the items
+of a list that it had no tokens left to end."""
 
+import json
 import re
 from collections.abc import Sequence
 
@@ -42,6 +44,31 @@ def chosen(text: str, choices: Sequence[object]) -> object | None:
         if said == name or re.match(re.escape(name) + _EXPLAINED, said):
             return names[name]
     return None
+
+
+def whole_items(text: str, field: str) -> int | None:
+    """How many items of a field's list came whole, where the answer was cut off in the list; else ``None``.
+
+    Args:
+        text: an answer in DSPy's chat or JSON prompt format.
+        field: the field's name.
+
+    >>> whole_items('{"subquestions": ["Who built the mill?", "What is the name of the', "subquestions")
+    1
+    >>> whole_items('{"subquestions": ["Who built the mill?"]}', "subquestions") is None
+    True
+    """
+    opened = re.search(rf'(?:"{field}"\s*:|\[\[ ## {field} ## ]])\s*\[', text)
+    rest = text[opened.end() :] if opened else "]"
+    if "]" in rest:
+        return None
+    rest = rest.rstrip().removesuffix(",")
+    while rest:
+        try:
+            return len(json.loads(f"[{rest}]"))
+        except json.JSONDecodeError:
+            rest = rest.rpartition(",")[0]
+    return 0
 
 
 def _plain(text: str) -> str:

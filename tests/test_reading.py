@@ -15,8 +15,10 @@ from hoptimizer.models.adapters import LMAdapter, PlainAdapter, ReadingChatAdapt
 from hoptimizer.models.reading import chosen
 from hoptimizer.programs import RAG, RAISF
 from hoptimizer.programs.record import counts
+from hoptimizer.signatures.decomposing import Decompose
 from hoptimizer.signatures.judging import Relevance, SelfKnowledge
 
+PARTS = "subquestions"
 ADAPTERS = (ReadingChatAdapter, ReadingJSONAdapter, SchemaAdapter, PlainAdapter)
 
 
@@ -73,6 +75,25 @@ def test_thoughts_are_no_part_of_the_answer(adapter, opened):
 def test_thoughts_that_came_to_no_end_are_no_answer():
     with pytest.raises(AdapterParseError, match="nothing but thoughts; raise max_tokens"):
         ReadingChatAdapter().parse(SelfKnowledge, "<think>[[ ## knows ## ]]\nyes")
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+@pytest.mark.parametrize(
+    ("items", "read"),
+    [
+        ('["Who built it?", "What is the name of the', ["Who built it?"]),
+        ('["Who built it?", "Where, when and for', ["Who built it?"]),
+        ('["Who built it?", "Where?"', ["Who built it?", "Where?"]),
+        ('["Who built it?", ', ["Who built it?"]),
+        ('["Who built it?", "', ["Who built it?"]),
+        ('["Who built', []),
+        ("[", []),
+        ('["Who built it?", "Where?"]', ["Who built it?", "Where?"]),
+    ],
+)
+def test_the_item_at_which_the_tokens_ran_out_is_left_out(adapter, items, read):
+    before = f'{{"{PARTS}": ' if issubclass(adapter, dspy.JSONAdapter) else f"[[ ## {PARTS} ## ]]\n"
+    assert adapter().parse(Decompose, before + items) == {PARTS: read}
 
 
 class _Rambling(ScriptedEngine):
