@@ -39,7 +39,7 @@ class ScriptedServer:
         self.calls = 0
 
     def answer(self, field: str, inputs: dict[str, str]) -> str:
-        """The value of an output field of a reader, or of a thought of IRCoT, which knows enough with the last fact."""
+        """The value of an output field of a reader, or of IRCoT, which knows enough with the last fact."""
         question = self.questions[inputs["question"]]
         answer = question["answers"][0] if self._is_right(inputs["question"]) else "unknown"
         if field == "answer":
@@ -47,9 +47,10 @@ class ScriptedServer:
         facts = question["rationale"].partition(" So the answer is:")[0]
         if field == "reasoning":
             return facts
-        first, _, later = facts.removeprefix(inputs["thoughts"]).strip().partition(". ")
-        thought = {"next_thought": first, "enough": "no" if later else "yes", "final_answer": "" if later else answer}
-        return thought[field]
+        if field == "next_thought":
+            return facts.removeprefix(inputs["thoughts"]).strip().partition(". ")[0]
+        later = facts.removeprefix(inputs["facts"]).strip(" .")
+        return {"look_up": later, "enough": "no" if later else "yes", "final_answer": "" if later else answer}[field]
 
     def _is_right(self, question: str) -> bool:
         digest = hashlib.sha256(f"{self.seed} {question}".encode()).digest()

@@ -8,6 +8,8 @@ from hoptimizer.common.errors import UserError
 _STEPS = {"recall": "closed_book"}
 LM_NAMES = {"adapter": "prompt_format"}
 _RELEVANCE = {True: "passage", False: "none"}
+# What IRCoT did before it had options for it.
+_PAPERS = {"thoughts": "phrase", "fill": False}
 _OPTIMIZER = {"layouts": "prompt_formats", "layout": "prompt_format"}
 
 
@@ -57,7 +59,7 @@ def _in_json(lm: Mapping[str, Any]) -> dict[str, Any]:
 def _in_phrases(program: Mapping[str, Any]) -> dict[str, Any]:
     """Chains of thought ended in "answer is:"."""
     changed = {"reader": "phrase"} if program.get("reader") == "cot" else {}
-    return {**program, **changed, **({"thoughts": "phrase"} if program.get("name") == "ircot" else {})}
+    return {**program, **changed, **(_PAPERS if program.get("name") == "ircot" else {})}
 
 
 def _program(section: Mapping[str, Any]) -> dict[str, Any]:

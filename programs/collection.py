@@ -23,6 +23,11 @@ class Collection:
         self.duplicate_ratio = duplicate_ratio
         self.passages: list[Passage] = []
 
+    @property
+    def full(self) -> bool:
+        """Whether the cap is reached."""
+        return len(self.passages) >= self.cap
+
     def add(self, found: list[Passage]) -> None:
         """Take in what a retrieval found, best first, until the cap is reached."""
         for passage in found:
@@ -32,7 +37,7 @@ class Collection:
             if len(words) > self.cut_words:
                 text = " ".join(words[: self.cut_words])
                 passage = Passage(passage.id, passage.title, text, passage.score)
-            if len(self.passages) < self.cap and not self._holds(passage):
+            if not self.full and not self._holds(passage):
                 self.passages.append(passage)
 
     def _holds(self, passage: Passage) -> bool:

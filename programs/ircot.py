@@ -1,7 +1,6 @@
 """IRCoT: retrieval interleaved with chain-of-thought reasoning (Trivedi et al. 2023)."""
 
 import re
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import dspy
@@ -10,9 +9,10 @@ from pydantic import Field
 from hoptimizer.common.text import sentences
 from hoptimizer.programs.collection import Collection
 from hoptimizer.programs.program import Program
+from hoptimizer.programs.question_tree import normalized
 from hoptimizer.programs.reader import ReaderKind, answer_of, make_reader, read, stated_answer
 from hoptimizer.retrieval import Passage, Retriever
-from hoptimizer.signatures import NextSentence, NextThought
+from hoptimizer.signatures import FollowUp, NextSentence, NextThought
 
 Positive = Annotated[int, Field(ge=1)]
 
@@ -20,19 +20,6 @@ Positive = Annotated[int, Field(ge=1)]
 # numbers with hyphens are facts.
 _INFERENCE = re.compile(r"\s*(thus|so|therefore|hence|that is)\b|.*\d\s+[-+*/×÷−]\s+\d.*=", re.IGNORECASE | re.DOTALL)
 _INTERROGATIVES = re.compile(r"\b(who|whom|whose|what|which|when|where|why|how)\b\s*", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class Thought:
-    """A sentence of the chain of thought.
-
-    Attributes:
-        sentence: the sentence; empty where none came.
-        answer: the answer, where the chain ends here because it is known.
-    """
-
-    sentence: str
-    answer: str | None
 
 
 class IRCoT(Program):
@@ -43,12 +30,14 @@ class IRCoT(Program):
         k: passages per retrieval.
         max_steps: the most thoughts.
         max_passages: the most passages that are collected.
-        thoughts: how a thought ends the chain: ``typed`` says in fields of their own whether the facts suffice, and
-            what the answer is; ``phrase`` is the sentence alone, which ends the chain by "answer is:" (the paper's
-            protocol).
+        thoughts: how a chain goes on and ends: ``typed`` asks after each thought, without the passages, whether the
+            answer follows from the thoughts, and if not, what to look up, which is the next query; with ``phrase``, the
+            thought itself is the query, and ends the chain by "answer is:" (the paper's protocol).
         reader: ``cot``, ``phrase`` or ``direct`` reads the collection; ``none`` takes the answer from the chain
             (table 6).
-        skip_inference: search with the last thought that is not mere inference ("Thus …", arithmetic), or with the
+        fill: give the places that are left in the collection to the question's own further results, so that the reader
+            has as many passages as it may; off: what the thoughts have found, as in the paper.
+        skip_inference: where a thought is the query, search with the last thought that is not mere inference ("Thus …", arithmetic), or with the
             question where there is none; off: search with the last thought, whatever it is.
         drop_interrogatives: remove who, what, which and the like from the query, as the paper's code does; that finds
             as much with BM25, and less with ColBERT, which reads whole sentences (docs/log.md).
@@ -64,19 +53,19 @@ class IRCoT(Program):
         >>> curie = Passage("curie", "Marie Curie", "She was born in Warsaw.")
         >>> corpus = Corpus([curie, Passage("warsaw", "Warsaw", "It lies on the Vistula.")])
         >>> thoughts = [
-        ...     {"next_thought": "Her birthplace is Warsaw.", "enough": "no", "final_answer": ""},
-        ...     {"next_thought": "Warsaw lies on it.", "enough": "yes", "final_answer": "the Vistula"},
+        ...     {"next_thought": "Marie Curie was born in Warsaw."},
+        ...     {"look_up": "Which river does Warsaw lie on?", "enough": "no", "final_answer": ""},
         ... ]
-        >>> program = IRCoT(BM25Retriever(corpus), k=1, reader="direct")
+        >>> program = IRCoT(BM25Retriever(corpus), k=1, max_passages=2, reader="direct")
         >>> with dspy.context(lm=DummyLM([*thoughts, {"answer": "the Vistula"}])):
         ...     prediction = program(question="Which river flows through the city where Marie Curie was born?")
         >>> prediction.answer, [passage.id for passage in prediction.passages]
         ('the Vistula', ['curie', 'warsaw'])
         >>> [record.step for record in prediction.steps]
-        ['retrieve', 'reason', 'retrieve', 'reason', 'reader']
+        ['retrieve', 'reason', 'follow_up', 'retrieve', 'reader']
     """
 
-    step_names: ClassVar[tuple[str, ...]] = ("reason", "reader")
+    step_names: ClassVar[tuple[str, ...]] = ("reason", "follow_up", "reader")
 
     def __init__(
         self,
@@ -86,6 +75,7 @@ class IRCoT(Program):
         max_passages: Positive = 15,
         thoughts: Literal["typed", "phrase"] = "typed",
         reader: ReaderKind = "cot",
+        fill: bool = True,
         skip_inference: bool = True,
         drop_interrogatives: bool = False,
         skip_words: Positive = 600,
@@ -95,40 +85,53 @@ class IRCoT(Program):
         super().__init__(retriever, k)
         self.max_steps = max_steps
         self.max_passages = max_passages
+        self.fill = fill
         self.skip_inference = skip_inference
         self.drop_interrogatives = drop_interrogatives
         self.skip_words = skip_words
         self.cut_words = cut_words
         self.duplicate_ratio = duplicate_ratio
         self.reason = dspy.Predict(NextThought if thoughts == "typed" else NextSentence)
+        self.follow_up = dspy.Predict(FollowUp) if thoughts == "typed" else None
         self.reader = make_reader(reader, passages=True)
 
     async def solve(self, question: str) -> tuple[str, list[Passage]]:
         collection = Collection(self.max_passages, self.skip_words, self.cut_words, self.duplicate_ratio)
-        collection.add(await self.retrieve(self.query(question, [])))
+        found = await self.retrieve(self.query(question, []), k=max(self.k, self.max_passages) if self.fill else self.k)
+        collection.add(found[: self.k])
         chain: list[str] = []
         answer = None
-        while answer is None and len(chain) < self.max_steps:
+        # What is thought beyond a full collection would reach no reader.
+        while len(chain) < self.max_steps and not (self.reader and collection.full):
             thought = await self.think(question, collection.passages, chain)
             # A repeated thought finds nothing new, and would come again and again.
-            if not thought.sentence or thought.sentence in chain:
+            if not thought or thought in chain:
                 break
-            chain.append(thought.sentence)
-            answer = thought.answer
-            if answer is None and len(chain) < self.max_steps:
-                collection.add(await self.retrieve(self.query(question, chain)))
+            chain.append(thought)
+            answer, query = await self.go_on(question, chain)
+            if answer is not None or (self.reader is None and len(chain) == self.max_steps):
+                break
+            collection.add(await self.retrieve(query))
+        collection.add(found)
         if self.reader is not None:
             return await read(self, question, collection.passages), collection.passages
         return answer or answer_of(chain[-1] if chain else ""), collection.passages
 
-    async def think(self, question: str, passages: list[Passage], chain: list[str]) -> Thought:
-        """The next sentence of the chain; what the model says beyond it is dropped."""
+    async def think(self, question: str, passages: list[Passage], chain: list[str]) -> str:
+        """The next sentence of the chain, empty where none comes; what the model says beyond it is dropped."""
         prediction = await self.step("reason", context=passages, question=question, thoughts=" ".join(chain))
-        if "enough" in prediction:
-            known = prediction.final_answer if prediction.enough == "yes" else None
-            return Thought(_first_sentence(prediction.next_thought), known)
-        sentence = _first_sentence(prediction.thought)
-        return Thought(sentence, stated_answer(sentence))
+        return _first_sentence(prediction.next_thought if self.follow_up else prediction.thought)
+
+    async def go_on(self, question: str, chain: list[str]) -> tuple[str | None, str]:
+        """The answer, if the chain has come to it, and what to search with otherwise."""
+        thought = self.query(question, chain)
+        if self.follow_up is None:
+            return stated_answer(chain[-1]), thought
+        prediction = await self.step("follow_up", question=question, facts=" ".join(chain))
+        look_up = prediction.look_up or ""
+        # What the question itself finds is known already.
+        searched = thought if normalized(look_up) in ("", normalized(question)) else look_up
+        return (prediction.final_answer or "") if prediction.enough == "yes" else None, searched
 
     def query(self, question: str, chain: list[str]) -> str:
         """The query to search with next."""

@@ -15,10 +15,10 @@ Readers answer from memory or from passages, at once or with a chain of thought:
 >>> signatures.Read.signature, signatures.ReadWithReasoning.signature
 ('context, question -> answer', 'context, question -> reasoning, answer')
 
-IRCoT asks for the next sentence of a chain of thought:
+IRCoT asks for the next sentence of a chain of thought, and what must be looked up after it:
 
->>> signatures.NextThought.signature
-'context, question, thoughts -> next_thought, enough, final_answer'
+>>> signatures.NextThought.signature, signatures.FollowUp.signature
+('context, question, thoughts -> next_thought', 'question, facts -> look_up, enough, final_answer')
 
 In the protocol of its paper, a chain of thought is plain text that ends in "So the answer is: ...":
 
@@ -69,7 +69,7 @@ from hoptimizer.signatures.answering import (
 from hoptimizer.signatures.decomposing import Combine, Decompose, DecomposeInOrder
 from hoptimizer.signatures.hopping import LabelPassage, NextQuery
 from hoptimizer.signatures.judging import Correctness, Relevance, SelfKnowledge, Sufficiency
-from hoptimizer.signatures.reasoning import NextSentence, NextThought
+from hoptimizer.signatures.reasoning import FollowUp, NextSentence, NextThought
 from hoptimizer.signatures.synthesis import FindDependencies, LabelWords, SplitByPassages
 
 __all__ = [
@@ -81,6 +81,7 @@ __all__ = [
     "Decompose",
     "DecomposeInOrder",
     "FindDependencies",
+    "FollowUp",
     "LabelPassage",
     "LabelWords",
     "NextQuery",

@@ -6,18 +6,28 @@ from hoptimizer.signatures.judging import Judgement
 
 
 class NextThought(dspy.Signature):
-    """Take one step towards the answer: state the next fact that is needed, in one sentence with names.
+    """Say in one sentence, with names, which fact from the passages is the next one towards the answer.
 
-    Take it from the passages, and do not repeat the reasoning so far. If the passages do not hold it, say which fact is
-    missing.
+    Do not repeat the facts so far.
     """
 
     context: list[str] = dspy.InputField(desc="passages that may help")
     question: str = dspy.InputField()
-    thoughts: str = dspy.InputField(desc="the reasoning so far")
-    next_thought: str = dspy.OutputField(desc="the next fact, or the fact to look up next")
-    enough: Judgement = dspy.OutputField(desc="yes if the question can be answered now, else no")
-    final_answer: str = dspy.OutputField(desc="the answer in as few words as possible; empty if it is not known yet")
+    thoughts: str = dspy.InputField(desc="the facts so far")
+    next_thought: str = dspy.OutputField(desc="one sentence with names")
+
+
+# Asked without the passages: with them in sight, small models find that everything is there (docs/log.md).
+class FollowUp(dspy.Signature):
+    """Does the answer follow from the facts alone? If not, say what has to be looked up next."""
+
+    question: str = dspy.InputField()
+    facts: str = dspy.InputField()
+    look_up: str = dspy.OutputField(
+        desc="what has to be looked up next, as a question with names; empty if the answer follows"
+    )
+    enough: Judgement = dspy.OutputField(desc="yes if the facts give the answer to the question, else no")
+    final_answer: str = dspy.OutputField(desc="the answer in as few words as possible; empty if it does not follow")
 
 
 class NextSentence(dspy.Signature):

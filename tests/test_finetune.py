@@ -215,16 +215,20 @@ def taken_of(program, asked, lm=None):
     return [(one.step, one.inputs.get("question"), *one.outputs.values()) for one in some]
 
 
-def test_ircot_is_replayed_with_the_hops_as_its_thoughts():
-    found = {"Question 1?": [PASSAGES["p1.1"]], "Hop 1.1: h1.1.": [PASSAGES["p1.2"]]}
+def test_ircot_is_replayed_with_the_hops_as_its_thoughts_and_queries():
+    found = {"Question 1?": [PASSAGES["p1.1"]], "Hop 1.2?": [PASSAGES["p1.2"]]}
     program = IRCoT(ScriptedRetriever(found), reader="direct")
-    some = asyncio.run(replay(program, question(1), CORPUS, ["reason", "reader"]))
+    some = asyncio.run(replay(program, question(1), CORPUS, ["reason", "follow_up", "reader"]))
     assert [one.outputs for one in some if one.step == "reader"] == [{"answer": "a1"}]
     assert [len(one.inputs["context"]) for one in some if one.step == "reader"] == [2]
-    thoughts = {one.inputs["thoughts"]: (len(one.inputs["context"]), *one.outputs.values()) for one in some[1:]}
-    assert thoughts == {
-        "": (1, "Hop 1.1: h1.1.", "no", ""),
-        "Hop 1.1: h1.1.": (2, "Hop 1.2: h1.2.", "yes", "a1"),
+    thoughts = [one for one in some if one.step == "reason"]
+    assert {one.inputs["thoughts"]: (len(one.inputs["context"]), *one.outputs.values()) for one in thoughts} == {
+        "": (1, "Hop 1.1: h1.1."),
+        "Hop 1.1: h1.1.": (2, "Hop 1.2: h1.2."),
+    }
+    assert {one.inputs["facts"]: tuple(one.outputs.values()) for one in some if one.step == "follow_up"} == {
+        "Hop 1.1: h1.1.": ("Hop 1.2?", "no", ""),
+        "Hop 1.1: h1.1. Hop 1.2: h1.2.": ("", "yes", "a1"),
     }
     assert program.models == {}
 
@@ -510,7 +514,9 @@ def test_the_run_holds_the_tuned_model_once_and_its_curves(variant):
     client = mlflow.MlflowClient()
     [lm] = kept(variant.run_id, variant.config.tracking.uri, "lm").iterdir()
     name = lm.name
-    assert state_of(variant)["program"]["lms"] == {"reader": f"local/{name}", "reason": f"local/{name}"}
+    assert state_of(variant)["program"]["lms"] == dict.fromkeys(
+        ["follow_up", "reader", "reason"], f"local/{name}"
+    )
     files = {file.name for file in lm.iterdir()}
     assert {"config.json", WEIGHTS, "tokenizer.json", "finetuned.json"} <= files
     examples = {item.path for item in client.list_artifacts(variant.run_id, "examples")}

@@ -43,9 +43,11 @@ def script(field, inputs):
     number = re.search(r"\d+", question)
     right = number and drawn(question) < 64
     answer = f"answer {number[0]}" if right else "unknown"
-    thoughts = inputs.get("thoughts", "").count("Fact")
+    thoughts = (inputs.get("thoughts") or inputs.get("facts", "")).count("Fact")
+    if field == "look_up":
+        return ""
     if field == "enough":
-        return "yes" if thoughts >= drawn(question) % 4 else "no"
+        return "yes" if thoughts > drawn(question) % 4 else "no"
     return answer if "answer" in field else f"Fact {thoughts}."
 
 

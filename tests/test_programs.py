@@ -23,14 +23,15 @@ def run(program, *answers, question=QUESTION):
 
 def thoughts(*sentences):
     """What a model says that thinks these sentences, and knows the answer x with the last one."""
-    *first, last = sentences
-    said = [{"next_thought": sentence, "enough": "no", "final_answer": ""} for sentence in first]
-    return [*said, {"next_thought": last, "enough": "yes", "final_answer": "x"}]
+    *_, knows = said = going_on(*sentences)
+    knows |= {"enough": "yes", "final_answer": "x"}
+    return said
 
 
-def going_on(*sentences):
+def going_on(*sentences, look_up=""):
     """What a model says that thinks these sentences, and never knows the answer."""
-    return thoughts(*sentences, "")[:-1]
+    missing = {"look_up": look_up, "enough": "no", "final_answer": ""}
+    return [said for sentence in sentences for said in ({"next_thought": sentence}, dict(missing))]
 
 
 def said(answer):
@@ -127,7 +128,43 @@ def test_ircot_retrieves_with_each_thought_and_stops_when_the_facts_suffice():
     assert retriever.queries == [QUESTION, first]
     assert [p.id for p in prediction.passages] == ["ada", "kane"]
     assert prediction.answer == "Welles"
-    assert [record.step for record in prediction.steps] == ["retrieve", "reason", "retrieve", "reason", "reader"]
+    steps = ["retrieve", "reason", "follow_up", "retrieve", "reason", "follow_up", "reader"]
+    assert [record.step for record in prediction.steps] == steps
+
+
+def test_ircot_searches_with_what_a_thought_leaves_open():
+    first, missing = "Ada starred in Kane.", "Who directed Kane?"
+    retriever = ScriptedRetriever({QUESTION: [passage("ada")], missing: [passage("kane")]})
+    run(IRCoT(retriever, max_steps=1), *going_on(first, look_up=missing), said("Welles"))
+    assert retriever.queries == [QUESTION, missing]
+
+
+def test_ircot_searches_with_the_thought_where_the_question_itself_is_left_open():
+    first = "Ada starred in Kane."
+    retriever = ScriptedRetriever({})
+    run(IRCoT(retriever, max_steps=1), *going_on(first, look_up=f" {QUESTION.upper()}"), said("Welles"))
+    assert retriever.queries == [QUESTION, first]
+
+
+def test_ircot_fills_its_collection_with_what_else_the_question_found():
+    first = "Ada starred in Kane."
+    retriever = ScriptedRetriever({QUESTION: [*map(passage, "abcdef")], first: [passage("k"), passage("b")]})
+    chain = [*going_on(first), *thoughts("Welles directed Kane."), said("Welles")]
+    prediction = run(IRCoT(retriever, k=2, max_passages=5), *chain)
+    assert [p.id for p in prediction.passages] == ["a", "b", "k", "c", "d"]
+    shown = [record.inputs["context"] for record in prediction.steps if record.step == "reason"]
+    assert shown == [["a", "b"], ["a", "b", "k"]]
+    assert len(retriever.queries) == 2
+    prediction = run(IRCoT(retriever, k=2, max_passages=5, fill=False), *chain)
+    assert [p.id for p in prediction.passages] == ["a", "b", "k"]
+
+
+def test_ircot_thinks_no_further_once_no_passage_more_would_be_read():
+    retriever = ScriptedRetriever({QUESTION: [*map(passage, "abc")]})
+    prediction = run(IRCoT(retriever, k=2, max_passages=2), said("Welles"))
+    assert [record.step for record in prediction.steps] == ["retrieve", "reader"]
+    program = IRCoT(retriever, k=2, max_passages=2, reader="none")
+    assert run(program, *thoughts("Ada acted.", "Welles directed.")).answer == "x"
 
 
 def test_ircot_in_the_papers_protocol_stops_when_the_chain_states_an_answer():
@@ -164,12 +201,15 @@ def test_ircot_keeps_only_the_first_sentence_of_a_thought(first):
         IRCoT(retriever, max_steps=2), *thoughts(f"{first} It was signed by Bush.", "Bush did."), said("1990")
     )
     assert retriever.queries[1] == first
-    assert prediction.steps[3].inputs["thoughts"] == first
+    assert prediction.steps[4].inputs["thoughts"] == first
 
 
 def test_ircot_stops_at_the_step_limit_without_a_spare_retrieval():
     retriever = ScriptedRetriever({})
     run(IRCoT(retriever, max_steps=2), *going_on("Ada was born.", "Ada acted."), said("x"))
+    assert retriever.queries == [QUESTION, "Ada was born.", "Ada acted."]
+    retriever.queries.clear()
+    run(IRCoT(retriever, max_steps=2, reader="none"), *going_on("Ada was born.", "Ada acted."))
     assert retriever.queries == [QUESTION, "Ada was born."]
 
 
@@ -200,25 +240,25 @@ def test_ircot_searches_with_the_last_thought_that_is_not_mere_inference():
 )
 def test_ircot_searches_with_facts_that_have_hyphens_between_digits(fact):
     retriever = ScriptedRetriever({})
-    run(IRCoT(retriever, max_steps=2), *going_on(fact, "Ada acted."), said("x"))
+    run(IRCoT(retriever, max_steps=1), *going_on(fact), said("x"))
     assert retriever.queries == [QUESTION, fact]
 
 
 def test_ircot_falls_back_to_the_question_when_every_thought_is_inference():
     retriever = ScriptedRetriever({})
-    run(IRCoT(retriever, max_steps=2), *going_on("So it must be.", "So it is."), said(""))
+    run(IRCoT(retriever, max_steps=1), *going_on("So it must be."), said(""))
     assert retriever.queries == [QUESTION, QUESTION]
 
 
 def test_ircot_can_search_with_whatever_the_last_thought_is():
     retriever = ScriptedRetriever({})
-    run(IRCoT(retriever, max_steps=2, skip_inference=False), *going_on("So what?", "So it is."), said(""))
+    run(IRCoT(retriever, max_steps=1, skip_inference=False), *going_on("So what?"), said(""))
     assert retriever.queries == [QUESTION, "So what?"]
 
 
 def test_ircot_can_search_without_interrogatives():
     retriever = ScriptedRetriever({})
-    run(IRCoT(retriever, max_steps=2, drop_interrogatives=True), *going_on("Ada, who acted.", "Ada."), said(""))
+    run(IRCoT(retriever, max_steps=1, drop_interrogatives=True), *going_on("Ada, who acted."), said(""))
     assert retriever.queries == ["directed the film that Ada starred in?", "Ada, acted."]
 
 

@@ -448,6 +448,8 @@ def test_gepa_is_told_where_a_run_went_wrong():
     steps = [
         StepRecord("retrieve", "retrieval", {"query": "Question 1?"}, {"passages": ["other"]}),
         StepRecord("reason", "lm", {}, {"thought": "Nothing is known."}, calls=1),
+        StepRecord("follow_up", "lm", {"facts": "Nothing."}, {"look_up": "", "enough": "yes"}, calls=1),
+        StepRecord("follow_up", "lm", {"facts": "answer 1"}, {"look_up": "Who?", "enough": "no"}, calls=1),
         StepRecord("relevance", "lm", {"question": "Question 1?", "passage": "other"}, {"relevant": "yes"}, calls=1),
         StepRecord("reader", "lm", {"context": ["other"]}, {"answer": "wrong"}, calls=1),
     ]
@@ -455,9 +457,11 @@ def test_gepa_is_told_where_a_run_went_wrong():
     feedback = Feedback(objective, corpus)
     example = QUESTIONS[1].to_dspy()
     assert feedback(example, prediction) == 0.0
-    told = {step: feedback(example, prediction, None, step, None) for step in ("reason", "relevance", "reader")}
+    told = {step: feedback(example, prediction, None, step, None) for step in ("reason", "follow_up", "relevance", "reader")}
     assert all(one.score == 0.0 for one in told.values())
     assert all("No search found 'Gold', which says: Hop 1? answer 1" in one.feedback for one in told.values())
     assert "leaves the right chain at hop 1 of 1: Hop 1? answer 1" in told["reason"].feedback
+    assert "After thought 1 it was said: the answer follows. To look up was: Hop 1?" in told["follow_up"].feedback
+    assert "thought 2 it was said: 'Who?' must be looked up. But the answer follows." in told["follow_up"].feedback
     assert "'Other' was judged relevant for 'Question 1?', and does not hold the answer" in told["relevance"].feedback
     assert "The reader saw 1 passages, among them 0 of the 1 that support the answer: none." in told["reader"].feedback

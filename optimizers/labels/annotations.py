@@ -14,7 +14,16 @@ from hoptimizer.common.text import find
 from hoptimizer.eval.datasets.question import Hop, Question
 from hoptimizer.eval.metrics import exact_match
 from hoptimizer.optimizers.labels.decomposition import Annotated, ordered_subquestions, subquestions
-from hoptimizer.optimizers.labels.reasoning import enough, fact, facts, final_answer, is_reasoned, reasoning, statement
+from hoptimizer.optimizers.labels.reasoning import (
+    enough,
+    fact,
+    facts,
+    final_answer,
+    is_reasoned,
+    look_up,
+    reasoning,
+    statement,
+)
 from hoptimizer.programs import Program
 from hoptimizer.programs.question_tree import normalized
 from hoptimizer.retrieval import Corpus
@@ -119,6 +128,10 @@ def _enough(case: Case, inputs: Mapping[str, Any], place: int) -> str:
     return enough(case.question, place)
 
 
+def _look_up(case: Case, inputs: Mapping[str, Any], place: int) -> str:
+    return look_up(case.question, place)
+
+
 def _final_answer(case: Case, inputs: Mapping[str, Any], place: int) -> str:
     return final_answer(case.question, place)
 
@@ -189,6 +202,7 @@ ANNOTATIONS: Mapping[str, Annotation] = MappingProxyType(
     {
         "thought": Annotation("hops or rationale", is_reasoned, _thought),
         "next_thought": Annotation("hops or rationale", is_reasoned, _thought),
+        "look_up": Annotation("hops or rationale", is_reasoned, _look_up),
         "enough": Annotation("hops or rationale", is_reasoned, _enough),
         "final_answer": Annotation("hops or rationale", is_reasoned, _final_answer),
         "chain": Annotation("hops or rationale", is_reasoned, _chain),

@@ -8,7 +8,7 @@ import dspy
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.optimizers.labels.annotations import holding, supporting
 from hoptimizer.optimizers.labels.decomposition import findings, ordered_subquestions, subquestions
-from hoptimizer.optimizers.labels.reasoning import enough, facts, final_answer, is_reasoned, reasoning
+from hoptimizer.optimizers.labels.reasoning import enough, facts, final_answer, is_reasoned, look_up, reasoning
 from hoptimizer.retrieval import Corpus, Passage, Retriever
 
 # The number of search results that distractors are taken from.
@@ -26,7 +26,8 @@ def annotate(
       demonstration's paragraphs);
     - ``chain``: its annotated reasoning, and ``reasoning``: the same without the sentence that states the answer;
     - ``thought`` and ``next_thought``: one sentence of its reasoning, ``thoughts``: the sentences before that one, and
-      ``enough`` and ``final_answer``: whether the answer is known then, and the answer;
+      ``facts``: these with it; ``look_up``, ``enough`` and ``final_answer``: what is missing then, whether the answer is
+      known, and the answer;
     - ``passage``: a passage that is ``relevant`` or not; ``retrieved``: several, which are ``sufficient`` or not
       (RA-ISF);
     - ``ordered_subquestions``: its hops; ``subquestions``: the same, where no hop refers to another; ``findings``: its
@@ -79,6 +80,8 @@ def _thinking(question: Question, rng: random.Random) -> dict[str, str]:
         "thoughts": " ".join(sentences[:place]),
         "thought": sentences[place],
         "next_thought": sentences[place],
+        "facts": " ".join(sentences[: place + 1]),
+        "look_up": look_up(question, place),
         "enough": enough(question, place),
         "final_answer": final_answer(question, place),
     }

@@ -49,6 +49,18 @@ def enough(question: Annotated, place: int) -> str:
     return "yes" if place >= len(facts(question)) - 1 else "no"
 
 
+def look_up(question: Annotated, place: int) -> str:
+    """What must be looked up once a chain of thought has come to a place: the next hop's question, with the earlier
+    answers filled in; empty where the answer is known, and for questions without hops.
+
+    Args:
+        question: the question.
+        place: index of a sentence of its :func:`reasoning`.
+    """
+    later = question.hops[place + 1 :]
+    return later[0].question if later else ""
+
+
 def final_answer(question: Annotated, place: int) -> str:
     """The answer of a question, or nothing before its chain of thought has come far enough.
 

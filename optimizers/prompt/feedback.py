@@ -21,7 +21,7 @@ class Feedback:
     """A metric for GEPA: the score of a run, and for one of its steps a text about what went wrong.
 
     The text says which supporting passages each retrieval missed, which of them the reader saw, where the chain of
-    thought left the annotated hops, which passages were misjudged, and how the question should have been split.
+    thought left the annotated hops, what was still to be looked up, which passages were misjudged, and how the question should have been split.
 
     Args:
         objective: scores a run.
@@ -59,6 +59,7 @@ class Feedback:
         taken = [record for record in pred.steps if record.step == pred_name]
         lines += {
             "reason": self._reasoned,
+            "follow_up": _followed_up,
             "reader": self._read,
             "relevance": self._judged,
             "sufficiency": self._judged_together,
@@ -132,14 +133,28 @@ class Feedback:
         return ", ".join(f"{self._corpus[id].title!r}" for id in sorted(ids))
 
 
+def _followed_up(gold: dspy.Example, taken: Sequence[StepRecord]) -> Iterator[str]:
+    """Say after which thoughts it was misjudged whether the answer follows, and what was still to be looked up."""
+    for number, record in enumerate(taken, 1):
+        missing, enough = _first_unsaid(gold, [record.inputs["facts"]]), record.outputs["enough"] == "yes"
+        said = "the answer follows" if enough else f"{record.outputs['look_up']!r} must be looked up"
+        if missing:
+            yield f"After thought {number} it was said: {said}. To look up was: {gold.hops[missing - 1].question}"
+        elif gold.hops and not enough:
+            yield f"After thought {number} it was said: {said}. But the answer follows."
+
+
 def _left(gold: dspy.Example, thoughts: Sequence[str]) -> Iterator[str]:
     """Name the first hop whose answer the thoughts do not contain."""
+    if number := _first_unsaid(gold, thoughts):
+        hop, place = gold.hops[number - 1], f"hop {number} of {len(gold.hops)}"
+        yield f"The reasoning leaves the right chain at {place}: {hop.question} {hop.answer}"
+
+
+def _first_unsaid(gold: dspy.Example, thoughts: Sequence[str]) -> int | None:
+    """The number of the first hop whose answer the thoughts do not contain."""
     said = normalize(" ".join(thoughts))
-    for number, hop in enumerate(gold.hops, 1):
-        if normalize(hop.answer) not in said:
-            place = f"hop {number} of {len(gold.hops)}"
-            yield f"The reasoning leaves the right chain at {place}: {hop.question} {hop.answer}"
-            return
+    return next((number for number, hop in enumerate(gold.hops, 1) if normalize(hop.answer) not in said), None)
 
 
 def _annotated(gold: dspy.Example, taken: Sequence[StepRecord]) -> Iterator[tuple[StepRecord, Hop | None]]:
