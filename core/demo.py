@@ -8,6 +8,8 @@ from typing import Any
 from hoptimizer.common.progress import Report, silent
 from hoptimizer.config import Config, load_config
 from hoptimizer.eval import statistics
+from hoptimizer.eval.blind_guess import blind_scores
+from hoptimizer.eval.datasets.dataset import load
 from hoptimizer.variants import Variant, compile_variant, evaluate_variant
 
 SPLIT = "test"
@@ -54,8 +56,8 @@ def run_demo(overrides: Sequence[str] = (), report: Report = silent) -> dict[str
         report: told about progress.
 
     Returns:
-        what ``hop demo --json`` prints: the ``variants`` with their metrics, the paired ``comparisons`` of compiled
-        with uncompiled, ``parse_failures`` and ``seconds``.
+        what ``hop demo --json`` prints: the scores of a ``blind_guess``, the ``variants`` with their metrics, the paired
+        ``comparisons`` of compiled with uncompiled, ``parse_failures`` and ``seconds``.
     """
     start = time.perf_counter()
     variants, comparisons = [], []
@@ -66,8 +68,11 @@ def run_demo(overrides: Sequence[str] = (), report: Report = silent) -> dict[str
             after = _compile(name, overrides, report)
             variants.append(after)
             comparisons.append(_compared(before, after))
+    data = load(demo_config("direct", overrides).data)
+    blind = blind_scores(data.split("train"), data.split(SPLIT))
     failures = sum(variant.after.metrics["parse_failures"] for variant in variants)
     return {
+        "blind_guess": {name: score.mean for name, score in blind.items()},
         "variants": [_row(variant) for variant in variants],
         "comparisons": comparisons,
         "parse_failures": int(failures),

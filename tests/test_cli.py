@@ -7,8 +7,9 @@ from importlib.metadata import version
 
 import mlflow
 import pytest
+from rich.console import Console
 
-from hoptimizer.cli import main
+from hoptimizer.cli import main, tables
 
 
 @pytest.fixture
@@ -209,3 +210,28 @@ def test_what_another_name_drops_is_told_on_stderr(hop, tmp_path):
     (tmp_path / "my.yaml").write_text("data: atlas\nprogram: {name: ircot, max_steps: 3}\n")
     _, _, err = hop("ask", "Who?", "my.yaml", "program=rag", "program.reader=none", "retriever=bm25")
     assert "program: rag takes the place of ircot, whose max_steps is dropped" in err
+
+
+def test_the_demos_table_fits_80_columns_and_its_runs_can_be_copied(capsys):
+    names = ("em", "f1", "recall", "passages", "lm_calls", "retrievals", "seconds_per_question")
+    metrics = dict.fromkeys(names[:3], 1.0) | dict.fromkeys(names[3:], 10.0)
+    shown = [("rag", False), ("rag", True), ("efficient_rag", False), ("efficient_rag", True)]
+    runs = [f"{number:032x}"[::-1] for number in range(len(shown))]
+    result = {
+        "variants": [
+            {"run_id": run, "program": program, "compiled": compiled, "n": 60, "metrics": metrics}
+            for (program, compiled), run in zip(shown, runs, strict=True)
+        ],
+        "blind_guess": {"em": 0.25, "f1": 0.26},
+        "comparisons": [],
+        "parse_failures": 0,
+        "seconds": 500.0,
+    }
+    table, *_ = tables.demo(result)
+    Console(width=80).print(table)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    heads = ["variant", "run", "em", "f1", "recall", "passages", "LM", "calls", "s/question"]
+    assert lines[0] == heads
+    assert lines[1] == ["blind", "guess", "25.0", "26.0", *"––––"]
+    assert [line[1] for line in lines[2:]] == [run[:8] for run in runs]
+    assert lines[-1] == ["compiled", "30000000", "100.0", "100.0", "100.0", "10.00", "10.00", "10.00"]

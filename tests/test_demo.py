@@ -26,6 +26,7 @@ def test_the_demo_prints_one_json_object_with_its_variants(demo):
         ("ra_isf", False), ("ra_isf", True), ("efficient_rag", False), ("efficient_rag", True),
     ]  # fmt: skip
     assert all(v["n"] == 60 for v in result["variants"])
+    assert 0 < result["blind_guess"]["em"] <= result["blind_guess"]["f1"] < 0.5
 
 
 def test_every_variant_of_the_demo_is_a_finished_run(demo):

@@ -19,6 +19,7 @@ from hoptimizer.variants import Variant
 
 # How what becomes of a passage is shown.
 TAG_STYLES = {"continue": "green", "finish": "cyan", "terminate": "dim"}
+RUN = "run"
 _FIGURES = (*COLUMNS, "seconds_per_question")
 _COSTS = ("prompt_tokens", "cached_tokens", "completion_tokens", "usd", "seconds_median", "seconds_p95")
 
@@ -26,7 +27,9 @@ _COSTS = ("prompt_tokens", "cached_tokens", "completion_tokens", "usd", "seconds
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
     for number, column in enumerate(columns):
-        table.add_column(heading(column), justify="left" if number == 0 else "right", no_wrap=number == 0)
+        # A run's id is there to be copied.
+        whole = number == 0 or column == RUN
+        table.add_column(heading(column), justify="left" if number == 0 else "right", no_wrap=whole)
     return table
 
 
@@ -103,7 +106,7 @@ def comparison(compared: Comparison) -> Table:
     table = _table(
         f"{compared.split}, n = {len(compared.variants[0].ids)}, 95% intervals",
         "variant",
-        "run",
+        RUN,
         *present,
         f"Δ {compared.metric}",
     )
@@ -168,10 +171,11 @@ def _joined(outputs: dict[str, Any]) -> str:
 def demo(result: dict[str, Any]) -> list[RenderableType]:
     """Variants of the demo, and what compiling did."""
     n = result["variants"][0]["n"]
-    shown = _present(*(row["metrics"] for row in result["variants"]))
-    table = _table(f"atlas test, n = {n}", "variant", "run", *shown)
+    shown = [name for name in _present(*(row["metrics"] for row in result["variants"])) if name != "retrievals"]
+    table = _table(f"atlas test, n = {n}", "variant", RUN, *shown)
+    table.add_row("blind guess", "", *_cells(result["blind_guess"], shown), style="dim")
     for row in result["variants"]:
-        name = f"{row['program']}, compiled" if row["compiled"] else row["program"]
+        name = "  compiled" if row["compiled"] else row["program"]
         table.add_row(name, row["run_id"][:8], *_cells(row["metrics"], shown), style="bold" if row["compiled"] else "")
     gains = _table("what compiling did (paired, 95% interval)", "program", "before", "after", "difference")
     for row in result["comparisons"]:
