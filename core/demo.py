@@ -56,8 +56,8 @@ def run_demo(overrides: Sequence[str] = (), report: Report = silent) -> dict[str
         report: told about progress.
 
     Returns:
-        what ``hop demo --json`` prints: the scores of a ``blind_guess``, the ``variants`` with their metrics, the paired
-        ``comparisons`` of compiled with uncompiled, ``parse_failures`` and ``seconds``.
+        what ``hop demo --json`` prints: the scores of a ``blind_guess``, the ``variants`` with their metrics, the
+        paired ``comparisons`` of compiled with uncompiled, ``parse_failures`` and ``seconds``.
     """
     start = time.perf_counter()
     variants, comparisons = [], []

@@ -1,5 +1,5 @@
-"""Reading what a language model wrote: its answer without the thinking before it, the choice that it made, and the items
-of a list that it had no tokens left to end."""
+"""Reading what a language model wrote: its answer without the thinking before it, the choice that it made, and how much
+of a list came whole."""
 
 import json
 import re

@@ -37,8 +37,8 @@ class IRCoT(Program):
             (table 6).
         fill: give the places that are left in the collection to the question's own further results, so that the reader
             has as many passages as it may; off: what the thoughts have found, as in the paper.
-        skip_inference: where a thought is the query, search with the last thought that is not mere inference ("Thus …", arithmetic), or with the
-            question where there is none; off: search with the last thought, whatever it is.
+        skip_inference: where a thought is the query, it is the last one that is not mere inference ("Thus …",
+            arithmetic), or the question where there is none; off: the last thought, whatever it is.
         drop_interrogatives: remove who, what, which and the like from the query, as the paper's code does; that finds
             as much with BM25, and less with ColBERT, which reads whole sentences (docs/log.md).
         skip_words: passages of more words are left out.
@@ -102,7 +102,7 @@ class IRCoT(Program):
         chain: list[str] = []
         answer = None
         # What is thought beyond a full collection would reach no reader.
-        while len(chain) < self.max_steps and not (self.reader and collection.full):
+        while len(chain) < self.max_steps and not (self.reader is not None and collection.full):
             thought = await self.think(question, collection.passages, chain)
             # A repeated thought finds nothing new, and would come again and again.
             if not thought or thought in chain:
@@ -124,24 +124,18 @@ class IRCoT(Program):
 
     async def go_on(self, question: str, chain: list[str]) -> tuple[str | None, str]:
         """The answer, if the chain has come to it, and what to search with otherwise."""
-        thought = self.query(question, chain)
         if self.follow_up is None:
-            return stated_answer(chain[-1]), thought
+            return stated_answer(chain[-1]), self.query(question, chain)
         prediction = await self.step("follow_up", question=question, facts=" ".join(chain))
-        look_up = prediction.look_up or ""
-        # What the question itself finds is known already.
-        searched = thought if normalized(look_up) in ("", normalized(question)) else look_up
-        return (prediction.final_answer or "") if prediction.enough == "yes" else None, searched
+        known = (prediction.final_answer or "") if prediction.enough == "yes" else None
+        return known, self.query(question, chain, prediction.look_up or "")
 
-    def query(self, question: str, chain: list[str]) -> str:
-        """The query to search with next."""
-        query = question
-        if chain:
+    def query(self, question: str, chain: list[str], look_up: str = "") -> str:
+        """The query to search with next: what is to be looked up, or else the last fact of the chain."""
+        if normalized(look_up) in ("", normalized(question)):  # what the question itself finds is known already
             stated = [t for t in chain if not (self.skip_inference and _INFERENCE.match(t))]
-            query = stated[-1] if stated else question
-        if self.drop_interrogatives:
-            query = _INTERROGATIVES.sub("", query).strip() or query
-        return query
+            look_up = stated[-1] if stated else question
+        return (_INTERROGATIVES.sub("", look_up).strip() if self.drop_interrogatives else "") or look_up
 
 
 def _first_sentence(text: str | None) -> str:

@@ -70,7 +70,8 @@ def thought(question, **options):
     program = IRCoT(ScriptedRetriever({}), reader="none", **options)
     steps = set(annotations(program)) - {"reader"}
     taken = asyncio.run(replay(program, question, CORPUS, steps))
-    return [one.outputs for one in sorted(taken, key=lambda one: len(one.inputs.get("thoughts", one.inputs.get("facts"))))]
+    said = [one.inputs["facts" if one.step == "follow_up" else "thoughts"] for one in taken]
+    return [one.outputs for _, one in sorted(zip(said, taken, strict=True), key=lambda pair: len(pair[0]))]
 
 
 def test_an_oracle_looks_up_the_next_hop_and_knows_enough_with_the_last_fact():

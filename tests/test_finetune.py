@@ -514,9 +514,7 @@ def test_the_run_holds_the_tuned_model_once_and_its_curves(variant):
     client = mlflow.MlflowClient()
     [lm] = kept(variant.run_id, variant.config.tracking.uri, "lm").iterdir()
     name = lm.name
-    assert state_of(variant)["program"]["lms"] == dict.fromkeys(
-        ["follow_up", "reader", "reason"], f"local/{name}"
-    )
+    assert state_of(variant)["program"]["lms"] == dict.fromkeys(["follow_up", "reader", "reason"], f"local/{name}")
     files = {file.name for file in lm.iterdir()}
     assert {"config.json", WEIGHTS, "tokenizer.json", "finetuned.json"} <= files
     examples = {item.path for item in client.list_artifacts(variant.run_id, "examples")}

@@ -457,7 +457,7 @@ def test_gepa_is_told_where_a_run_went_wrong():
     feedback = Feedback(objective, corpus)
     example = QUESTIONS[1].to_dspy()
     assert feedback(example, prediction) == 0.0
-    told = {step: feedback(example, prediction, None, step, None) for step in ("reason", "follow_up", "relevance", "reader")}
+    told = {record.step: feedback(example, prediction, None, record.step, None) for record in steps[1:]}
     assert all(one.score == 0.0 for one in told.values())
     assert all("No search found 'Gold', which says: Hop 1? answer 1" in one.feedback for one in told.values())
     assert "leaves the right chain at hop 1 of 1: Hop 1? answer 1" in told["reason"].feedback

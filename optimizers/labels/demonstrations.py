@@ -26,8 +26,8 @@ def annotate(
       demonstration's paragraphs);
     - ``chain``: its annotated reasoning, and ``reasoning``: the same without the sentence that states the answer;
     - ``thought`` and ``next_thought``: one sentence of its reasoning, ``thoughts``: the sentences before that one, and
-      ``facts``: these with it; ``look_up``, ``enough`` and ``final_answer``: what is missing then, whether the answer is
-      known, and the answer;
+      ``facts``: these with it; ``look_up``, ``enough`` and ``final_answer``: what is missing then, whether the answer
+      is known, and the answer;
     - ``passage``: a passage that is ``relevant`` or not; ``retrieved``: several, which are ``sufficient`` or not
       (RA-ISF);
     - ``ordered_subquestions``: its hops; ``subquestions``: the same, where no hop refers to another; ``findings``: its

@@ -21,7 +21,8 @@ class Feedback:
     """A metric for GEPA: the score of a run, and for one of its steps a text about what went wrong.
 
     The text says which supporting passages each retrieval missed, which of them the reader saw, where the chain of
-    thought left the annotated hops, what was still to be looked up, which passages were misjudged, and how the question should have been split.
+    thought left the annotated hops, what was still to be looked up, which passages were misjudged, and how the question
+    should have been split.
 
     Args:
         objective: scores a run.
