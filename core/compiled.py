@@ -1,20 +1,18 @@
 """A compiled program as a run, or a folder, has it, ready to be called."""
 
-import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dspy
-import yaml
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.progress import Report, silent
 from hoptimizer.config import Config, TrackingSettings, load_config
 from hoptimizer.models import build_adapter
 from hoptimizer.programs import Ensemble, Program
-from hoptimizer.upgrade import upgraded_config, upgraded_state
+from hoptimizer.stored import stored_config, stored_state
 from hoptimizer.workbench import Workbench
 
 if TYPE_CHECKING:
@@ -112,8 +110,8 @@ def load_variant(
                     f"{source}: no {name} in it, so it is no variant; give runs:/ID of a compile, or the folder "
                     "`variant` of a run or model that was downloaded"
                 )
-        values = upgraded_config(yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")))
-        state = upgraded_state(json.loads((folder / "program.json").read_text(encoding="utf-8")))
+        values = stored_config((folder / "config.yaml").read_text(encoding="utf-8"), str(source))
+        state = stored_state((folder / "program.json").read_text(encoding="utf-8"), str(source))
     tracking = values.get("tracking", {}) | {"uri": uri}
     bench = Workbench(load_config(None, overrides, values | {"tracking": tracking}), report)
     bench.check_lms(skipped=("judge", "teacher", "reflection"))

@@ -106,7 +106,7 @@ class Workbench:
         """
         config = self.config
         program = f"{config.program.name} of {run_id[:8]}" if run_id else config.program.name
-        models = {role: settings.model for role, settings in config.lm.items()}
+        models = {role: settings.shown for role, settings in config.lm.items()}
         lms = [models.pop("default"), *(f"{role} {model}" for role, model in models.items())]
         searched = [self._retriever_summary(config.k)] if retrieves(config.program.name) else []
         return " · ".join([program, ", ".join(lms), *searched, self._data_summary(splits)])

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
@@ -115,6 +116,11 @@ class LMSettings(BaseModel):
     def is_local(self) -> bool:
         """Whether the model runs in this process."""
         return self.model.startswith(LOCAL)
+
+    @property
+    def shown(self) -> str:
+        """The model, and the host that it contacts where that is not the provider's own."""
+        return f"{self.model} at {urlsplit(without_password(self.api_base)).netloc}" if self.api_base else self.model
 
     @property
     def name(self) -> str:

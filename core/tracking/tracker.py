@@ -1,7 +1,6 @@
 """Every variant and every score is an MLflow run."""
 
 import io
-import json
 import os
 import re
 import tempfile
@@ -13,15 +12,14 @@ from typing import Any
 
 import mlflow
 import pandas as pd
-import yaml
 from mlflow.entities import Run, RunStatus
 from mlflow.exceptions import MlflowException
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.urls import without_password
+from hoptimizer.stored import stored_config, stored_state
 from hoptimizer.tracking.artifacts import CONFIG, IN_MODEL, PREDICTIONS, PREFIX, STATE, VARIANT, predictions_file
-from hoptimizer.upgrade import upgraded_config, upgraded_state
 
 _FAILURE = PREFIX + "failure"
 _OF_A_VARIANT = re.compile(rf"runs:/+(?P<run>[^/]+)/(?P<part>{VARIANT}(/.*)?)")
@@ -162,11 +160,11 @@ class Tracker:
         Raises:
             UserError: there is no such run, or hoptimizer did not make it.
         """
-        return upgraded_config(yaml.safe_load(self._read(run_id, CONFIG)))
+        return stored_config(self._read(run_id, CONFIG), f"run {run_id}")
 
     def load_state(self, run_id: str) -> dict[str, Any]:
         """The state of a run's program."""
-        return upgraded_state(json.loads(self._read(run_id, STATE)))
+        return stored_state(self._read(run_id, STATE), f"run {run_id}")
 
     def get(self, run_id: str) -> Run:
         """A run by its id.

@@ -1,0 +1,108 @@
+"""What a stranger's variant may not do when it is loaded."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from chat_server import ChatServer
+
+from hoptimizer import UserError, Workbench, load_config, load_variant
+from hoptimizer.stored import stored_config, stored_state
+
+OLD = Path(__file__).parent / "variants" / "0.1.0" / "variant"
+STEP = {"demos": [], "lm": None, "signature": {}, "traces": [], "train": []}
+OWN = {"lms": {}, "models": [], "prompt_format": None}
+
+
+@pytest.fixture
+def variant(tmp_path):
+    """A variant that was downloaded; gives a function that changes one of its files."""
+    shutil.copytree(OLD, tmp_path / "variant")
+
+    def change(name, read, write, **changes):
+        file = tmp_path / "variant" / name
+        values = read(file.read_text(encoding="utf-8"))
+        for key, value in changes.items():
+            values[key] = values[key] | value
+        file.write_text(write(values), encoding="utf-8")
+        return tmp_path / "variant"
+
+    return change
+
+
+def test_a_variables_value_is_not_read_for_a_variant(variant, monkeypatch):
+    monkeypatch.setenv("PRIVATE", "sk-private")
+    with ChatServer() as server:
+        stranger = {"model": "openai/x", "api_base": f"{server.url}/${{oc.env:PRIVATE}}"}
+        folder = variant("config.yaml", yaml.safe_load, yaml.safe_dump, lm={"default": stranger})
+        with pytest.raises(
+            UserError, match=r"config.yaml: lm.default.api_base: an interpolation.*give lm.default.api_b"
+        ):
+            load_variant(folder)
+    assert not server.headers
+
+
+def test_a_step_brings_no_settings_of_calls(variant):
+    with ChatServer() as server:
+        stolen = {"demos": [], "lm": None, "traces": [], "train": [], "config": {"api_base": server.url}}
+        folder = variant("program.json", json.loads, json.dumps, reader=stolen)
+        with pytest.raises(UserError, match=r"program.json: reader.config: language models and settings of calls"):
+            load_variant(folder)
+    assert not server.headers
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "program.json: not JSON"),
+        ("[]", "no state of a program"),
+        ('{"program": {}}', "no state of a program"),
+        (json.dumps({"program": OWN, "reader": 1}), "reader: expected the state of a step, got int"),
+        (
+            json.dumps({"program": OWN, "reader": STEP | {"forward": "x"}}),
+            "reader.forward: language models and settings",
+        ),
+        (json.dumps({"program": OWN, "reader": STEP | {"lm": {"model": "openai/x"}}}), "reader.lm: language models"),
+        (
+            json.dumps({"program": {"members": [{"program": OWN, "reader": STEP | {"lm": {"model": "x"}}}]}}),
+            "reader.lm",
+        ),
+        (json.dumps({"program": {"members": [1]}}), "no state of a program"),
+    ],
+)
+def test_a_state_that_can_not_be_is_one_line(text, message):
+    with pytest.raises(UserError, match=message) as raised:
+        stored_state(text, "runs:/1")
+    assert str(raised.value).startswith("runs:/1: program.json: ")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("data: [", "not YAML"),
+        ("- atlas", "expected a mapping of keys, got list"),
+        ("data: ${oc.env:HOME}", "data: an interpolation"),
+        ("lm: {default: {extra_body: {a: [x, '${oc.env:HOME}']}}}", "lm.default.extra_body.a.1: an interpolation"),
+        ("lm: {'${oc.env:HOME}': openai/x}", "lm: an interpolation"),
+    ],
+)
+def test_a_config_that_can_not_be_is_one_line(text, message):
+    with pytest.raises(UserError, match=message) as raised:
+        stored_config(text, "runs:/1")
+    assert str(raised.value).startswith("runs:/1: config.yaml: ")
+    assert "\n" not in str(raised.value)
+
+
+def test_what_a_variant_will_contact_is_in_the_first_line():
+    words = [
+        "data=atlas",
+        "program=direct",
+        "lm.default.model=openai/x",
+        "lm.default.api_base=http://me:word@host:9/v1?key=K",
+    ]
+    line = Workbench(load_config(None, words)).summary()
+    assert line.startswith("direct · openai/x at host:9 · atlas")
+    assert all(secret not in line for secret in ("word", "key", "K"))
