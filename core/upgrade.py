@@ -9,7 +9,7 @@ _STEPS = {"recall": "closed_book"}
 LM_NAMES = {"adapter": "prompt_format"}
 _RELEVANCE = {True: "passage", False: "none"}
 # What IRCoT did before it had options for it.
-_PAPERS = {"thoughts": "phrase", "fill": False}
+_PAPERS = {"thoughts": "phrase", "later_k": None, "fill": False}
 _OPTIMIZER = {"layouts": "prompt_formats", "layout": "prompt_format"}
 
 

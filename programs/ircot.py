@@ -27,7 +27,9 @@ class IRCoT(Program):
 
     Args:
         retriever: where passages come from.
-        k: passages per retrieval.
+        k: passages that the question itself brings.
+        later_k: passages that each later query brings; ``None``: ``k``, as in the paper. A query that a thought led to
+            finds its passage first, or is a wrong one, whose other passages would take the place of better ones.
         max_steps: the most thoughts.
         max_passages: the most passages that are collected.
         thoughts: how a chain goes on and ends: ``typed`` asks after each thought, without the passages, whether the
@@ -71,6 +73,7 @@ class IRCoT(Program):
         self,
         retriever: Retriever,
         k: int = 4,
+        later_k: Positive | None = 1,
         max_steps: Positive = 8,
         max_passages: Positive = 15,
         thoughts: Literal["typed", "phrase"] = "typed",
@@ -83,6 +86,7 @@ class IRCoT(Program):
         duplicate_ratio: Annotated[float, Field(gt=0, le=100)] = 90,
     ) -> None:
         super().__init__(retriever, k)
+        self.later_k = later_k
         self.max_steps = max_steps
         self.max_passages = max_passages
         self.fill = fill
@@ -111,7 +115,7 @@ class IRCoT(Program):
             answer, query = await self.go_on(question, chain)
             if answer is not None or (self.reader is None and len(chain) == self.max_steps):
                 break
-            collection.add(await self.retrieve(query))
+            collection.add(await self.retrieve(query, k=self.later_k))
         collection.add(found)
         if self.reader is not None:
             return await read(self, question, collection.passages), collection.passages

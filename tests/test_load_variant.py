@@ -114,7 +114,8 @@ def test_what_the_first_version_left_to_us_stays_as_it_was():
         "lm": {"default": {"model": "local/smollm2-135m-instruct", "adapter": "auto"}},
     }
     upgraded = upgraded_config(logged)
-    assert upgraded["program"] == {"name": "ircot", "reader": "phrase", "thoughts": "phrase", "fill": False}
+    papers = {"thoughts": "phrase", "later_k": None, "fill": False}
+    assert upgraded["program"] == {"name": "ircot", "reader": "phrase", **papers}
     assert upgraded["lm"]["default"]["prompt_format"] == "json"
     today = {"data": "atlas", "program": {"name": "ircot", "reader": "cot"}, "lm": {"default": "local/m"}}
     assert upgraded_config(today) == today

@@ -148,7 +148,7 @@ def test_ircot_searches_with_the_thought_where_the_question_itself_is_left_open(
 
 def test_ircot_fills_its_collection_with_what_else_the_question_found():
     first = "Ada starred in Kane."
-    retriever = ScriptedRetriever({QUESTION: [*map(passage, "abcdef")], first: [passage("k"), passage("b")]})
+    retriever = ScriptedRetriever({QUESTION: [*map(passage, "abcdef")], first: [passage("k"), passage("l")]})
     chain = [*going_on(first), *thoughts("Welles directed Kane."), said("Welles")]
     prediction = run(IRCoT(retriever, k=2, max_passages=5), *chain)
     assert [p.id for p in prediction.passages] == ["a", "b", "k", "c", "d"]
@@ -157,6 +157,8 @@ def test_ircot_fills_its_collection_with_what_else_the_question_found():
     assert len(retriever.queries) == 2
     prediction = run(IRCoT(retriever, k=2, max_passages=5, fill=False), *chain)
     assert [p.id for p in prediction.passages] == ["a", "b", "k"]
+    prediction = run(IRCoT(retriever, k=2, max_passages=5, later_k=None), *chain)
+    assert [p.id for p in prediction.passages] == ["a", "b", "k", "l", "c"]
 
 
 def test_ircot_thinks_no_further_once_no_passage_more_would_be_read():
