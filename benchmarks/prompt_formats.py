@@ -1,8 +1,9 @@
 """What the prompt format and the demonstrations each contribute to a compiled program, on atlas dev.
 
-    python benchmarks/prompt_formats.py [--program rag] [--json]
+    python benchmarks/prompt_formats.py [--program rag] [--json] [KEY=VALUE ...]
 
-A compile of the demo changes both. Here each of the four combinations is scored on its own.
+A compile of the demo changes both. Here each of the four combinations is scored on its own. The arguments change the
+demo's config, such as `lm=local/qwen2.5-coder-0.5b-instruct data.dev=24`.
 """
 
 import random
@@ -13,7 +14,7 @@ import dspy
 from rich.table import Table
 
 from hoptimizer import Workbench
-from hoptimizer.demo import demo_config
+from hoptimizer.demo import SETTINGS, demo_config
 from hoptimizer.eval import mean
 from hoptimizer.eval.runner import evaluate
 from hoptimizer.models.settings import PromptFormat
@@ -25,9 +26,9 @@ from reporting import benchmark_parser, percent, show, user_mistakes
 DEMOS = (0, 4)
 
 
-def measure(program: str) -> list[dict[str, Any]]:
+def measure(program: str, overrides: list[str]) -> list[dict[str, Any]]:
     """F1 of each prompt format with and without labeled demonstrations, with its 95% interval."""
-    bench = Workbench(demo_config(program, ["data.dev=60"]))
+    bench = Workbench(demo_config(program, ["data.dev=60", *overrides]))
     rows = []
     with bench.active():
         for prompt_format in PROMPT_FORMATS:
@@ -37,6 +38,7 @@ def measure(program: str) -> list[dict[str, Any]]:
                 rows.append(
                     {
                         "program": program,
+                        "lm": bench.config.lm["default"].model,
                         "prompt_format": prompt_format,
                         "demos": demos,
                         "n": estimate.n,
@@ -62,10 +64,11 @@ def _program(bench: Workbench, prompt_format: PromptFormat, demos: int) -> Progr
 def main() -> None:
     """Print the table."""
     parser = benchmark_parser(__doc__)
-    parser.add_argument("--program", default="rag", choices=("rag", "ircot"), help="(default: rag)")
+    parser.add_argument("--program", default="rag", choices=SETTINGS, help="(default: rag)")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="changes the demo's config")
     options = parser.parse_args()
     with user_mistakes():
-        rows = measure(options.program)
+        rows = measure(options.program, options.overrides)
     table = Table("prompt format", "demonstrations", "F1 [95% interval]", "n", box=None, header_style="bold")
     for row in rows:
         table.add_row(row["prompt_format"], str(row["demos"]), percent(row["f1"], *row["interval"]), str(row["n"]))

@@ -5,10 +5,16 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from chat_server import ChatServer
 
 from hoptimizer import UserError, Workbench, load_config, load_variant
+from hoptimizer.models.engine import loading
+from hoptimizer.models.small.embedder import Embedder
+from hoptimizer.models.small.encoder import load_encoder
+from hoptimizer.models.small.generator import load_writer
+from hoptimizer.models.small.tagger import load_tagger
 from hoptimizer.stored import stored_config, stored_state
 
 OLD = Path(__file__).parent / "variants" / "0.1.0" / "variant"
@@ -106,3 +112,32 @@ def test_what_a_variant_will_contact_is_in_the_first_line():
     line = Workbench(load_config(None, words)).summary()
     assert line.startswith("direct · openai/x at host:9 · atlas")
     assert all(secret not in line for secret in ("word", "key", "K"))
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        lambda name: load_encoder(name, 2, trained=False),
+        lambda name: load_tagger(name, 2, trained=False),
+        load_writer,
+        Embedder,
+        lambda name: loading.load(name, torch.device("cpu"), torch.float32),
+    ],
+    ids=["encoder", "tagger", "writer", "embedder", "engine"],
+)
+def test_a_models_own_code_is_neither_run_nor_offered(load, tmp_path, monkeypatch):
+    """Where a model brings code and there is a terminal, transformers would ask whether to run it."""
+    parts = {
+        "AutoConfig": "own.Own",
+        "AutoModel": "own.Own",
+        "AutoModelForCausalLM": "own.Own",
+        "AutoTokenizer": "own.Own",
+    }
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "own", "auto_map": parts}))
+    (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Own: ...\n")
+    asked = []
+    monkeypatch.setattr("builtins.input", lambda *_: asked.append("asked") or "y")
+    with pytest.raises(UserError, match=str(tmp_path)):
+        load(str(tmp_path))
+    assert not asked
+    assert not (tmp_path / "ran").exists()

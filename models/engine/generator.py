@@ -60,7 +60,7 @@ class Generator:
     ) -> None:
         self.device, best = device_and_dtype()
         self._model = load(model, self.device, dtype or best)
-        self.tokenizer = AutoTokenizer.from_pretrained(model)
+        self.tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
         config = self._model.config.get_text_config()
         self.context_length: int = config.max_position_embeddings
         self._ends = end_tokens(self._model, self.tokenizer)

@@ -66,9 +66,9 @@ def load(name: str, device: torch.device, dtype: torch.dtype) -> PreTrainedModel
     """
     transformers_logging.disable_progress_bar()
     try:
-        config = AutoConfig.from_pretrained(name)
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
         model = AutoModelForCausalLM.from_pretrained(
-            name, config=config, dtype=dtype, attn_implementation=attention.NAME
+            name, config=config, dtype=dtype, attn_implementation=attention.NAME, trust_remote_code=False
         )
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]

@@ -28,8 +28,8 @@ class Embedder:
         folder = resolve(name)
         with quiet_loading():
             try:
-                self._model = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
-                self._tokenizer = AutoTokenizer.from_pretrained(folder)
+                self._model = AutoModel.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False).eval()
+                self._tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
             except (OSError, ValueError) as error:
                 raise cant_load(name, "a sentence encoder", error) from error
 

@@ -44,11 +44,11 @@ def load_encoder(name: str, labels: int, trained: bool) -> tuple[PreTrainedModel
     options = {"dtype": torch.float32, "attn_implementation": "eager"} | ({"use_safetensors": True} if trained else {})
     with quiet_loading():
         try:
-            config = AutoConfig.from_pretrained(name, num_labels=labels)
+            config = AutoConfig.from_pretrained(name, num_labels=labels, trust_remote_code=False)
             model, found = AutoModelForSequenceClassification.from_pretrained(
-                name, config=config, output_loading_info=True, **options
+                name, config=config, output_loading_info=True, **options, trust_remote_code=False
             )
-            tokenizer = AutoTokenizer.from_pretrained(name)
+            tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         except (OSError, ValueError, RuntimeError, SafetensorError) as error:
             raise cant_load(name, "an encoder", error) from error
     if trained and (missing := sorted(found["missing_keys"])):

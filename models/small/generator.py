@@ -42,10 +42,10 @@ def load_writer(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """
     with quiet_loading():
         try:
-            config = AutoConfig.from_pretrained(name)
+            config = AutoConfig.from_pretrained(name, trust_remote_code=False)
             kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-            model = kind.from_pretrained(name, config=config, dtype=torch.float32)
-            return model.eval(), AutoTokenizer.from_pretrained(name)
+            model = kind.from_pretrained(name, config=config, dtype=torch.float32, trust_remote_code=False)
+            return model.eval(), AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         except (OSError, ValueError, RuntimeError, SafetensorError) as error:
             raise cant_load(name, "a language model", error) from error
 
@@ -62,7 +62,7 @@ class StepGenerator(SmallModel):
         super().__init__(folder, card)
         with quiet_loading():
             try:
-                config = AutoConfig.from_pretrained(folder)
+                config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
             except (OSError, ValueError) as error:
                 raise cant_load(str(folder), "a language model", error) from error
         self._writer: _Seq2Seq | _Causal = (_Seq2Seq if config.is_encoder_decoder else _Causal)(folder, card)

@@ -69,9 +69,9 @@ def load_tagger(
     options: dict[str, Any] = {"dtype": torch.float32, "attn_implementation": attention}
     with quiet_loading():
         try:
-            config = AutoConfig.from_pretrained(name)
-            encoder = AutoModel.from_pretrained(name, config=config, **options)
-            tokenizer = AutoTokenizer.from_pretrained(name)
+            config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+            encoder = AutoModel.from_pretrained(name, config=config, **options, trust_remote_code=False)
+            tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         except (OSError, ValueError, RuntimeError, SafetensorError) as error:
             raise cant_load(name, "an encoder", error) from error
     if config.is_encoder_decoder:
