@@ -17,10 +17,11 @@ def main() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
     from hoptimizer.cli.app import app
+    from hoptimizer.cli.console import tell
     from hoptimizer.common.errors import UserError
 
     try:
         app(prog_name="hop")
     except UserError as error:
-        sys.stderr.write(f"hop: {' '.join(str(error).split())}\n")
+        tell(f"hop: {' '.join(str(error).split())}")
         sys.exit(2)

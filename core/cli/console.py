@@ -5,15 +5,33 @@ import json
 import logging
 import sys
 import warnings
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import IO, Any
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.segment import Segment
 
 from hoptimizer.common.progress import Report
+from hoptimizer.common.terminal import printable
 
 STAGES_SHOWN = 12
+
+
+class TextConsole(Console):
+    """A console for texts of whatever origin: passages and answers neither style what is shown nor steer the terminal.
+
+    Args:
+        file: where it writes; stdout by default.
+    """
+
+    def __init__(self, file: IO[str] | None = None) -> None:
+        super().__init__(file=file, markup=False, emoji=False)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """As of rich, with what may be shown alone."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text))
 
 
 @contextlib.contextmanager
@@ -26,13 +44,13 @@ def working() -> Iterator[Report]:
     Yields:
         a function to report progress with.
     """
-    console = Console(file=sys.stderr)
+    console = TextConsole(file=sys.stderr)
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[remark]}"),
+        TextColumn("{task.fields[remark]}", markup=False),
         TimeElapsedColumn(),
     )
     progress = Progress(*columns, console=console, disable=not console.is_terminal)
@@ -74,7 +92,7 @@ def _keep_to_the_screen(progress: Progress) -> None:
 
 def tell(line: str) -> None:
     """Print a line on stderr, such as what a command uses."""
-    sys.stderr.write(f"{line}\n")
+    sys.stderr.write(f"{printable(line)}\n")
 
 
 def show(result: dict[str, Any], as_json: bool, *tables: RenderableType) -> None:
@@ -82,6 +100,6 @@ def show(result: dict[str, Any], as_json: bool, *tables: RenderableType) -> None
     if as_json:
         sys.stdout.write(json.dumps(result, ensure_ascii=False) + "\n")
         return
-    console = Console()
+    console = TextConsole()
     for table in tables:
         console.print(table)

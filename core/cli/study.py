@@ -1,6 +1,5 @@
 """``hop study``."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -62,7 +61,7 @@ def study_command(
         hop study configs/study-ra_isf-ablations.yaml --run 1f2e3d
     """
     from hoptimizer.cli import tables
-    from hoptimizer.cli.console import show, working
+    from hoptimizer.cli.console import show, tell, working
     from hoptimizer.common.errors import UserError
     from hoptimizer.study.cells import load_study
     from hoptimizer.study.run import run_study
@@ -78,6 +77,6 @@ def study_command(
     shown = [tables.sheet(sheet) for sheet in sheets(study, result.lines)]
     show(result.as_dict(), as_json, *shown, tables.open_mlflow(study.config.tracking))
     for outcome in result.failed:
-        sys.stderr.write(f"hop: cell {outcome.cell.name!r}, seed {outcome.cell.config.seed}: {outcome.failure}\n")
+        tell(f"hop: cell {outcome.cell.name!r}, seed {outcome.cell.config.seed}: {outcome.failure}")
     if result.failed:
         raise typer.Exit(1)
