@@ -24,7 +24,7 @@ from pydantic import (
 from hoptimizer.common.errors import UserError, nearest
 from hoptimizer.common.options import Options
 from hoptimizer.common.plugins import DOTTED
-from hoptimizer.common.urls import without_password
+from hoptimizer.common.urls import without_secrets
 from hoptimizer.common.validation import explain
 from hoptimizer.eval.datasets.settings import DataSettings
 from hoptimizer.eval.objective import NO_JUDGE, Objective
@@ -57,7 +57,7 @@ class TrackingSettings(BaseModel):
 
     @field_serializer("uri")
     def _public(self, uri: str) -> str:
-        return without_password(uri)
+        return without_secrets(uri)
 
 
 def _named(value: object) -> object:

@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import home
+from hoptimizer.common.urls import without_secrets
 from hoptimizer.config import Config
 from hoptimizer.models import check_lm
 from hoptimizer.models.weights.store import table
@@ -90,7 +91,9 @@ def _lms(config: Config) -> Iterator[Finding]:
 
 
 def _store(config: Config) -> Finding:
-    return _try("MLflow store", config.tracking.uri, lambda: Tracker(config.tracking.uri, config.experiment))
+    return _try(
+        "MLflow store", without_secrets(config.tracking.uri), lambda: Tracker(config.tracking.uri, config.experiment)
+    )
 
 
 def _try(what: str, detail: str, check: Callable[[], object]) -> Finding:

@@ -17,7 +17,7 @@ from hoptimizer.answers import answer_all
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import home
 from hoptimizer.common.progress import Report, silent
-from hoptimizer.common.urls import without_password
+from hoptimizer.common.urls import without_secrets
 from hoptimizer.config import Config
 from hoptimizer.eval.datasets.dataset import DataSet, load
 from hoptimizer.models import build_adapter, build_lm, check_lm
@@ -126,7 +126,7 @@ class Workbench:
         settings = self.config.retriever
         words = [settings.name]
         if isinstance(settings, RetrieverSettings) and settings.name == "colbert":
-            words.append(without_password(settings.url) if settings.url else settings.checkpoint)
+            words.append(without_secrets(settings.url) if settings.url else settings.checkpoint)
         return " ".join([*words, *([f"k={k}"] if k else [])])
 
     def _data_summary(self, splits: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ import httpx
 from dspy.utils.exceptions import LMConfigurationError, LMError
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.common.urls import without_password
+from hoptimizer.common.urls import without_secrets
 from hoptimizer.models.adapters import LMAdapter
 from hoptimizer.models.engine.engine import DEFAULT_MAX_TOKENS, AsyncLocalEngine, LocalEngine, RolloutCallback
 from hoptimizer.models.served import SecretHeaders, ServedLM
@@ -233,7 +233,7 @@ def _check_kind(settings: LMSettings, config: Path) -> None:
 
 
 def _check_server(settings: LMSettings) -> None:
-    url, shown = f"{str(settings.api_base).rstrip('/')}/models", without_password(str(settings.api_base))
+    url, shown = f"{str(settings.api_base).rstrip('/')}/models", without_secrets(str(settings.api_base))
     key = settings.api_key.get_secret_value() if settings.api_key else os.environ.get("OPENAI_API_KEY", "none")
     headers = {"Authorization": f"Bearer {key}"} | dict(SecretHeaders(settings.extra_headers or {}))
     try:

@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from hoptimizer.common.urls import without_password
+from hoptimizer.common.urls import without_secrets
 
 LOCAL = "local/"
 
@@ -105,7 +105,7 @@ class LMSettings(BaseModel):
 
     @field_serializer("api_base")
     def _public(self, url: str | None) -> str | None:
-        return url and without_password(url)
+        return url and without_secrets(url)
 
     @staticmethod
     def deciding(dumped: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,7 +120,7 @@ class LMSettings(BaseModel):
     @property
     def shown(self) -> str:
         """The model, and the host that it contacts where that is not the provider's own."""
-        return f"{self.model} at {urlsplit(without_password(self.api_base)).netloc}" if self.api_base else self.model
+        return f"{self.model} at {urlsplit(without_secrets(self.api_base)).netloc}" if self.api_base else self.model
 
     @property
     def name(self) -> str:

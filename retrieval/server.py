@@ -6,6 +6,7 @@ from typing import Any
 import requests
 
 from hoptimizer.common.errors import UserError
+from hoptimizer.common.urls import without_secrets
 from hoptimizer.retrieval.passage import Corpus, Passage
 from hoptimizer.retrieval.retriever import Retriever
 
@@ -36,7 +37,7 @@ class ColBERTServer(Retriever):
     computes = False
 
     def __init__(self, url: str, corpus: Corpus) -> None:
-        self._url = url
+        self._url, self._shown = url, without_secrets(url)
         self._known = {_plain(f"{p.title} | {p.text}"): p for p in corpus}
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="colbert-server")
 
@@ -51,16 +52,16 @@ class ColBERTServer(Retriever):
             return [self._passage(item) for item in found]
         except requests.JSONDecodeError as error:
             raise UserError(
-                f"retriever.url: {self._url} answered no JSON: give a ColBERT server's search URL"
+                f"retriever.url: {self._shown} answered no JSON: give a ColBERT server's search URL"
             ) from error
         except requests.RequestException as error:
             reason = str(error.response.status_code) if error.response is not None else type(error).__name__
             raise UserError(
-                f"retriever.url: no answer from {self._url} ({reason}): is the ColBERT server up?"
+                f"retriever.url: no answer from {self._shown} ({reason}): is the ColBERT server up?"
             ) from error
         except (KeyError, TypeError) as error:
             raise UserError(
-                f"retriever.url: {self._url} answered without 'topk' passages of 'text', 'pid' and 'score': "
+                f"retriever.url: {self._shown} answered without 'topk' passages of 'text', 'pid' and 'score': "
                 "give a ColBERT server's search URL"
             ) from error
 

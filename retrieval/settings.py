@@ -4,10 +4,11 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, field_serializer, model_validator
 
 from hoptimizer.common.options import Options, options_model
 from hoptimizer.common.plugins import Registry, subclass_of
+from hoptimizer.common.urls import without_secrets
 from hoptimizer.retrieval.retriever import Retriever
 
 
@@ -31,7 +32,7 @@ class RetrieverSettings(RetrieverOptions):
         index: ``exact`` scores every passage, ``plaid`` prunes first (Santhanam et al., 2022), ``auto`` chooses by the
             corpus' size.
         k: passages that a search returns; ``None`` for as many as the program takes by default.
-        url: URL of a ColBERT server that searches instead, so that no index is built here.
+        url: URL of a ColBERT server that searches instead, so that no index is built here; dumped without secrets.
 
     Example:
         >>> from hoptimizer.retrieval import RetrieverSettings
@@ -46,6 +47,10 @@ class RetrieverSettings(RetrieverOptions):
     index: Literal["auto", "exact", "plaid"] = "auto"
     k: int | None = Field(None, ge=1)
     url: str | None = Field(None, pattern="^https?://")
+
+    @field_serializer("url")
+    def _public(self, url: str | None) -> str | None:
+        return url and without_secrets(url)
 
     @model_validator(mode="after")
     def _url_is_colberts(self) -> Self:

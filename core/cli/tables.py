@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from hoptimizer.common.urls import without_password
+from hoptimizer.common.urls import without_secrets
 from hoptimizer.comparison import COLUMNS, Comparison
 from hoptimizer.config import TrackingSettings
 from hoptimizer.eval import Estimate
@@ -202,7 +202,7 @@ def sheet(shown: Sheet) -> Table:
 
 def open_mlflow(tracking: TrackingSettings) -> Text:
     """The command that opens the runs in MLflow."""
-    uri = without_password(tracking.uri)
+    uri = without_secrets(tracking.uri)
     command = f"mlflow ui --backend-store-uri {uri}"
     if not uri.startswith(("sqlite", "file", "postgresql", "mysql", "mssql")):
         command = f"open {uri}"

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from hoptimizer.common.errors import UserError, nearest
+from hoptimizer.common.urls import text_without_secrets
 from hoptimizer.comparison import COLUMNS
 from hoptimizer.eval.metrics import METRICS
 from hoptimizer.eval.objective import Objective
@@ -153,9 +154,9 @@ class StudyFile(BaseModel):
 
 
 def label(value: Any) -> str:  # noqa: ANN401 - any value of a config
-    """A value as a table shows it: a section that is chosen by name starts with that name."""
+    """A value as a table shows it: a section that is chosen by name starts with that name, URLs have no secrets."""
     if not isinstance(value, Mapping):
-        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        return text_without_secrets(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
     first = next((key for key in (NAME, "model") if key in value), None)
     rest = [f"{key}={label(inner)}" for key, inner in value.items() if key != first]
     return " ".join(([str(value[first])] if first else []) + rest)

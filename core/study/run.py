@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.progress import Report, silent
+from hoptimizer.common.urls import text_without_secrets
 from hoptimizer.study.cells import Cell, Study
 from hoptimizer.study.table import Line, aggregate, log_tables
 from hoptimizer.tracking.tracker import Tracker
@@ -152,4 +153,4 @@ def _run_cell(study: Study, cell: Cell, tracker: Tracker, report: Report) -> Cel
 
 
 def _one_line(error: Exception, prefix: str = "") -> str:
-    return prefix + " ".join(str(error).split())
+    return prefix + text_without_secrets(" ".join(str(error).split()))

@@ -17,7 +17,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.common.urls import without_password
+from hoptimizer.common.urls import text_without_secrets, without_secrets
 from hoptimizer.stored import stored_config, stored_state
 from hoptimizer.tracking.artifacts import CONFIG, IN_MODEL, PREDICTIONS, PREFIX, STATE, VARIANT, predictions_file
 
@@ -75,8 +75,8 @@ class Tracker:
         try:
             self.experiment = mlflow.set_experiment(experiment)
         except (MlflowException, OSError) as error:
-            reason = " ".join(str(error).split())
-            raise UserError(f"tracking.uri: can't open {without_password(uri)!r}: {reason}") from error
+            reason = text_without_secrets(" ".join(str(error).split()))
+            raise UserError(f"tracking.uri: can't open {without_secrets(uri)!r}: {reason}") from error
         self.client = mlflow.MlflowClient()
 
     @contextmanager
@@ -134,7 +134,7 @@ class Tracker:
 
     def end_failed(self, message: str) -> None:
         """End the active run as failed, and say why in its tag ``hop.failure``."""
-        mlflow.set_tag(_FAILURE, message[:_TAG_LENGTH])
+        mlflow.set_tag(_FAILURE, text_without_secrets(message)[:_TAG_LENGTH])
         mlflow.end_run(RunStatus.to_string(RunStatus.FAILED))
 
     def _found(self, fingerprint: str, status: str) -> str | None:
@@ -195,7 +195,7 @@ class Tracker:
 
     def _unknown(self, run_id: str) -> UserError:
         return UserError(
-            f"run {run_id!r}: not in {without_password(self.uri)}; `hop compare data=NAME` lists runs, "
+            f"run {run_id!r}: not in {without_secrets(self.uri)}; `hop compare data=NAME` lists runs, "
             "tracking.uri=URI names another store"
         )
 
@@ -259,8 +259,8 @@ def fetch(source: str, uri: str, folder: Path) -> Path:
                 return _download(kept, uri, folder)
         except (MlflowException, OSError):
             pass  # the first error names what was asked for
-        reason = " ".join(str(error).split())
-        store = without_password(uri)
+        reason = text_without_secrets(" ".join(str(error).split()))
+        store = without_secrets(uri)
         raise UserError(f"{source}: can't be fetched from {store}: {reason}; name what a run there holds") from error
 
 

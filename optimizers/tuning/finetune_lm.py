@@ -15,7 +15,7 @@ from pydantic import Field
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import write_whole
-from hoptimizer.common.urls import without_password
+from hoptimizer.common.urls import without_secrets
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.failures import one_line
 from hoptimizer.models.lm import is_local, is_tuned, tuned, with_prompt_format
@@ -236,7 +236,7 @@ def _check_tunable(lm: dspy.LM) -> None:
         # DSPy would send the examples to OpenAI with the environment's key, wherever the model is served.
         if server := lm.kwargs.get("api_base"):
             raise UserError(
-                f"lm.default: DSPy can't fine-tune {lm.model} at {without_password(server)}; take a local/ model"
+                f"lm.default: DSPy can't fine-tune {lm.model} at {without_secrets(server)}; take a local/ model"
             )
         if "OPENAI_API_KEY" not in os.environ:
             raise UserError(f"lm.default: fine-tuning {lm.model} takes OPENAI_API_KEY from the environment; set it")
