@@ -6,10 +6,15 @@ import pytest
 from rich.text import Text
 
 from hoptimizer.cli import tables
-from hoptimizer.cli.console import TextConsole, tell, working
+from hoptimizer.cli.console import WIDTH, TextConsole, tell, working
 
 HOSTILE = "[/b] :smile: [red]\x1b[2J\x1b]0;title\x07 \x9b31m \u202egnp.exe\u2066 \r\b Lyon"
 SHOWN = "[/b] :smile: [red][2J]0;title 31m gnp.exe  Lyon"
+
+
+@pytest.fixture(autouse=True)
+def unknown_width(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
 
 
 def printed(*parts):
@@ -40,3 +45,9 @@ def test_lines_and_stages_on_stderr_are_shown_as_they_are(capsys):
     shown = capsys.readouterr().err
     assert "a file named [31m[/b]" in shown
     assert "scoring [/b][31m" in shown
+
+
+def test_what_is_no_terminal_gets_whole_tables_unless_it_says_how_wide_it_is(monkeypatch):
+    assert TextConsole(io.StringIO()).width == WIDTH
+    monkeypatch.setenv("COLUMNS", "70")
+    assert TextConsole(io.StringIO()).width == 70

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
@@ -16,17 +17,20 @@ from hoptimizer.common.progress import Report
 from hoptimizer.common.terminal import printable
 
 STAGES_SHOWN = 12
+# Columns of what goes to a file or a pipe.
+WIDTH = 160
 
 
 class TextConsole(Console):
     """A console for texts of whatever origin: passages and answers neither style what is shown nor steer the terminal.
 
     Args:
-        file: where it writes; stdout by default.
+        file: where it writes; stdout by default. What is no terminal has no width, so that tables there are wide.
     """
 
     def __init__(self, file: IO[str] | None = None) -> None:
-        super().__init__(file=file, markup=False, emoji=False)
+        wide = not (file or sys.stdout).isatty() and "COLUMNS" not in os.environ
+        super().__init__(file=file, width=WIDTH if wide else None, markup=False, emoji=False)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """As of rich, with what may be shown alone."""
