@@ -11,7 +11,7 @@ from dspy.clients.base_lm import BaseLM
 from dspy.utils.exceptions import AdapterParseError
 
 from hoptimizer.models.engine.engine import LocalEngine
-from hoptimizer.models.reading import chosen, whole_items, without_thoughts
+from hoptimizer.models.reading import chosen, whole_items, without_thoughts, writable
 
 
 class _Reading(dspy.Adapter):
@@ -32,7 +32,7 @@ class _Reading(dspy.Adapter):
         if not text:
             message = "The answer holds nothing but thoughts; raise max_tokens if they were cut off."
             raise AdapterParseError(type(self).__name__, signature, completion, message)
-        fields = super().parse(_with_texts(signature), text)  # type: ignore[arg-type] # classes are hashable
+        fields = writable(super().parse(_with_texts(signature), text))  # type: ignore[arg-type] # classes are hashable
         fields |= {name: fields[name][: whole_items(text, name)] for name in _outputs(signature, list)}
         try:
             return fields | {name: _choice(fields[name], type_) for name, type_ in _outputs(signature, Literal).items()}

@@ -1,9 +1,11 @@
-"""Reading what a language model wrote: its answer without the thinking before it, the choice that it made, and how much
-of a list came whole."""
+"""Reading what a language model wrote: its answer without the thinking before it, the choice that it made, how much
+of a list came whole, and what of it can be written down.
+"""
 
 import json
 import re
 from collections.abc import Sequence
+from typing import Any
 
 # Reasoning models write their thoughts before the answer. Chat templates of some open the tag in the prompt.
 _THOUGHTS = re.compile(r"\s*(?:<think>)?.*?</think>", re.DOTALL)
@@ -25,6 +27,19 @@ def without_thoughts(text: str) -> str:
     if found := _THOUGHTS.match(text):
         return text[found.end() :].strip()
     return "" if _UNFINISHED.match(text) else text
+
+
+def writable(value: Any) -> Any:  # noqa: ANN401 - any JSON
+    """A value whose texts can be written to a file: halves of a character, which JSON may name, are question marks.
+
+    >>> writable({"answer": ["Lyon \\ud83d"]})
+    {'answer': ['Lyon ?']}
+    """
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, dict):
+        return {writable(key): writable(inner) for key, inner in value.items()}
+    return [writable(inner) for inner in value] if isinstance(value, list) else value
 
 
 def chosen(text: str, choices: Sequence[object]) -> object | None:

@@ -15,6 +15,7 @@ from hoptimizer.models.adapters import LMAdapter, PlainAdapter, ReadingChatAdapt
 from hoptimizer.models.reading import chosen
 from hoptimizer.programs import RAG, RAISF
 from hoptimizer.programs.record import counts
+from hoptimizer.signatures.answering import Answer
 from hoptimizer.signatures.decomposing import Decompose
 from hoptimizer.signatures.judging import Relevance, SelfKnowledge
 
@@ -94,6 +95,14 @@ def test_thoughts_that_came_to_no_end_are_no_answer():
 def test_the_item_at_which_the_tokens_ran_out_is_left_out(adapter, items, read):
     before = f'{{"{PARTS}": ' if issubclass(adapter, dspy.JSONAdapter) else f"[[ ## {PARTS} ## ]]\n"
     assert adapter().parse(Decompose, before + items) == {PARTS: read}
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_halves_of_characters_are_read_as_question_marks(adapter):
+    """Else the predictions of a whole evaluation could not be written."""
+    half = "Lyon \ud83d"
+    answer = written(adapter, answer=half)
+    assert json.dumps(adapter().parse(Answer, answer), ensure_ascii=False).encode() == b'{"answer": "Lyon ?"}'
 
 
 class _Rambling(ScriptedEngine):

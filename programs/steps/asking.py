@@ -7,6 +7,7 @@ import dspy
 from dspy.adapters.utils import parse_value
 from dspy.utils.exceptions import AdapterParseError, ContextWindowExceededError
 
+from hoptimizer.models.reading import writable
 from hoptimizer.models.small.base import StepModel
 from hoptimizer.programs.steps.calls import StepCalls
 
@@ -71,7 +72,7 @@ async def ask_language_model(
                 return await predictor.acall(lm=lm, demos=demos, **options, **inputs), calls, None
         except AdapterParseError as error:
             blank = dict.fromkeys(predictor.signature.output_fields)
-            return dspy.Prediction(**blank), calls, str(error.message or "unparsable output")
+            return dspy.Prediction(**blank), calls, writable(str(error.message or "unparsable output"))
         except ContextWindowExceededError:
             if demos:
                 demos = demos[1:]
