@@ -15,6 +15,7 @@ class ChatServer:
         seconds: a call takes, or ``body -> seconds``.
         failing: the first so many calls are refused with ``status`` and the text of ``error``.
         usage: what each answer reports, or ``body -> usage``.
+        together: no call ends before so many have been under way at once, or ten seconds have passed.
 
     Attributes:
         url: for ``api_base``.
@@ -23,10 +24,20 @@ class ChatServer:
         most: the most calls that were under way at once.
     """
 
-    def __init__(self, answer=lambda body: "words", seconds=0.0, failing=0, status=500, error="overloaded", usage=None):
+    def __init__(
+        self,
+        answer=lambda body: "words",
+        seconds=0.0,
+        failing=0,
+        status=500,
+        error="overloaded",
+        usage=None,
+        together=1,
+    ):
         self.answer, self.seconds, self.failing, self.status, self.error = answer, seconds, failing, status, error
         self.usage = usage or {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
         self.bodies, self.headers = [], []
+        self.together, self._reached = together, threading.Event()
         self.running = self.most = 0
         self._lock = threading.Lock()
 
@@ -46,6 +57,9 @@ class ChatServer:
             number = len(self.bodies)
             self.running += 1
             self.most = max(self.most, self.running)
+            if self.most >= self.together:
+                self._reached.set()
+        self._reached.wait(10)
         time.sleep(self.seconds(body) if callable(self.seconds) else self.seconds)
         with self._lock:
             self.running -= 1

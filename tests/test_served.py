@@ -107,7 +107,7 @@ def test_a_server_out_of_reach_stops_all_the_same():
 
 
 def test_no_more_calls_are_under_way_than_asked_for():
-    with ChatServer(lambda _: ANSWER, seconds=0.05) as server:
+    with ChatServer(lambda _: ANSWER, seconds=0.05, together=3) as server:
         lm = build_lm(served(server, max_concurrency=3))
         answers(lm, workers=8)
         assert server.most == 3
