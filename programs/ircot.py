@@ -40,7 +40,7 @@ class IRCoT(Program):
         fill: give the places that are left in the collection to the question's own further results, so that the reader
             has as many passages as it may; off: what the thoughts have found, as in the paper.
         skip_inference: where a thought is the query, it is the last one that is not mere inference ("Thus …",
-            arithmetic), or the question where there is none; off: the last thought, whatever it is.
+            arithmetic); off: the last thought, whatever it is. A query that was asked before is not asked again.
         drop_interrogatives: remove who, what, which and the like from the query, as the paper's code does; that finds
             as much with BM25, and less with ColBERT, which reads whole sentences (docs/log.md).
         skip_words: passages of more words are left out.
@@ -101,21 +101,24 @@ class IRCoT(Program):
 
     async def solve(self, question: str) -> tuple[str, list[Passage]]:
         collection = Collection(self.max_passages, self.skip_words, self.cut_words, self.duplicate_ratio)
-        found = await self.retrieve(self.query(question, []), k=max(self.k, self.max_passages) if self.fill else self.k)
+        first = self._query(question)
+        found = await self.retrieve(first, k=max(self.k, self.max_passages) if self.fill else self.k)
         collection.add(found[: self.k])
         chain: list[str] = []
-        answer = None
+        asked, answer = {"", normalized(first)}, None
         # What is thought beyond a full collection would reach no reader.
         while len(chain) < self.max_steps and not (self.reader is not None and collection.full):
             thought = await self.think(question, collection.passages, chain)
-            # A repeated thought finds nothing new, and would come again and again.
+            # A repeated thought leads nowhere new, and would come again and again.
             if not thought or thought in chain:
                 break
             chain.append(thought)
-            answer, query = await self.go_on(question, chain)
+            answer, queries = await self.go_on(question, chain)
             if answer is not None or (self.reader is None and len(chain) == self.max_steps):
                 break
-            collection.add(await self.retrieve(query, k=self.later_k))
+            if query := next((query for query in queries if normalized(query) not in asked), None):
+                asked.add(normalized(query))
+                collection.add(await self.retrieve(query, k=self.later_k))
         collection.add(found)
         if self.reader is not None:
             return await read(self, question, collection.passages), collection.passages
@@ -126,20 +129,18 @@ class IRCoT(Program):
         prediction = await self.step("reason", context=passages, question=question, thoughts=" ".join(chain))
         return _first_sentence(prediction.next_thought if self.follow_up else prediction.thought)
 
-    async def go_on(self, question: str, chain: list[str]) -> tuple[str | None, str]:
-        """The answer, if the chain has come to it, and what to search with otherwise."""
+    async def go_on(self, question: str, chain: list[str]) -> tuple[str | None, list[str]]:
+        """The answer, if the chain has come to it, and what to search with otherwise, the best first."""
+        stated = [thought for thought in chain if not (self.skip_inference and _INFERENCE.match(thought))]
+        facts = [self._query(fact) for fact in stated[-1:]]
         if self.follow_up is None:
-            return stated_answer(chain[-1]), self.query(question, chain)
+            return stated_answer(chain[-1]), facts
         prediction = await self.step("follow_up", question=question, facts=" ".join(chain))
         known = (prediction.final_answer or "") if prediction.enough == "yes" else None
-        return known, self.query(question, chain, prediction.look_up or "")
+        return known, [self._query(prediction.look_up or ""), *facts]
 
-    def query(self, question: str, chain: list[str], look_up: str = "") -> str:
-        """The query to search with next: what is to be looked up, or else the last fact of the chain."""
-        if normalized(look_up) in ("", normalized(question)):  # what the question itself finds is known already
-            stated = [t for t in chain if not (self.skip_inference and _INFERENCE.match(t))]
-            look_up = stated[-1] if stated else question
-        return (_INTERROGATIVES.sub("", look_up).strip() if self.drop_interrogatives else "") or look_up
+    def _query(self, text: str) -> str:
+        return (_INTERROGATIVES.sub("", text).strip() if self.drop_interrogatives else "") or text
 
 
 def _first_sentence(text: str | None) -> str:

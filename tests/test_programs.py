@@ -146,6 +146,16 @@ def test_ircot_searches_with_the_thought_where_the_question_itself_is_left_open(
     assert retriever.queries == [QUESTION, first]
 
 
+def test_ircot_asks_no_query_twice():
+    retriever = ScriptedRetriever({})
+    chain = going_on("Ada acted.", "Ada sang.", look_up="Which film?")
+    run(IRCoT(retriever, max_steps=2), *chain, said("x"))
+    assert retriever.queries == [QUESTION, "Which film?", "Ada sang."]
+    retriever.queries.clear()
+    run(IRCoT(retriever, max_steps=1), *going_on(QUESTION), said("x"))
+    assert retriever.queries == [QUESTION]
+
+
 def test_ircot_fills_its_collection_with_what_else_the_question_found():
     first = "Ada starred in Kane."
     retriever = ScriptedRetriever({QUESTION: [*map(passage, "abcdef")], first: [passage("k"), passage("l")]})
@@ -233,7 +243,7 @@ def test_ircot_searches_with_the_last_thought_that_is_not_mere_inference():
         *thoughts("Kane is from 1941.", "Thus Kane is the older one.", "1941 + 4 = 1945", "Kane is it."),
         said("Kane"),
     )
-    assert retriever.queries == [QUESTION, "Kane is from 1941.", "Kane is from 1941.", "Kane is from 1941."]
+    assert retriever.queries == [QUESTION, "Kane is from 1941."]
 
 
 @pytest.mark.parametrize(
@@ -246,10 +256,10 @@ def test_ircot_searches_with_facts_that_have_hyphens_between_digits(fact):
     assert retriever.queries == [QUESTION, fact]
 
 
-def test_ircot_falls_back_to_the_question_when_every_thought_is_inference():
+def test_ircot_searches_no_further_when_every_thought_is_inference():
     retriever = ScriptedRetriever({})
     run(IRCoT(retriever, max_steps=1), *going_on("So it must be."), said(""))
-    assert retriever.queries == [QUESTION, QUESTION]
+    assert retriever.queries == [QUESTION]
 
 
 def test_ircot_can_search_with_whatever_the_last_thought_is():
