@@ -19,7 +19,7 @@ COMMON = ("data.name=atlas", "data.dev=12", "data.test=60", "lm.default.max_toke
 SETTINGS = {
     "direct": (),
     "rag": ("retriever.k=2",),
-    "ircot": ("retriever.k=2", "program.max_steps=4", "program.max_passages=4", "program.reader=direct"),
+    "ircot": ("retriever.k=2", "program.max_steps=2", "program.max_passages=4", "program.reader=direct"),
     "ra_isf": ("retriever.k=2", "program.max_depth=1", "program.max_subquestions=2"),
     "efficient_rag": ("retriever.k=2",),
 }
@@ -30,7 +30,7 @@ STAGES: dict[str, list[Sequence[str]]] = {
     "rag": [("optimizer=bootstrap_few_shot",)],
     # Demonstrations may make a small model worse: several draws of them, and none at all, are scored on dev.
     "ircot": [
-        ("optimizer=bootstrap_random_search", "optimizer.num_candidate_programs=2", "optimizer.prompt_formats=[]")
+        ("optimizer=bootstrap_random_search", "optimizer.num_candidate_programs=1", "optimizer.prompt_formats=[]")
     ],
     "ra_isf": [
         ("optimizer=labeled_few_shot", "optimizer.prompt_formats=[]", "data.dev=2"),
