@@ -30,7 +30,14 @@ STAGES: dict[str, list[Sequence[str]]] = {
     "rag": [("optimizer=bootstrap_few_shot",)],
     # Demonstrations may make a small model worse: several draws of them, and none at all, are scored on dev.
     "ircot": [
-        ("optimizer=bootstrap_random_search", "optimizer.num_candidate_programs=1", "optimizer.prompt_formats=[]")
+        (
+            "optimizer=bootstrap_random_search",
+            "optimizer.num_candidate_programs=1",
+            "optimizer.max_bootstrapped_demos=1",
+            "optimizer.max_labeled_demos=2",
+            "optimizer.prompt_formats=[]",
+            "data.dev=6",
+        )
     ],
     "ra_isf": [
         ("optimizer=labeled_few_shot", "optimizer.prompt_formats=[]", "data.dev=2"),

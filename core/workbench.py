@@ -32,6 +32,9 @@ from hoptimizer.programs.settings import retrieves
 from hoptimizer.retrieval import Corpus, Retriever, build_retriever
 from hoptimizer.retrieval.settings import RetrieverOptions, RetrieverSettings
 
+# DSPy keeps so many calls with all their texts, by default 10,000, and copies them with each copy of a language model.
+HISTORY = 100
+
 
 class Workbench:
     """What a config describes: data, retriever, language models, program and optimizer.
@@ -212,7 +215,7 @@ class Workbench:
         """
         self.check_lms(set() if judged else {"judge"})
         _use_cache(self.config, calls)
-        with dspy.context(lm=self.lms["default"], adapter=build_adapter()):
+        with dspy.context(lm=self.lms["default"], adapter=build_adapter(), max_history_size=HISTORY):
             yield
 
     def check_lms(self, skipped: Collection[str] = ()) -> None:

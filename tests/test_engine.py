@@ -18,13 +18,13 @@ import pytest
 import torch
 from dspy.utils.exceptions import ContextWindowExceededError, LMUnsupportedFeatureError
 
+from hoptimizer.common.memory import trim_heap
 from hoptimizer.models import LMSettings, build_adapter, build_lm
 from hoptimizer.models.engine.constrained_decoding import Constraint
 from hoptimizer.models.engine.engine import LocalEngine, generator
 from hoptimizer.models.engine.generator import Generator
 from hoptimizer.models.engine.key_values import BLOCK, KeyValues
 from hoptimizer.models.engine.loading import device_and_dtype
-from hoptimizer.models.engine.memory import trim_heap
 from hoptimizer.models.engine.prefix_cache import PAGE, PrefixCache
 from hoptimizer.models.engine.request import GenerationRequest
 from hoptimizer.models.weights.store import pull

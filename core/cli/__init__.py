@@ -10,6 +10,9 @@ def main() -> None:
     A mistake of the user's ends in one line on stderr and exit code 2, Ctrl-C in exit code 130; anything else that
     rises is a bug, and keeps its traceback.
     """
+    from hoptimizer.common.memory import limit_reserves
+
+    limit_reserves()  # before the libraries below start threads
     # Progress is shown by hop itself; bars of the libraries below would cross it. They read this when imported.
     os.environ.setdefault("TQDM_DISABLE", "1")
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer
 
+from hoptimizer.common.memory import trim_heap
 from hoptimizer.models.engine import attention
 from hoptimizer.models.engine.constrained_decoding import Constraint, GrammarCompiler
 from hoptimizer.models.engine.key_values import KeyValues
 from hoptimizer.models.engine.loading import device_and_dtype, end_tokens, load, memory_share
-from hoptimizer.models.engine.memory import trim_heap
 from hoptimizer.models.engine.prefix_cache import PAGE, PrefixCache
 from hoptimizer.models.engine.request import Completion, GenerationCounts, GenerationRequest
 from hoptimizer.models.engine.sequence import SequenceState
@@ -25,7 +25,7 @@ STEP_TOKENS = 1024
 # Tokens of a typical sequence, by which is reckoned how many sequences fit the memory.
 TYPICAL_TOKENS = 2048
 # The most memory for the states of earlier prompts.
-PREFIX_BYTES = 1 << 30
+PREFIX_BYTES = 768 << 20
 
 Chunk = attention.PrefillChunk | attention.DecodeToken
 

@@ -10,11 +10,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreT
 from transformers.utils import logging as transformers_logging
 
 from hoptimizer.common.errors import UserError
+from hoptimizer.common.memory import limit_reserves
 from hoptimizer.models.engine import attention
-from hoptimizer.models.engine.memory import limit_reserves
-
-# A batch that fills this is bound by arithmetic: a larger one takes more memory, and no less time per token.
-BYTES_PER_CORE = 384 << 20
 
 limit_reserves()  # before a thread starts that generates or trains
 
@@ -43,12 +40,10 @@ def device_and_dtype() -> tuple[torch.device, torch.dtype]:
 
 
 def memory_share(device: torch.device) -> int:
-    """An eighth of the machine's memory, or of what is free on a GPU, in bytes; on a CPU at most so much per core as
-    keeps it busy."""
+    """An eighth of the machine's memory, or of what is free on a GPU, in bytes."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0] // 8
-    eighth = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8
-    return min(eighth, torch.get_num_threads() * BYTES_PER_CORE)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8
 
 
 def end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:

@@ -9,9 +9,9 @@ from pydantic import Field
 from transformers import PreTrainedTokenizerBase
 
 from hoptimizer.common.errors import UserError
+from hoptimizer.common.memory import trim_heap
 from hoptimizer.common.paths import write_whole
 from hoptimizer.models.engine.chat_template import render
-from hoptimizer.models.engine.memory import trim_heap
 from hoptimizer.models.small.generator import load_writer
 from hoptimizer.models.weights.store import resolve
 from hoptimizer.optimizers.training.language_model import TokenizedExample, WriterTrainingConfig, train_writer

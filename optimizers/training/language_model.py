@@ -10,8 +10,8 @@ from pydantic import Field
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from hoptimizer.common.memory import trim_heap
 from hoptimizer.models.engine.loading import device_and_dtype
-from hoptimizer.models.engine.memory import trim_heap
 from hoptimizer.optimizers.training.loop import BestEpoch, TrainingReport
 from hoptimizer.optimizers.training.lora import adapted, merged
 from hoptimizer.optimizers.training.run import TrainingConfig, freeze_embeddings, training
