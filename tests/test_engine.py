@@ -7,6 +7,7 @@ import pickle
 import platform
 import random
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
@@ -413,6 +414,21 @@ def test_prefixes_used_longest_ago_are_forgotten_first():
     store.insert([9] * PAGE, PAGE, lambda a, b: states)
     assert len(store.match(first)) == 1  # its own page went, the one it shares stayed
     assert len(store.match(second)) == 3
+
+
+def test_a_model_forgets_earlier_prompts_when_it_is_idle_and_writes_the_same_after_it(model):
+    few = Generator(str(pull("smollm2-135m-instruct")), slots=2)
+    [prompt] = _prompts(model, 1)
+    request = GenerationRequest(prompt, 8)
+    text = few.submit(request).result().text
+    assert few._prefixes.match(prompt)
+    few.forget()
+    deadline = time.monotonic() + 30
+    while few._prefixes.match(prompt) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not few._prefixes.match(prompt)
+    assert few.submit(request).result().text == text
+    few.close()
 
 
 def test_a_prompt_larger_than_the_cache_leaves_its_beginning_there():

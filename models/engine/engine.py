@@ -53,6 +53,14 @@ def release(model: str) -> None:
         loaded.close()
 
 
+def forget_prefixes() -> None:
+    """Give back the memory that all models here hold for earlier prompts, e.g. because something else needs it now."""
+    with _lock:
+        loaded = list(_generators.values())
+    for one in loaded:
+        one.forget()
+
+
 @dataclass
 class _Rollout:
     """Tells repeated samples of one request apart: DSPy's rollout id, and the place among ``n`` candidates."""

@@ -81,7 +81,7 @@ class Generator:
         self._waiting: deque[SequenceState] = deque()
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
-        self._closed = False
+        self._closed = self._forgetting = False
 
     def submit(self, request: GenerationRequest) -> "Future[Completion]":
         """Hand in a request; cancelling the future takes it out of the batch. After :meth:`close`, the future fails.
@@ -105,6 +105,12 @@ class Generator:
             self._wake.notify()
         return future
 
+    def forget(self) -> None:
+        """Give back the memory of earlier prompts' states, as soon as no sequence is under way."""
+        with self._wake:
+            self._forgetting = True
+            self._wake.notify()
+
     def close(self) -> None:
         """Stop after the pass that is under way; requests that are not done fail.
 
@@ -127,6 +133,10 @@ class Generator:
         while True:
             with self._wake:
                 while not (self._waiting or self._rows or self._closed):
+                    if self._forgetting:
+                        self._forgetting = False
+                        self._prefixes.clear()
+                        trim_heap()
                     self._wake.wait()
                 if self._closed:
                     return

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hoptimizer.common.errors import UserError
+from hoptimizer.models.engine.engine import forget_prefixes
 from hoptimizer.models.engine.loading import quiet_loading
 from hoptimizer.models.small.card import CARD, Card, read_card, write_card
 from hoptimizer.models.small.tagger import TokenTagger
@@ -166,6 +167,7 @@ def training(
         folder: the folder of the checkpoints.
         report: is told of the progress after every update.
     """
+    forget_prefixes()  # no prompt is answered during a training
     plan = Plan(config.epochs, config.learning_rate, config.weight_decay, config.patience, config.checkpoint_steps, key)
     return Training(
         master_weights=MasterWeights(model, plan, dtype),
