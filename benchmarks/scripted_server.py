@@ -48,7 +48,7 @@ class ScriptedServer:
         if field == "reasoning":
             return facts
         if field == "next_thought":
-            return facts.removeprefix(inputs["thoughts"]).strip().partition(". ")[0]
+            return facts.removeprefix(inputs["known"]).strip().partition(". ")[0]
         later = facts.removeprefix(inputs["facts"]).strip(" .")
         return {"look_up": later, "enough": "no" if later else "yes", "final_answer": "" if later else answer}[field]
 

@@ -126,8 +126,12 @@ class IRCoT(Program):
 
     async def think(self, question: str, passages: list[Passage], chain: list[str]) -> str:
         """The next sentence of the chain, empty where none comes; what the model says beyond it is dropped."""
-        prediction = await self.step("reason", context=passages, question=question, thoughts=" ".join(chain))
-        return _first_sentence(prediction.next_thought if self.follow_up else prediction.thought)
+        said = " ".join(chain)
+        if self.follow_up is None:
+            prediction = await self.step("reason", context=passages, question=question, thoughts=said)
+            return _first_sentence(prediction.thought)
+        prediction = await self.step("reason", context=passages, question=question, known=said)
+        return _first_sentence(prediction.next_thought)
 
     async def go_on(self, question: str, chain: list[str]) -> tuple[str | None, list[str]]:
         """The answer, if the chain has come to it, and what to search with otherwise, the best first."""

@@ -18,7 +18,7 @@ Readers answer from memory or from passages, at once or with a chain of thought:
 IRCoT asks for the next sentence of a chain of thought, and what must be looked up after it:
 
 >>> signatures.NextThought.signature, signatures.FollowUp.signature
-('context, question, thoughts -> next_thought', 'question, facts -> look_up, enough, final_answer')
+('context, question, known -> next_thought', 'question, facts -> look_up, enough, final_answer')
 
 In the protocol of its paper, a chain of thought is plain text that ends in "So the answer is: ...":
 

@@ -13,7 +13,7 @@ class NextThought(dspy.Signature):
 
     context: list[str] = dspy.InputField(desc="passages that may help")
     question: str = dspy.InputField()
-    thoughts: str = dspy.InputField(desc="the facts so far")
+    known: str = dspy.InputField(desc="the facts so far")
     next_thought: str = dspy.OutputField(desc="one sentence with names")
 
 

@@ -222,7 +222,7 @@ def test_ircot_is_replayed_with_the_hops_as_its_thoughts_and_queries():
     assert [one.outputs for one in some if one.step == "reader"] == [{"answer": "a1"}]
     assert [len(one.inputs["context"]) for one in some if one.step == "reader"] == [2]
     thoughts = [one for one in some if one.step == "reason"]
-    assert {one.inputs["thoughts"]: (len(one.inputs["context"]), *one.outputs.values()) for one in thoughts} == {
+    assert {one.inputs["known"]: (len(one.inputs["context"]), *one.outputs.values()) for one in thoughts} == {
         "": (1, "Hop 1.1: h1.1."),
         "Hop 1.1: h1.1.": (2, "Hop 1.2: h1.2."),
     }

@@ -43,7 +43,7 @@ def script(field, inputs):
     number = re.search(r"\d+", question)
     right = number and drawn(question) < 64
     answer = f"answer {number[0]}" if right else "unknown"
-    thoughts = (inputs.get("thoughts") or inputs.get("facts", "")).count("Fact")
+    thoughts = (inputs.get("known") or inputs.get("facts", "")).count("Fact")
     if field == "look_up":
         return ""
     if field == "enough":

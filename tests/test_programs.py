@@ -213,7 +213,7 @@ def test_ircot_keeps_only_the_first_sentence_of_a_thought(first):
         IRCoT(retriever, max_steps=2), *thoughts(f"{first} It was signed by Bush.", "Bush did."), said("1990")
     )
     assert retriever.queries[1] == first
-    assert prediction.steps[4].inputs["thoughts"] == first
+    assert prediction.steps[4].inputs["known"] == first
 
 
 def test_ircot_stops_at_the_step_limit_without_a_spare_retrieval():

@@ -147,7 +147,10 @@ def answer(question: str, result: dict[str, Any]) -> list[RenderableType]:
         column.overflow = "fold"
     titles = {passage["id"]: passage["title"] for passage in result["passages"]}
     for record in result["steps"]:
-        asked = record["inputs"].get("query") or record["inputs"].get("thoughts") or record["inputs"].get("question")
+        given = record["inputs"]
+        asked = next(
+            (given[name] for name in ("query", "thoughts", "known", "facts", "question") if given.get(name)), ""
+        )
         out = record["outputs"]
         if record["step"] == "labeler":
             asked = "  " + titles.get(record["inputs"]["passage"], record["inputs"]["passage"])

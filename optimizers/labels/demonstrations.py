@@ -25,9 +25,9 @@ def annotate(
     - ``context``: its supporting passages, mixed with distractors (IRCoT, section 4.2: M of 1 to 3 among a
       demonstration's paragraphs);
     - ``chain``: its annotated reasoning, and ``reasoning``: the same without the sentence that states the answer;
-    - ``thought`` and ``next_thought``: one sentence of its reasoning, ``thoughts``: the sentences before that one, and
-      ``facts``: these with it; ``look_up``, ``enough`` and ``final_answer``: what is missing then, whether the answer
-      is known, and the answer;
+    - ``thought``: one sentence of its reasoning, and ``thoughts``: the sentences before that one;
+    - ``next_thought``: one fact of its reasoning, ``known``: the facts before that one, and ``facts``: these with it;
+      ``look_up``, ``enough`` and ``final_answer``: what is missing then, whether the answer is known, and the answer;
     - ``passage``: a passage that is ``relevant`` or not; ``retrieved``: several, which are ``sufficient`` or not
       (RA-ISF);
     - ``ordered_subquestions``: its hops; ``subquestions``: the same, where no hop refers to another; ``findings``: its
@@ -41,15 +41,17 @@ def annotate(
         retriever: finds the distractors, so that they resemble what a program retrieves; ``None`` for programs that
             do not retrieve, whose demonstrations have no context.
         distractors: the number of passages per question that do not support its answer.
-        seed: determines the order of the passages, the sentence that is the ``thought``, and the passage to judge.
+        seed: determines the order of the passages, the sentence that is the ``thought``, the fact that is followed up,
+            and the passage to judge.
     """
     found: list[list[Passage]] = [[] for _ in questions]
     if retriever is not None:
         found = retriever.search([question.question for question in questions], _DEPTH)
-    rng, judging, sufficing = (random.Random(seed) for _ in range(3))
+    rng, following, judging, sufficing = (random.Random(seed) for _ in range(4))
     examples = []
     for question, results in zip(questions, found, strict=True):
         example = _example(question, corpus, results, distractors, rng)
+        example = _followed_up(example, question, following)
         example = _judged(example, question, corpus, results, judging)
         example = _judged_together(example, question, corpus, results, distractors, sufficing)
         examples.append(_decomposed(example, question))
@@ -71,7 +73,7 @@ def _example(
 
 
 def _thinking(question: Question, rng: random.Random) -> dict[str, str]:
-    """The fields of steps that reason."""
+    """The fields of steps that reason to the answer."""
     sentences = reasoning(question)
     place = rng.randrange(len(sentences))
     return {
@@ -79,12 +81,23 @@ def _thinking(question: Question, rng: random.Random) -> dict[str, str]:
         "reasoning": " ".join(facts(question)),
         "thoughts": " ".join(sentences[:place]),
         "thought": sentences[place],
-        "next_thought": sentences[place],
-        "facts": " ".join(sentences[: place + 1]),
-        "look_up": look_up(question, place),
-        "enough": enough(question, place),
-        "final_answer": final_answer(question, place),
     }
+
+
+def _followed_up(example: dspy.Example, question: Question, rng: random.Random) -> dspy.Example:
+    """The example with a fact to follow up; the sentence that states the answer is none."""
+    stated = facts(question)
+    if not stated:
+        return example
+    place = rng.randrange(len(stated))
+    return example.copy(
+        known=" ".join(stated[:place]),
+        next_thought=stated[place],
+        facts=" ".join(stated[: place + 1]),
+        look_up=look_up(question, place),
+        enough=enough(question, place),
+        final_answer=final_answer(question, place),
+    )
 
 
 def _judged(
