@@ -63,6 +63,23 @@ def stored_state(text: str, source: str) -> dict[str, Any]:
     return upgraded_state(state)
 
 
+def state_to_store(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state of a program as a variant keeps it: without language models, which are the config's, or fine-tuned ones
+    that the state names.
+
+    Args:
+        state: what :meth:`~hoptimizer.programs.Program.dump_state` gives.
+
+    Example:
+        >>> from hoptimizer.stored import state_to_store
+        >>> state_to_store({"reader": {"demos": [], "lm": {"model": "openai/gpt-4o"}}, "program": {}})
+        {'reader': {'demos': [], 'lm': None}, 'program': {}}
+    """
+    if members := state["program"].get("members"):
+        return {"program": {"members": [state_to_store(member) for member in members]}}
+    return {name: kept if name == "program" else kept | {"lm": None} for name, kept in state.items()}
+
+
 def _check_state(state: Any, place: str) -> None:  # noqa: ANN401 - any JSON
     own = state.get("program") if isinstance(state, dict) else None
     if not isinstance(own, dict) or not (own.get("members") or {"lms", "models"} <= own.keys()):

@@ -177,9 +177,7 @@ class Program(dspy.Module):
         }
         if self.neighbours:
             own["neighbours"] = self.neighbours.dump_state()
-        # DSPy would have each predictor's language model in it, with its settings.
-        steps = {name: kept | {"lm": None} for name, kept in super().dump_state(json_mode).items()}
-        return steps | {"program": own}
+        return super().dump_state(json_mode) | {"program": own}
 
     def load_state(self, state: dict[str, Any], *, allow_unsafe_lm_state: bool = False) -> None:
         """Restore the state that :meth:`dump_state` gave; small models and language models are left as they are."""

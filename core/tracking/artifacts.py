@@ -23,6 +23,7 @@ from hoptimizer.models.lm import is_local, is_tuned
 from hoptimizer.models.settings import LOCAL
 from hoptimizer.models.small.base import SmallModel
 from hoptimizer.programs import Ensemble, Program
+from hoptimizer.stored import state_to_store
 
 PREFIX = "hop."
 VARIANT = "variant"
@@ -119,7 +120,7 @@ def log_variant(config: Config, program: Program, work: Path) -> dict[str, dict[
     )
     for file in work.rglob("*.jsonl"):
         mlflow.log_artifact(str(file), str(PurePosixPath("examples") / file.parent.relative_to(work).as_posix()))
-    mlflow.log_text(json.dumps(program.dump_state(), ensure_ascii=False, indent=1), STATE)
+    mlflow.log_text(json.dumps(state_to_store(program.dump_state()), ensure_ascii=False, indent=1), STATE)
     folders = {f"steps/{step}": model.folder for step, model in small.items()}
     folders |= {f"lm/{Path(lm.model).name}": Path(lm.model.removeprefix(LOCAL)) for lm in tuned_lms(program)}
     _log_model(config, program, folders)
@@ -136,7 +137,7 @@ def _log_model(config: Config, program: Program, models: Mapping[str, Path]) -> 
         for place, source in models.items():
             shutil.copytree(source, folder / place)
         (folder / "config.yaml").write_text(_yaml(public), encoding="utf-8")
-        (folder / "program.json").write_text(json.dumps(program.dump_state()), encoding="utf-8")
+        (folder / "program.json").write_text(json.dumps(state_to_store(program.dump_state())), encoding="utf-8")
         mlflow.pyfunc.log_model(
             name="program",
             python_model=str(_CODE),
