@@ -23,6 +23,20 @@ def text_without_secrets(text: str) -> str:
     return _URL.sub(lambda found: without_secrets(found[0]), text)
 
 
+def line_without_secrets(error: BaseException) -> str:
+    """An error's message on one line, its URLs as :func:`without_secrets` shows them.
+
+    Args:
+        error: any error, of a library too.
+
+    Example:
+        >>> from hoptimizer.common.urls import line_without_secrets
+        >>> line_without_secrets(OSError("no answer\\n  from http://me:word@host/v1"))
+        'no answer from http://host/v1'
+    """
+    return text_without_secrets(" ".join(str(error).split()))
+
+
 def without_secrets(url: str) -> str:
     """A URL without the user name and password, and without the keys in its query, that it may hold.
 

@@ -22,10 +22,10 @@ def main() -> None:
     from hoptimizer.cli.app import app
     from hoptimizer.cli.console import tell
     from hoptimizer.common.errors import UserError
-    from hoptimizer.common.urls import text_without_secrets
+    from hoptimizer.common.urls import line_without_secrets
 
     try:
         app(prog_name="hop")
     except UserError as error:
-        tell(f"hop: {text_without_secrets(' '.join(str(error).split()))}")
+        tell(f"hop: {line_without_secrets(error)}")
         sys.exit(2)

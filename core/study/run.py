@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.progress import Report, silent
-from hoptimizer.common.urls import text_without_secrets
+from hoptimizer.common.urls import line_without_secrets
 from hoptimizer.study.cells import Cell, Study
 from hoptimizer.study.table import Line, aggregate, log_tables
 from hoptimizer.tracking.tracker import Tracker
@@ -153,4 +153,4 @@ def _run_cell(study: Study, cell: Cell, tracker: Tracker, report: Report) -> Cel
 
 
 def _one_line(error: Exception, prefix: str = "") -> str:
-    return prefix + text_without_secrets(" ".join(str(error).split()))
+    return prefix + line_without_secrets(error)

@@ -17,7 +17,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.common.urls import text_without_secrets, without_secrets
+from hoptimizer.common.urls import line_without_secrets, text_without_secrets, without_secrets
 from hoptimizer.stored import stored_config, stored_state
 from hoptimizer.tracking.artifacts import CONFIG, IN_MODEL, PREDICTIONS, PREFIX, STATE, VARIANT, predictions_file
 
@@ -75,7 +75,7 @@ class Tracker:
         try:
             self.experiment = mlflow.set_experiment(experiment)
         except (MlflowException, OSError) as error:
-            reason = text_without_secrets(" ".join(str(error).split()))
+            reason = line_without_secrets(error)
             raise UserError(f"tracking.uri: can't open {without_secrets(uri)!r}: {reason}") from error
         self.client = mlflow.MlflowClient()
 
@@ -259,7 +259,7 @@ def fetch(source: str, uri: str, folder: Path) -> Path:
                 return _download(kept, uri, folder)
         except (MlflowException, OSError):
             pass  # the first error names what was asked for
-        reason = text_without_secrets(" ".join(str(error).split()))
+        reason = line_without_secrets(error)
         store = without_secrets(uri)
         raise UserError(f"{source}: can't be fetched from {store}: {reason}; name what a run there holds") from error
 
