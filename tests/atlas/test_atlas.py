@@ -1,6 +1,5 @@
 """The bundled data set: its files, and what its questions promise."""
 
-import json
 import re
 from collections import Counter
 from itertools import chain
@@ -8,41 +7,15 @@ from itertools import chain
 import bm25s
 import pytest
 import Stemmer
+from atlas_files import SIZES, read_rows
 
 from hoptimizer.eval.atlas import DATA
 from hoptimizer.eval.atlas.balance import Drawn
-from hoptimizer.eval.atlas.facts import Facts, read
 from hoptimizer.eval.atlas.generate import generate
 from hoptimizer.eval.atlas.selection import draw
 from hoptimizer.eval.datasets import dataset
 
-SIZES = {"train": 200, "dev": 60, "test": 200}
 TYPES = {"single", "bridge2", "bridge3", "bridge4", "comparison", "yesno"}
-
-
-def read_rows(name: str) -> list[dict]:
-    """The rows of one of the data set's files."""
-    return [json.loads(line) for line in (DATA / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
-
-
-@pytest.fixture(scope="module")
-def corpus() -> dict[str, dict]:
-    return {passage["id"]: passage for passage in read_rows("corpus")}
-
-
-@pytest.fixture(scope="module")
-def splits() -> dict[str, list[dict]]:
-    return {split: read_rows(split) for split in SIZES}
-
-
-@pytest.fixture(scope="module")
-def questions(splits) -> list[dict]:
-    return list(chain.from_iterable(splits.values()))
-
-
-@pytest.fixture(scope="module")
-def facts() -> Facts:
-    return read()
 
 
 @pytest.fixture(scope="module")

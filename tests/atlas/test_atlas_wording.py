@@ -1,35 +1,13 @@
 """The bundled data set's language: what its pages and questions say, and what they call things."""
 
 import re
-from itertools import chain
 
 import pytest
-from test_atlas import SIZES, read_rows
 
-from hoptimizer.eval.atlas.facts import CLEAR_GAP, FactError, Facts, read
+from hoptimizer.eval.atlas.facts import CLEAR_GAP, FactError, read
 from hoptimizer.eval.atlas.mentions import Mentions
 from hoptimizer.eval.atlas.pairs import NEAR
 from hoptimizer.eval.atlas.selection import named_once
-
-
-@pytest.fixture(scope="module")
-def corpus() -> dict[str, dict]:
-    return {passage["id"]: passage for passage in read_rows("corpus")}
-
-
-@pytest.fixture(scope="module")
-def splits() -> dict[str, list[dict]]:
-    return {split: read_rows(split) for split in SIZES}
-
-
-@pytest.fixture(scope="module")
-def questions(splits) -> list[dict]:
-    return list(chain.from_iterable(splits.values()))
-
-
-@pytest.fixture(scope="module")
-def facts() -> Facts:
-    return read()
 
 
 @pytest.fixture(scope="module")
