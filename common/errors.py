@@ -21,6 +21,14 @@ class UserError(ValueError):
     """
 
 
+class ServiceError(UserError):
+    """A service that is needed did not do its part: a language model's server, for instance.
+
+    Nothing that was given is wrong; the same command can succeed later, and goes on from what was done. The command
+    line prints its message and exits with code 1.
+    """
+
+
 def closest(given: str, known: Iterable[str], score: float = 60) -> str | None:
     """The known name that resembles a given one most, if one does.
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hoptimizer.answers import answer_all
-    from hoptimizer.common.errors import UserError
+    from hoptimizer.common.errors import ServiceError, UserError
     from hoptimizer.comparison import compare_variants
     from hoptimizer.compiled import CompiledProgram, load_variant
     from hoptimizer.config import Config, load_config, make_config
@@ -21,6 +21,7 @@ _HOMES = {
     "answer_all": "hoptimizer.answers",
     "load_variant": "hoptimizer.compiled",
     "Config": "hoptimizer.config",
+    "ServiceError": "hoptimizer.common.errors",
     "Tracker": "hoptimizer.tracking.tracker",
     "UserError": "hoptimizer.common.errors",
     "Workbench": "hoptimizer.workbench",
@@ -36,6 +37,7 @@ _HOMES = {
 __all__ = [
     "CompiledProgram",
     "Config",
+    "ServiceError",
     "Tracker",
     "UserError",
     "Workbench",

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import dspy
+from dspy.utils.exceptions import DSPyError
 
 from hoptimizer.common.concurrency import run_async
+from hoptimizer.models.failures import explained
 
 
 def answer_all(program: dspy.Module, questions: Sequence[str]) -> list[dict[str, Any]]:
@@ -20,6 +22,9 @@ def answer_all(program: dspy.Module, questions: Sequence[str]) -> list[dict[str,
         for each question its ``answer``, the ``passages`` it came from and the ``steps`` that led to it, as plain
         data.
 
+    Raises:
+        UserError: a language model can't be used, or gave no answer to one of them.
+
     Example:
         >>> from hoptimizer import answer_all
         >>> from hoptimizer.programs import RAG
@@ -31,7 +36,10 @@ def answer_all(program: dspy.Module, questions: Sequence[str]) -> list[dict[str,
     """
 
     async def run() -> list[dspy.Prediction]:
-        return await asyncio.gather(*(program.acall(question=question) for question in questions))
+        try:
+            return await asyncio.gather(*(program.acall(question=question) for question in questions))
+        except DSPyError as error:
+            raise explained(error) from error
 
     return [
         {

@@ -15,6 +15,7 @@ from hoptimizer.eval.groups import GROUPINGS
 from hoptimizer.eval.judge import ACCURACY
 from hoptimizer.eval.metrics import METRICS
 from hoptimizer.eval.objective import OBJECTIVE
+from hoptimizer.tracking.artifacts import UNANSWERED
 from hoptimizer.tracking.tracker import Predictions, Tracker
 
 # Of the metrics in a comparison's table, in this order, those that any variant has.
@@ -34,6 +35,7 @@ class Compared:
         estimates: mean and interval of each metric.
         scores: per question, in the order of ``ids``; not a number where a question has none.
         ids: the questions.
+        unanswered: how many of them have no score because a language model's call got no answer.
     """
 
     run_id: str
@@ -42,6 +44,7 @@ class Compared:
     estimates: dict[str, statistics.Estimate]
     scores: dict[str, list[float]]
     ids: list[str]
+    unanswered: int = 0
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,7 @@ class Comparison:
                     "name": v.name,
                     "compiled": v.compiled,
                     "n": len(v.ids),
+                    "unanswered": v.unanswered,
                     "metrics": {name: estimate.mean for name, estimate in v.estimates.items()},
                     "intervals": {name: [e.low, e.high] for name, e in v.estimates.items()},
                 }
@@ -249,6 +253,7 @@ def _compared(tracker: Tracker, run: Run, table: pd.DataFrame, columns: Sequence
         },
         scores=scores,
         ids=_questions(table),
+        unanswered=int(table[UNANSWERED].notna().sum()) if UNANSWERED in table else 0,
     )
 
 

@@ -27,6 +27,7 @@ from hoptimizer.common.plugins import DOTTED
 from hoptimizer.common.urls import without_secrets
 from hoptimizer.common.validation import explain
 from hoptimizer.eval.datasets.settings import DataSettings
+from hoptimizer.eval.failures import MAX_UNANSWERED
 from hoptimizer.eval.objective import NO_JUDGE, Objective
 from hoptimizer.layers import Layers
 from hoptimizer.models.settings import LMSettings
@@ -39,6 +40,7 @@ from hoptimizer.upgrade import upgraded_config
 DEFAULT_LM = "local/smollm2-135m-instruct"
 # Roles of language models besides the names of a program's steps.
 LM_ROLES = ("default", "teacher", "reflection", "judge")
+_NOT_DECIDING = ("tracking", "workers", "max_unanswered")
 _log = logging.getLogger(__name__)
 
 
@@ -89,6 +91,8 @@ class Config(BaseModel):
         tracking: the MLflow store.
         seed: decides on every random choice.
         workers: questions under way at once.
+        max_unanswered: the greatest share of the questions that may be left out because a language model's call got no
+            answer; with more of them a run fails.
 
     Example:
         >>> from hoptimizer import Config, make_config
@@ -108,6 +112,7 @@ class Config(BaseModel):
     tracking: TrackingSettings = TrackingSettings()
     seed: int = 7
     workers: Annotated[int, Field(ge=1)] = 64
+    max_unanswered: Annotated[float, Field(ge=0, lt=1)] = MAX_UNANSWERED
 
     @model_validator(mode="before")
     @classmethod
@@ -153,8 +158,8 @@ class Config(BaseModel):
 
     @property
     def deciding(self) -> dict[str, Any]:
-        """Of the public config what decides on a result, which its place, the workers and the connections do not."""
-        public = {key: value for key, value in self.public().items() if key not in ("tracking", "workers")}
+        """Of the public config what decides on a result, which its place and how servers are dealt with do not."""
+        public = {key: value for key, value in self.public().items() if key not in _NOT_DECIDING}
         return public | {"lm": {role: LMSettings.deciding(settings) for role, settings in public["lm"].items()}}
 
     @property

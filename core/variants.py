@@ -22,6 +22,7 @@ from hoptimizer.config import Config
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.objective import Objective
 from hoptimizer.eval.runner import Evaluation, EvaluationProgress, evaluate
+from hoptimizer.models.failures import answered_or_ended
 from hoptimizer.models.usage import UsageMeter
 from hoptimizer.optimizers import CompileContext, Optimizer
 from hoptimizer.programs import Ensemble, Program
@@ -185,7 +186,7 @@ def _alone(work: Path) -> Iterator[None]:
 def _compiled(optimizer: Optimizer, context: CompileContext, log: CompileLog) -> Program:
     """The compiled program, and what it took in the log."""
     meter = UsageMeter(lambda _: False, seconds=dspy.cache.seconds)
-    with _quiet(), dspy.context(meter=meter):
+    with _quiet(), answered_or_ended(), dspy.context(meter=meter):
         compiled = optimizer.compile(context)
     if "spent" not in log.costs:  # searches have a meter of their own
         log.record("spent", asdict(meter.spent), meter.spent.calls)
@@ -264,6 +265,7 @@ def _evaluate(bench: Workbench, program: Program, questions: Sequence[Question],
         program,
         questions,
         workers=bench.config.workers,
+        max_unanswered=bench.config.max_unanswered,
         progress=_running(bench.report, stage, objective),
         judge=bench.lms.get("judge"),
         objective=objective,

@@ -1,11 +1,11 @@
-"""What a language model's error on one question means for the other questions."""
+"""Why a question has no score."""
 
-from dspy.utils.exceptions import DSPyError, LMAuthError, LMConfigurationError, LMTransportError
+from dspy.utils.exceptions import DSPyError
 
-from hoptimizer.common.errors import UserError
+from hoptimizer.models.failures import one_line, unusable
 
-# Where one of these is raised, no other question can succeed.
-SYSTEMIC = (LMTransportError, LMAuthError, LMConfigurationError)
+MAX_UNANSWERED = 0.05
+"""The greatest share of the questions that may get no answer from a language model, unless it is given."""
 
 
 def failure_of(error: DSPyError, who: str, section: str) -> str:
@@ -19,13 +19,6 @@ def failure_of(error: DSPyError, who: str, section: str) -> str:
     Raises:
         UserError: every other question would fail too.
     """
-    if isinstance(error, SYSTEMIC):
-        raise UserError(f"{who} can't be used: {one_line(error)}; check {section}") from error
-    if isinstance(error.__cause__, UserError):  # the model could not be loaded
-        raise error.__cause__ from None
+    if reason := unusable(error, who, section):
+        raise reason from error
     return one_line(error)
-
-
-def one_line(error: BaseException) -> str:
-    """An exception's message on one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())

@@ -8,6 +8,7 @@ from dspy.utils.exceptions import DSPyError
 
 from hoptimizer.eval.failures import failure_of
 from hoptimizer.eval.metrics import Gold, exact_match
+from hoptimizer.models.failures import is_outage
 from hoptimizer.signatures.judging import Correctness
 
 ACCURACY = "accuracy"
@@ -36,7 +37,8 @@ def judge(lm: dspy.LM, question: Gold, answer: str | None) -> Verdict:
         answer: the answer to judge.
 
     Raises:
-        UserError: the judge can't be reached or refuses its key, so that it can judge nothing.
+        UserError: the judge can't be used at all: it refuses its key, for instance.
+        DSPyError: its call got no answer, so that the question is one without a result.
     """
     if known := _known(question, answer):
         return known
@@ -75,4 +77,6 @@ def _verdict(said: dspy.Prediction) -> Verdict:
 
 
 def _failed(error: DSPyError) -> Verdict:
+    if is_outage(error):
+        raise error
     return Verdict(None, failure_of(error, "the judge", "lm.judge"))

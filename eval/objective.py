@@ -150,6 +150,7 @@ class Objective:
 
         Raises:
             UserError: the judge can't be used at all.
+            DSPyError: the judge's call got no answer.
         """
         verdict = judge(judge_lm, question, _answer(prediction)) if judge_lm else None
         return self._scored(question, prediction, verdict, failed=False)

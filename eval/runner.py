@@ -12,10 +12,12 @@ import numpy as np
 from dspy.utils.exceptions import DSPyError
 
 from hoptimizer.common.concurrency import run_async
+from hoptimizer.common.errors import ServiceError
 from hoptimizer.eval.datasets.dataset import Question
-from hoptimizer.eval.failures import failure_of
+from hoptimizer.eval.failures import MAX_UNANSWERED, failure_of
 from hoptimizer.eval.judge import ACCURACY
 from hoptimizer.eval.objective import Objective
+from hoptimizer.models.failures import is_outage, one_line
 from hoptimizer.programs.program import Program
 from hoptimizer.programs.record import COST
 
@@ -37,9 +39,10 @@ class QuestionResult:
         scores: every metric and count of this question, with its tokens and its price in ``usd`` where they are known;
             ``seconds`` from when it was taken up to its answer, which includes waiting for other questions that are
             under way; ``accuracy`` where a judge gave its verdict, ``objective`` where a weighted sum is maximized.
-            Where a metric failed, none but ``seconds``.
+            Where a metric failed, none but ``seconds``; where a call got no answer, none at all.
         steps: the step records as plain data.
-        failure: why the program or a metric failed on this question, or ``None``.
+        failure: why the program or a metric failed on this question, or a call got no answer; else ``None``.
+        is_answered: false where a language model's call got no answer: that is no result of the program's.
         judge_failure: why the judge gave no verdict on the answer, or ``None``.
     """
 
@@ -50,6 +53,7 @@ class QuestionResult:
     steps: list[dict[str, Any]]
     failure: str | None = None
     judge_failure: str | None = None
+    is_answered: bool = True
 
 
 @dataclass(frozen=True)
@@ -74,18 +78,20 @@ class Evaluation:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Means over the questions; ``failures`` is the number of questions on which the program failed,
-        ``judge_failures`` that of answers without a verdict where there is a judge, ``seconds_median`` and
-        ``seconds_p95`` the median and the 95th percentile of the questions' ``seconds``, and ``seconds_per_question``
-        the wall time of the whole evaluation over the number of questions. Tokens and ``usd`` are there if they are
-        known of every question on which the program did not fail."""
+        """Means over the questions that were answered; ``unanswered`` is the number of the others, ``failures``
+        that of questions on which the program failed, ``judge_failures`` that of answers without a verdict
+        where there is a judge, ``seconds_median`` and ``seconds_p95`` the median and the 95th percentile of the
+        questions' ``seconds``, and ``seconds_per_question`` the wall time of the whole evaluation over the
+        number of questions. Tokens and ``usd`` are there if they are known of every question on which the
+        program did not fail."""
         means, seconds = mean_scores(self.rows), self.scores("seconds")
         for name in COST:
             if any(name not in row.scores for row in self.rows if row.failure is None):
                 means.pop(name, None)
         metrics = means | {
             "parse_failures": sum(row.scores.get("parse_failures", 0.0) for row in self.rows),
-            "failures": float(sum(row.failure is not None for row in self.rows)),
+            "failures": float(sum(row.failure is not None and row.is_answered for row in self.rows)),
+            "unanswered": float(sum(not row.is_answered for row in self.rows)),
             "seconds_per_question": self.seconds / len(self.rows),
         }
         if seconds:
@@ -113,8 +119,12 @@ def evaluate(
     progress: EvaluationProgress | None = None,
     judge: dspy.LM | None = None,
     objective: Objective | None = None,
+    max_unanswered: float = MAX_UNANSWERED,
 ) -> Evaluation:
     """Score a program.
+
+    A question of which a language model's call got no answer, however often it was made, has no score: it is left out
+    of all means.
 
     Args:
         program: what to run.
@@ -123,9 +133,11 @@ def evaluate(
         progress: called after each question.
         judge: the language model that judges answers; its calls are none of the program's.
         objective: what is maximized; a weighted sum becomes a score of its own.
+        max_unanswered: the greatest share of the questions that may have no answer.
 
     Raises:
-        UserError: a language model can't be reached or refuses its key, so that no question can succeed.
+        UserError: a language model can't be used: it refuses its key or is not known, for instance.
+        ServiceError: more questions than that have no answer; the others are not asked any more.
 
     Example:
         >>> from hoptimizer.eval import evaluate, load
@@ -141,7 +153,7 @@ def evaluate(
     async def score(question: Question) -> QuestionResult:
         return await _ask(program, question, objective or _NO_OBJECTIVE, judge)
 
-    return run_async(_evaluate(score, questions, workers, progress))
+    return run_async(_evaluate(score, questions, workers, progress, max_unanswered))
 
 
 async def _evaluate(
@@ -149,6 +161,7 @@ async def _evaluate(
     questions: Sequence[Question],
     workers: int,
     progress: EvaluationProgress | None,
+    max_unanswered: float,
 ) -> Evaluation:
     slots = asyncio.Semaphore(workers)
     done: list[QuestionResult] = []
@@ -158,6 +171,8 @@ async def _evaluate(
         async with slots:
             row = await score(question)
         done.append(row)
+        if not row.is_answered:
+            _check_outage(done, len(questions), max_unanswered)
         if progress:
             progress(len(done), len(questions), mean_scores(done))
         return row
@@ -174,6 +189,19 @@ async def _evaluate(
     return Evaluation(list(rows), time.perf_counter() - start)
 
 
+def _unanswered(question: Question, failure: str) -> QuestionResult:
+    return QuestionResult(question, "", passages=[], scores={}, steps=[], failure=failure, is_answered=False)
+
+
+def _check_outage(done: Sequence[QuestionResult], total: int, max_unanswered: float) -> None:
+    unanswered = [row for row in done if not row.is_answered]
+    if len(unanswered) > max_unanswered * total:
+        raise ServiceError(
+            f"{len(unanswered)} of {total} questions got no answer, and max_unanswered={max_unanswered:g} allows no "
+            f"more ({unanswered[-1].failure}); give the same command again later: what was answered is cached"
+        )
+
+
 async def _ask(program: Program, question: Question, objective: Objective, judge: dspy.LM | None) -> QuestionResult:
     start = time.perf_counter()
     failure = None
@@ -181,9 +209,14 @@ async def _ask(program: Program, question: Question, objective: Objective, judge
         prediction = await program.acall(question=question.question)
     except DSPyError as error:
         failure = failure_of(error, "the language model", "the lm section")
+        if is_outage(error):
+            return _unanswered(question, failure)
         prediction = dspy.Prediction(answer="", passages=[], steps=[])
     seconds = time.perf_counter() - start
-    scored = await objective.ascore(question, prediction, judge, failed=failure is not None)
+    try:
+        scored = await objective.ascore(question, prediction, judge, failed=failure is not None)
+    except DSPyError as error:  # the judge's
+        return _unanswered(question, one_line(error))
     if scored.failure and not failure:
         failure = f"a metric failed: {scored.failure}"
     # The calls before a failure are lost with their records; what they cost is not nothing.

@@ -1,86 +1,39 @@
-"""Language models behind a server: how many calls it gets at once, and what must not be shown of them."""
+"""Language models behind a server: how it is asked again when it fails, and what must not be shown of it."""
 
-import asyncio
-import threading
-from collections import deque
+import logging
 from collections.abc import Iterator, KeysView, Mapping
-from concurrent.futures import Future
 from contextlib import contextmanager
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import dspy
-from dspy.utils.exceptions import LMError, LMTimeoutError, LMTransportError
+from dspy.utils.callback import with_callbacks
+from dspy.utils.exceptions import LMError, LMRateLimitError, LMTimeoutError, LMTransportError
 from pydantic import RootModel, SecretStr
+from tenacity import AsyncRetrying, RetryCallState, Retrying, wait_random, wait_random_exponential
+
+from hoptimizer.models.failures import is_outage
+from hoptimizer.models.slots import Slots
 
 # DSPy's client opens so many connections; a call that waits for one would count that towards its timeout.
 CONNECTIONS = 100
 
-_TIMEOUT = 600  # seconds, what that client waits by default
+TIMEOUT = 180.0
+"""Seconds that a call may take, where no other number is set."""
+
+NUM_RETRIES = 3
+"""How often a call that got no answer is made again, where no other number is set."""
+
+# A server that calls too fast are refused by is waited for, within limits, and no number of retries counts: seconds
+# from the first refusal, and the longest wait that it may ask for.
+_PATIENCE = 600.0
+_LONGEST_WAIT = 300.0
+# Waits that are said on the screen, in seconds.
+_LONG_WAIT = 10.0
+# Calls that fail together must not come again together: the wait is drawn from 0 to 1, 2, 4 … seconds.
+_backoff = wait_random_exponential(multiplier=1, max=60)
+_jitter = wait_random(0, 1)
 _CLASS = "_dspy_lm_class"
-
-
-class Slots:
-    """So many calls at once, over all threads and event loops, in the order in which they come.
-
-    Copies are the same slots: what they bound is a server.
-
-    Args:
-        number: calls at once.
-    """
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self._free = number
-        self._waiting: deque[Future[None]] = deque()
-        self._lock = threading.Lock()
-
-    def _take(self) -> "Future[None]":
-        slot: Future[None] = Future()
-        with self._lock:
-            if self._free:
-                self._free -= 1
-                slot.set_result(None)
-            else:
-                self._waiting.append(slot)
-        return slot
-
-    def _give_back(self) -> None:
-        with self._lock:
-            while self._waiting:
-                slot = self._waiting.popleft()
-                if slot.set_running_or_notify_cancel():
-                    slot.set_result(None)
-                    return
-            self._free += 1
-
-    def __enter__(self) -> None:
-        self._take().result()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._give_back()
-
-    async def __aenter__(self) -> None:
-        slot = self._take()
-        try:
-            await asyncio.wrap_future(slot)
-        except asyncio.CancelledError:
-            if not slot.cancel():  # it was given at the same moment
-                self._give_back()
-            raise
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._give_back()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Slots, (self.number,)
+_log = logging.getLogger(__name__)
 
 
 class SecretHeaders(RootModel[dict[str, SecretStr]]):
@@ -105,18 +58,34 @@ class SecretHeaders(RootModel[dict[str, SecretStr]]):
 
 
 class ServedLM(dspy.LM):
-    """A ``dspy.LM`` that keeps to a number of calls at once, and whose secrets are in no dump and no error.
+    """A ``dspy.LM`` that keeps to a number of calls at once, makes a call again that got no answer, and whose secrets
+    are in no dump and no error.
+
+    DSPy's own retries keep their place among the calls at once while they wait, wait for exactly 1, 2, 4 seconds, and
+    for however long a server asks.
 
     Args:
         model: a model string of DSPy.
         max_concurrency: calls at once; those that DSPy's cache answers count, too.
+        num_retries: how often a call that got no answer is made again; one that a server refuses for coming too fast is
+            made again for ten minutes.
+        timeout: seconds that a call may take.
         options: of ``dspy.LM``; ``api_key`` and ``extra_headers`` are secrets.
     """
 
-    def __init__(self, model: str, max_concurrency: int | None = None, **options: Any) -> None:  # noqa: ANN401 - DSPy's
-        super().__init__(model, **options)
+    def __init__(
+        self,
+        model: str,
+        max_concurrency: int | None = None,
+        num_retries: int | None = None,
+        timeout: float | None = None,
+        **options: Any,  # noqa: ANN401 - DSPy's
+    ) -> None:
+        super().__init__(model, num_retries=0, timeout=timeout or TIMEOUT, **options)
         self.slots = Slots(max_concurrency or CONNECTIONS)
+        self.retries = NUM_RETRIES if num_retries is None else num_retries
 
+    @with_callbacks
     def __call__(
         self,
         prompt: Any = None,  # noqa: ANN401 - DSPy's
@@ -125,9 +94,12 @@ class ServedLM(dspy.LM):
         **kwargs: Any,  # noqa: ANN401 - DSPy's
     ) -> Any:  # noqa: ANN401 - DSPy's
         """One call, as of ``dspy.LM``."""
-        with self.slots, self._presentable():
-            return super().__call__(prompt, messages=messages, **kwargs)
+        with dspy.context(callbacks=[]):  # they hear of the call, not of each time that it is made
+            for attempt in Retrying(**_Patience(self).settings):
+                with attempt, self.slots, self._presentable():
+                    return super().__call__(prompt, messages=messages, **kwargs)
 
+    @with_callbacks
     async def acall(
         self,
         prompt: Any = None,  # noqa: ANN401 - DSPy's
@@ -136,9 +108,12 @@ class ServedLM(dspy.LM):
         **kwargs: Any,  # noqa: ANN401 - DSPy's
     ) -> Any:  # noqa: ANN401 - DSPy's
         """One asynchronous call, as of ``dspy.LM``."""
-        async with self.slots:
-            with self._presentable():
-                return await super().acall(prompt, messages=messages, **kwargs)
+        with dspy.context(callbacks=[]):
+            async for attempt in AsyncRetrying(**_Patience(self).settings):
+                with attempt:
+                    async with self.slots:
+                        with self._presentable():
+                            return await super().acall(prompt, messages=messages, **kwargs)
 
     def dump_state(self) -> dict[str, Any]:
         """The state of a ``dspy.LM``, as which it is loaded, without secrets."""
@@ -154,7 +129,7 @@ class ServedLM(dspy.LM):
         except LMError as error:
             shown = _without(error.message, self._secrets())
             if isinstance(error, LMTransportError) and "read timed out" in shown:
-                seconds = self.kwargs.get("timeout", _TIMEOUT)
+                seconds = self.kwargs["timeout"]
                 raise LMTimeoutError(f"no answer in {seconds:g} seconds; raise timeout", model=self.model) from error
             if shown == error.message:
                 raise
@@ -165,6 +140,56 @@ class ServedLM(dspy.LM):
         headers: Mapping[str, str] = dict(self.kwargs.get("extra_headers") or {})
         key = self.kwargs.get("api_key")
         return [value for value in (*headers.values(), *([key] if key != "none" else [])) if value]
+
+
+class _Patience:
+    """How long one call is made again.
+
+    Args:
+        lm: the language model.
+    """
+
+    def __init__(self, lm: ServedLM) -> None:
+        self._lm = lm
+        self._failed = 0
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """For tenacity."""
+        return {
+            "retry": self._again,
+            "stop": self._ends,
+            "wait": self._wait,
+            "before_sleep": self._say,
+            "reraise": True,
+        }
+
+    @staticmethod
+    def _again(state: RetryCallState) -> bool:
+        error = _error(state)
+        return error is not None and is_outage(error)
+
+    def _ends(self, state: RetryCallState) -> bool:
+        error = _error(state)
+        if self._lm.retries and isinstance(error, LMRateLimitError):
+            waited = state.seconds_since_start or 0.0
+            return waited > _PATIENCE or (error.retry_after or 0.0) > _LONGEST_WAIT
+        self._failed += 1
+        return self._failed > self._lm.retries
+
+    @staticmethod
+    def _wait(state: RetryCallState) -> float:
+        asked = getattr(_error(state), "retry_after", None)
+        return _backoff(state) if asked is None else asked + _jitter(state)
+
+    def _say(self, state: RetryCallState) -> None:
+        seconds = state.next_action.sleep if state.next_action else 0.0
+        if seconds >= _LONG_WAIT:
+            _log.warning("%s is busy: its server is asked again in %.0f s", self._lm.model, seconds)
+
+
+def _error(state: RetryCallState) -> BaseException | None:
+    return state.outcome.exception() if state.outcome else None
 
 
 def _without(text: str, secrets: list[str]) -> str:

@@ -51,10 +51,12 @@ class LMSettings(BaseModel):
             local model's answers are bound to the signature's schema.
         top_p: sample among the likeliest tokens that have this probability together, where the temperature is above 0.
         reasoning_effort: how long a reasoning model is to think, as its provider takes it.
-        timeout: the longest wait for a server's answer, in seconds; ``None`` for ten minutes.
-        num_retries: how often a call is made again that failed for a passing reason, such as an overloaded server, with
-            a pause that doubles each time; ``None`` for 3.
-        max_concurrency: calls of this model at once, whatever the number of questions under way; ``None`` for 100.
+        timeout: the longest wait for a server's answer, in seconds; ``None`` for three minutes.
+        num_retries: how often a call is made again that got no answer, as from an overloaded server, after a pause that
+            is drawn at random and up to twice as long each time; ``None`` for 3. A call that is refused for coming too
+            fast (429) is made again for ten minutes, unless this is 0.
+        max_concurrency: the most calls of this model at once, whatever the number of questions under way; ``None`` for
+            100. They become fewer while the server refuses some for coming too fast.
         extra_body: what is added to the body of each request, such as ``{"repetition_penalty": 1.1}``.
         extra_headers: HTTP headers of each request. Their values are secrets and never dumped.
         cache: whether to keep answers on disk, so that the same prompt is asked once.

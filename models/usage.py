@@ -12,8 +12,6 @@ import dspy
 from dspy.clients import DISK_CACHE_LIMIT
 from dspy.clients.cache import Cache
 
-from hoptimizer.common.errors import UserError
-
 # DSPy culls a cache that grows over its limit; a call that was paid for is kept.
 _NO_LIMIT = 1 << 50
 _SECONDS = "seconds"
@@ -46,18 +44,6 @@ class BudgetExhausted(BaseException):
 
     It is no ``Exception``, because code that catches those must not catch it: DSPy's threads would score a question 0.
     """
-
-
-class LMUnusable(BaseException):
-    """No call can succeed: the work ends at once. It is no ``Exception``, as :class:`BudgetExhausted` is none.
-
-    Args:
-        reason: why, for the user.
-    """
-
-    def __init__(self, reason: UserError) -> None:
-        super().__init__(str(reason))
-        self.reason = reason
 
 
 class UsageMeter:

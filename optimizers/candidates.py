@@ -9,9 +9,7 @@ from typing import Any
 import dspy
 from dspy.utils.callback import BaseCallback
 
-from hoptimizer.common.errors import UserError
-from hoptimizer.eval.failures import SYSTEMIC, one_line
-from hoptimizer.models.usage import LMUnusable, Usage, UsageMeter
+from hoptimizer.models.usage import Usage, UsageMeter
 from hoptimizer.optimizers.optimizer import CompileContext, CompileListener
 from hoptimizer.programs import Ensemble, Program
 
@@ -157,16 +155,6 @@ class CandidateRecorder(BaseCallback):
     def on_compile_end(self, call_id: str, outputs: Any | None, exception: Exception | None = None) -> None:  # noqa: ANN401 - DSPy's hook
         """Note that an optimizer of DSPy ended."""
         self._compiling -= 1
-
-    def on_lm_end(self, call_id: str, outputs: Any | None, exception: BaseException | None = None) -> None:  # noqa: ANN401 - DSPy's hook
-        """Stop the compile where a call failed for a reason that makes every other call fail, too.
-
-        Raises:
-            LMUnusable: the call failed for such a reason.
-        """
-        if isinstance(exception, SYSTEMIC):
-            reason = f"the language model can't be used: {one_line(exception)}; check the lm section"
-            raise LMUnusable(UserError(reason))
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import requests
+import tenacity
 
-from hoptimizer.common.errors import UserError
+from hoptimizer.common.errors import ServiceError, UserError
 from hoptimizer.common.urls import without_secrets
 from hoptimizer.retrieval.passage import Corpus, Passage
 from hoptimizer.retrieval.retriever import Retriever
 
 _TIMEOUT = 60  # seconds
+_TRIES = 4
+_BUSY = (429, 500, 502, 503, 504)
+_BACKOFF = tenacity.wait_random_exponential(multiplier=1, max=10)
 _AT_ONCE = 8
 
 
@@ -46,9 +50,7 @@ class ColBERTServer(Retriever):
 
     def _search(self, query: str, k: int) -> list[Passage]:
         try:
-            response = requests.get(self._url, params={"query": query, "k": str(k)}, timeout=_TIMEOUT)
-            response.raise_for_status()
-            found = response.json()["topk"][:k]
+            found = self._answer(query, k).json()["topk"][:k]
             return [self._passage(item) for item in found]
         except requests.JSONDecodeError as error:
             raise UserError(
@@ -56,7 +58,7 @@ class ColBERTServer(Retriever):
             ) from error
         except requests.RequestException as error:
             reason = str(error.response.status_code) if error.response is not None else type(error).__name__
-            raise UserError(
+            raise ServiceError(
                 f"retriever.url: no answer from {self._shown} ({reason}): is the ColBERT server up?"
             ) from error
         except (KeyError, TypeError) as error:
@@ -65,6 +67,19 @@ class ColBERTServer(Retriever):
                 "give a ColBERT server's search URL"
             ) from error
 
+    def _answer(self, query: str, k: int) -> requests.Response:
+        """What the server answers, which is asked again where it is out of reach or busy for a moment."""
+        for attempt in tenacity.Retrying(
+            retry=tenacity.retry_if_exception(_may_pass),
+            stop=tenacity.stop_after_attempt(_TRIES),
+            wait=_BACKOFF,
+            reraise=True,
+        ):
+            with attempt:
+                response = requests.get(self._url, params={"query": query, "k": str(k)}, timeout=_TIMEOUT)
+                response.raise_for_status()
+        return response
+
     def _passage(self, item: dict[str, Any]) -> Passage:
         text: str = item["text"]
         known = self._known.get(_plain(text))
@@ -72,6 +87,13 @@ class ColBERTServer(Retriever):
             title, bar, rest = text.partition(" | ")
             known = Passage(str(item["pid"]), title if bar else "", rest if bar else text)
         return known.scored(float(item["score"]))
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Whether a failed request may succeed when it is made again."""
+    if isinstance(error, requests.HTTPError):
+        return error.response is not None and error.response.status_code in _BUSY
+    return isinstance(error, requests.ConnectionError | requests.Timeout)
 
 
 def _plain(text: str) -> str:

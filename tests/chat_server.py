@@ -7,6 +7,10 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 256  # calls that come at once wait, and are not reset
+
+
 class ChatServer:
     """Answers chat completions; it is used with ``with``.
 
@@ -42,7 +46,7 @@ class ChatServer:
         self._lock = threading.Lock()
 
     def __enter__(self):
-        server = self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        server = self._server = _Server(("127.0.0.1", 0), self.handler())
         self.url = f"http://127.0.0.1:{server.server_port}/v1"
         threading.Thread(target=server.serve_forever, daemon=True).start()
         return self
@@ -51,7 +55,16 @@ class ChatServer:
         self._server.shutdown()
         self._server.server_close()
 
+    def get(self):
+        """The status and the body of what a GET gives: the list of models."""
+        return 200, {"object": "list", "data": []}
+
+    def handler(self):
+        """The handler of one connection."""
+        return chat_handler(self)
+
     def complete(self, body):
+        """The number of a call, from 1, and the status and the body of its answer."""
         with self._lock:
             self.bodies.append(body)
             number = len(self.bodies)
@@ -64,37 +77,50 @@ class ChatServer:
         with self._lock:
             self.running -= 1
         if number <= self.failing:
-            return self.status, {"error": {"message": self.error, "type": "error", "code": None}}
+            return number, self.status, {"error": {"message": self.error, "type": "error", "code": None}}
         said = self.answer(body)
         message = {"role": "assistant", **(said if isinstance(said, dict) else {"content": said})}
         choice = {"index": 0, "finish_reason": "stop", "message": message}
         reply = {"id": f"call-{number}", "object": "chat.completion", "created": 0, "model": body["model"]}
         usage = self.usage(body) if callable(self.usage) else self.usage
-        return 200, {**reply, "choices": [choice], **({"usage": usage} if usage else {})}
+        return number, 200, {**reply, "choices": [choice], **({"usage": usage} if usage else {})}
 
 
-def _handler(chat):
+def chat_handler(chat):
+    """The handler of a connection to a chat server."""
+
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self):
             chat.headers.append(self._names())
-            self._reply(200, {"object": "list", "data": []})
+            self.reply(*chat.get())
 
         def do_POST(self):
             chat.headers.append(self._names())
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            self._reply(*chat.complete(body))
+            self.answer(body)
+
+        def answer(self, body):
+            _, *answer = chat.complete(body)
+            self.reply(*answer)
 
         def _names(self):
             return {name.lower(): value for name, value in self.headers.items()}
 
-        def _reply(self, status, reply):
-            content = json.dumps(reply).encode()
+        def start(self, status, length, headers=()):
             self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content)))
+            for name, value in {
+                "Content-Type": "application/json",
+                "Content-Length": str(length),
+                **dict(headers),
+            }.items():
+                self.send_header(name, value)
             self.end_headers()
+
+        def reply(self, status, reply, headers=()):
+            content = json.dumps(reply).encode()
+            self.start(status, len(content), headers)
             with contextlib.suppress(BrokenPipeError):  # the client waits no longer
                 self.wfile.write(content)
 

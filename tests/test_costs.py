@@ -8,7 +8,7 @@ import dspy
 import mlflow
 import pytest
 from chat_server import ChatServer
-from dspy.utils.exceptions import LMServerError
+from dspy.utils.exceptions import ContextWindowExceededError
 from rich.console import Console
 from scripted import ScriptedEngine, ScriptedLM, ScriptedRetriever
 
@@ -76,7 +76,7 @@ def test_a_question_on_which_the_program_fails_costs_an_unknown_amount():
     class Failing(ScriptedEngine):
         def answer(self, request):
             if "Where is 2?" in request.messages[-1].text:
-                raise LMServerError(message="overloaded")
+                raise ContextWindowExceededError(message="overloaded")
             return super().answer(request)
 
     lm = Failing(lambda *_: "Lyon").lm(num_retries=0)

@@ -6,12 +6,13 @@ from pathlib import Path
 import dspy
 import pytest
 from dspy.utils import DummyLM
-from dspy.utils.exceptions import LMServerError, LMTransportError
+from dspy.utils.exceptions import ContextWindowExceededError, LMTransportError
 from rich.console import Console
 from scripted import ScriptedLM
 
 from hoptimizer import UserError, compile_variant, load_config
 from hoptimizer.cli import tables
+from hoptimizer.common.errors import ServiceError
 from hoptimizer.eval import Question
 from hoptimizer.eval.objective import Objective
 from hoptimizer.eval.runner import evaluate
@@ -62,7 +63,7 @@ def test_without_a_judge_there_is_no_accuracy():
     assert {"accuracy", "judge_failures"}.isdisjoint(evaluated(None).metrics)
 
 
-@pytest.mark.parametrize("judge", [Failing(LMServerError(message="busy")), ScriptedLM(lambda *_: ("hm",))])
+@pytest.mark.parametrize("judge", [Failing(ContextWindowExceededError(message="busy")), ScriptedLM(lambda *_: ("hm",))])
 def test_a_judge_that_fails_leaves_the_question_without_accuracy_and_is_counted(judge):
     scored = evaluated(judge, Objective.parse({"accuracy": 1, "lm_calls": -0.5}))
     unjudged = [row for row in scored.rows if row.judge_failure]
@@ -74,8 +75,8 @@ def test_a_judge_that_fails_leaves_the_question_without_accuracy_and_is_counted(
     assert len(evaluated(judge, Objective.parse({"f1": 1, "lm_calls": -1})).scores("objective")) == 4
 
 
-def test_a_judge_that_cannot_be_reached_stops_the_run_with_one_line():
-    with pytest.raises(UserError, match=r"the judge can't be used: .*refused; check lm\.judge"):
+def test_a_judge_that_cannot_be_reached_leaves_no_question_with_a_result():
+    with pytest.raises(ServiceError, match=r"1 of 4 questions got no answer.*connection refused"):
         evaluated(Failing(LMTransportError(message="connection\nrefused")))
 
 
@@ -87,7 +88,7 @@ class Constant(dspy.Module):
 
 
 def test_dspys_optimizers_ask_the_judge_from_their_threads_and_its_failures_are_kept():
-    objective = Objective((("accuracy", 1.0),), judge=Failing(LMServerError(message="busy")))
+    objective = Objective((("accuracy", 1.0),), judge=Failing(ContextWindowExceededError(message="busy")))
     devset = [question.to_dspy() for question in QUESTIONS] * 3
     with dspy.context(adapter=dspy.ChatAdapter()):
         result = dspy.Evaluate(devset=devset, metric=objective, num_threads=6)(Constant())
@@ -112,7 +113,9 @@ def test_without_its_judge_an_objective_says_so():
 def test_the_summary_counts_the_judges_failures():
     words = ["data=atlas", "metric.accuracy=1", "metric.passages=-0.1", "lm.judge=openai/x"]
     config = load_config(None, words)
-    failed, judged = (evaluated(judge, config.objective) for judge in (Failing(LMServerError()), ScriptedLM(verdict)))
+    failed, judged = (
+        evaluated(judge, config.objective) for judge in (Failing(ContextWindowExceededError()), ScriptedLM(verdict))
+    )
 
     def shown(variant):
         console = Console(file=io.StringIO(), width=200)

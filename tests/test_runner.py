@@ -3,7 +3,7 @@
 import dspy
 import pytest
 from dspy.utils import DummyLM
-from dspy.utils.exceptions import LMServerError, LMTransportError
+from dspy.utils.exceptions import ContextWindowExceededError, LMTransportError
 from scripted import ScriptedRetriever, passage
 
 from hoptimizer.common.errors import UserError
@@ -48,12 +48,12 @@ def test_scores_are_kept_by_question_and_in_order():
     assert seen == [(1, 2), (2, 2)]
 
 
-def test_a_question_on_which_the_model_fails_is_counted_and_scores_nothing():
-    with answering([], raises=LMServerError(message="overloaded")):
+def test_a_question_that_the_model_refuses_is_counted_and_scores_nothing():
+    with answering([], raises=ContextWindowExceededError(message="too long")):
         evaluation = evaluate(Direct(), QUESTIONS)
-    assert evaluation.metrics["failures"] == 2
+    assert (evaluation.metrics["failures"], evaluation.metrics["unanswered"]) == (2, 0)
     assert evaluation.metrics["f1"] == 0.0
-    assert "overloaded" in evaluation.rows[0].failure
+    assert "too long" in evaluation.rows[0].failure
 
 
 def test_a_metric_of_the_users_that_raises_is_counted_and_loses_its_question_alone():

@@ -11,10 +11,10 @@ from dspy.utils.exceptions import LMError
 from pydantic import ValidationError
 
 from hoptimizer import evaluate_variant, load_config
-from hoptimizer.common.errors import UserError
+from hoptimizer.common.errors import ServiceError, UserError
 from hoptimizer.eval import Question, evaluate
 from hoptimizer.models import LMSettings, build_adapter, build_lm, check_lm
-from hoptimizer.models.served import Slots
+from hoptimizer.models.slots import Slots
 from hoptimizer.programs import Direct
 
 TOKEN = "token-of-the-team"
@@ -83,11 +83,12 @@ def test_an_answer_stays_cached_when_a_header_changes():
     assert len(server.bodies) == 1
 
 
-@pytest.mark.parametrize(("retries", "calls", "failures"), [(0, 1, 1), (1, 2, 0)])
-def test_a_call_that_fails_is_made_again_as_often_as_asked_for(retries, calls, failures):
+@pytest.mark.parametrize(("retries", "calls", "unanswered"), [(0, 1, 1), (1, 2, 0)])
+def test_a_call_that_fails_is_made_again_as_often_as_asked_for(retries, calls, unanswered):
     with ChatServer(lambda _: ANSWER, failing=1) as server:
-        evaluation = answers(build_lm(served(server, num_retries=retries)), questions=QUESTIONS[:1])
-    assert (len(server.bodies), evaluation.metrics["failures"]) == (calls, failures)
+        lm = build_lm(served(server, num_retries=retries))
+        evaluation = answers(lm, questions=QUESTIONS[:1], max_unanswered=1.0)
+    assert (len(server.bodies), evaluation.metrics["unanswered"]) == (calls, unanswered)
 
 
 @pytest.mark.parametrize("through_litellm", [False, True])
@@ -95,14 +96,15 @@ def test_a_server_that_is_too_slow_for_one_question_is_asked_the_others(through_
     with ChatServer(lambda _: ANSWER, seconds=lambda body: 4.0 if "Where is 3?" in str(body) else 0.0) as server:
         more = {"extra_body": {"key": 1}} if through_litellm else {}
         build_lm(served(server, **more))("imports what takes seconds")
-        evaluation = answers(build_lm(served(server, timeout=2.0, num_retries=0, **more)))
-    assert [row.failure is not None for row in evaluation.rows] == [n == 3 for n in range(8)]
+        evaluation = answers(build_lm(served(server, timeout=2.0, num_retries=0, **more)), max_unanswered=0.2)
+    assert [row.is_answered for row in evaluation.rows] == [n != 3 for n in range(8)]
+    assert (evaluation.metrics["em"], evaluation.metrics["unanswered"]) == (1.0, 1.0)
     assert "imeout" in evaluation.rows[3].failure
 
 
 def test_a_server_out_of_reach_stops_all_the_same():
     lm = build_lm(LMSettings(model="openai/x", api_base="http://127.0.0.1:9/v1", num_retries=0, timeout=5))
-    with pytest.raises(UserError, match="the language model can't be used"):
+    with pytest.raises(ServiceError, match=r"8 questions got no answer, and max_unanswered=0\.05 allows no more"):
         answers(lm)
 
 

@@ -7,8 +7,8 @@ import sys
 def main() -> None:
     """Run ``hop`` on the process's arguments.
 
-    A mistake of the user's ends in one line on stderr and exit code 2, Ctrl-C in exit code 130; anything else that
-    rises is a bug, and keeps its traceback.
+    A mistake of the user's ends in one line on stderr and exit code 2, a service that fails in one line and exit code
+    1, Ctrl-C in exit code 130; anything else that rises is a bug, and keeps its traceback.
     """
     from hoptimizer.common.memory import limit_reserves
 
@@ -21,11 +21,11 @@ def main() -> None:
 
     from hoptimizer.cli.app import app
     from hoptimizer.cli.console import tell
-    from hoptimizer.common.errors import UserError
+    from hoptimizer.common.errors import ServiceError, UserError
     from hoptimizer.common.urls import line_without_secrets
 
     try:
         app(prog_name="hop")
     except UserError as error:
         tell(f"hop: {line_without_secrets(error)}")
-        sys.exit(2)
+        sys.exit(1 if isinstance(error, ServiceError) else 2)

@@ -78,5 +78,9 @@ def study_command(
     show(result.as_dict(), as_json, *shown, tables.open_mlflow(study.config.tracking))
     for outcome in result.failed:
         tell(f"hop: cell {outcome.cell.name!r}, seed {outcome.cell.config.seed}: {outcome.failure}")
+    for outcome in result.outcomes:
+        if outcome.unanswered:
+            left = f"{outcome.unanswered} questions got no answer and are left out; the same command asks them again"
+            tell(f"hop: cell {outcome.cell.name!r}, seed {outcome.cell.config.seed}: {left}")
     if result.failed:
         raise typer.Exit(1)

@@ -55,6 +55,8 @@ def _caption(variant: Variant) -> str:
         f"{metrics['failures']:.0f} questions failed",
         f"{metrics['parse_failures']:.0f} outputs could not be parsed",
     ]
+    if unanswered := sum(scored.metrics.get("unanswered", 0) for scored in (variant.before, variant.after) if scored):
+        parts.insert(0, f"{unanswered:.0f} questions got no answer from a server and are left out")
     parts += [f"{unjudged:.0f} answers got no verdict"] if unjudged else []
     parts += [] if objective.is_metric else [f"objective: {objective.label}"]
     if spent := variant.costs.get("spent"):
@@ -116,6 +118,9 @@ def comparison(compared: Comparison) -> Table:
         if estimate := variant.estimates.get(compared.metric):
             cells[present.index(compared.metric)] = _with_interval(compared.metric, estimate)
         table.add_row(variant.name, variant.run_id[:8], *cells, delta)
+    left_out = [f"{v.unanswered} of {v.name}" for v in compared.variants if v.unanswered]
+    if left_out:
+        table.caption = f"questions that got no answer from a server and are left out: {', '.join(left_out)}"
     return table
 
 

@@ -30,6 +30,11 @@ class CellResult:
     failure: str | None = None
 
     @property
+    def unanswered(self) -> int:
+        """The number of questions that are left out because a language model's call got no answer."""
+        return int(self.metrics.get("unanswered", 0))
+
+    @property
     def status(self) -> Literal["finished", "failed"]:
         """How it ended."""
         return "failed" if self.failure else "finished"
@@ -86,7 +91,8 @@ def run_study(study: Study, report: Report = silent) -> StudyResult:
     """Run the cells of a study that have no finished run yet, and lay all of them out as a table.
 
     The same call continues a study that was interrupted: its run is found again by what is run, and so are the runs of
-    its cells. A cell that fails is kept as failed, and the next one is run; the next call tries it again.
+    its cells. A cell that fails is kept as failed, and the next one is run; the next call tries it again, and a cell in
+    which questions got no answer.
 
     Args:
         study: of :func:`hoptimizer.study.cells.load_study`.
@@ -133,6 +139,8 @@ def _run_cell(study: Study, cell: Cell, tracker: Tracker, report: Report) -> Cel
     name = f"{cell.name}, seed {cell.config.seed}" if len(study.seeds) > 1 else cell.name
     fingerprint = f"{study.digest} {cell.digest}"
     run_id = tracker.finished(fingerprint)
+    if run_id is not None and tracker.metrics(run_id, split).get("unanswered"):
+        run_id = None  # what got no answer is asked again
     if run_id is None:
 
         def inner(stage: str, done: int, total: int, remark: str) -> None:

@@ -27,6 +27,9 @@ from hoptimizer.stored import state_to_store
 
 PREFIX = "hop."
 VARIANT = "variant"
+UNANSWERED = "unanswered"
+"""The column of predictions that marks questions without a result."""
+
 CONFIG = f"{VARIANT}/config.yaml"
 STATE = f"{VARIANT}/program.json"
 PREDICTIONS = "predictions"
@@ -86,6 +89,7 @@ def log_evaluation(evaluation: Evaluation, split: str, moment: str) -> None:
             "answer": row.answer,
             "failure": row.failure,
             **({"judge_failure": row.judge_failure} if row.judge_failure else {}),
+            **({} if row.is_answered else {UNANSWERED: True}),
             "supporting": row.question.passages,
             "collected": row.passages,
             **row.scores,

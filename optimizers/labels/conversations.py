@@ -8,9 +8,7 @@ from typing import Any
 import dspy
 from dspy.utils.exceptions import DSPyError
 
-from hoptimizer.common.errors import UserError
 from hoptimizer.eval.datasets.question import Question
-from hoptimizer.eval.failures import SYSTEMIC
 from hoptimizer.models.lm import build_adapter
 from hoptimizer.models.settings import PromptFormat
 from hoptimizer.optimizers.format_check import FormatCheck
@@ -109,11 +107,7 @@ def bootstrapped(
 async def _label(context: CompileContext, question: Question, take: Take, lm: dspy.LM) -> TrainingExample | None:
     try:
         taken = await take(question)
-    except Unannotated:
-        return None
-    except DSPyError as error:
-        if isinstance(error, SYSTEMIC) or isinstance(error.__cause__, UserError):
-            raise
+    except (Unannotated, DSPyError):
         return None
     with dspy.context(lm=lm):
         rows = [_row(context, one) for one in taken]

@@ -11,7 +11,7 @@ from dspy.utils.exceptions import DSPyError
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.progress import Progress
-from hoptimizer.eval.failures import one_line
+from hoptimizer.models.failures import one_line
 from hoptimizer.optimizers.labels.examples import TrainingExample
 
 

@@ -12,11 +12,11 @@ import dspy
 from dspy.utils.exceptions import AdapterParseError, DSPyError
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.eval.failures import one_line
 from hoptimizer.eval.runner import evaluate
+from hoptimizer.models.failures import one_line
 from hoptimizer.models.lm import is_local
 from hoptimizer.models.settings import PromptFormat
-from hoptimizer.models.usage import BudgetExhausted, CallCache, LMUnusable, Usage, UsageMeter
+from hoptimizer.models.usage import BudgetExhausted, CallCache, Usage, UsageMeter
 from hoptimizer.optimizers.candidates import CandidateRecorder, SearchContext
 from hoptimizer.optimizers.optimizer import CompileContext, Optimizer
 from hoptimizer.optimizers.prompt.budget import Budget
@@ -101,14 +101,12 @@ class Search(Optimizer):
         dev = [question.id for question in context.devset]
         recorder = CandidateRecorder(meter, dev, context.objective.worst, context.listener)
         searching = SearchContext(**vars(context), recorder=recorder)
-        # A question on which a candidate fails gets the worst score, and the compile goes on. The recorder raises where
-        # no question can succeed.
-        with dspy.context(meter=meter, callbacks=[recorder], max_errors=sys.maxsize):
+        # A question on which a candidate fails gets the worst score, and the compile goes on.
+        callbacks = [*dspy.settings.callbacks, recorder]
+        with dspy.context(meter=meter, callbacks=callbacks, max_errors=sys.maxsize):
             try:
                 meter.told = self._reporter(searching, self._probe(searching, meter))
                 return self._search(searching)
-            except LMUnusable as unusable:
-                raise unusable.reason from None
             except BudgetExhausted:
                 if not recorder.best:
                     raise self._too_small("more than that") from None

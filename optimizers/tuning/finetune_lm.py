@@ -17,7 +17,7 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import write_whole
 from hoptimizer.common.urls import without_secrets
 from hoptimizer.eval.datasets.question import Question
-from hoptimizer.eval.failures import one_line
+from hoptimizer.models.failures import one_line
 from hoptimizer.models.lm import is_local, is_tuned, tuned, with_prompt_format
 from hoptimizer.models.settings import PromptFormat
 from hoptimizer.optimizers.labels.annotations import annotations, check_annotations

@@ -1,0 +1,132 @@
+"""What the failure of a language model's call means for the other calls."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import dspy
+from dspy.utils.callback import BaseCallback
+from dspy.utils.exceptions import (
+    LMAuthError,
+    LMBillingError,
+    LMCollectionLimitError,
+    LMConfigurationError,
+    LMError,
+    LMInvalidRequestError,
+    LMRateLimitError,
+    LMUnsupportedFeatureError,
+    LMUnsupportedModelError,
+)
+
+from hoptimizer.common.errors import ServiceError, UserError
+
+_PERMANENT = (LMAuthError, LMBillingError, LMConfigurationError, LMUnsupportedModelError)
+# What is wrong with the call itself: a prompt that is too long or was refused, for instance.
+_OF_THE_CALL = (LMInvalidRequestError, LMUnsupportedFeatureError, LMCollectionLimitError)
+_NOT_FOUND = 404
+# How OpenAI and servers like it say that the money is spent, with the status of a rate limit.
+_QUOTA_CODE, _QUOTA_WORDS = "insufficient_quota", "exceeded your current quota"
+
+
+def is_permanent(error: BaseException) -> bool:
+    """Whether no other call of the model can succeed either: a refused key, a spent quota, an unknown model.
+
+    Example:
+        >>> from dspy.utils.exceptions import LMAuthError, LMRateLimitError
+        >>> from hoptimizer.models.failures import is_permanent
+        >>> is_permanent(LMAuthError("bad key")), is_permanent(LMRateLimitError("too many requests"))
+        (True, False)
+    """
+    if isinstance(error, LMRateLimitError):
+        return error.provider_code == _QUOTA_CODE or _QUOTA_WORDS in error.message
+    return isinstance(error, _PERMANENT) or (isinstance(error, LMError) and error.status == _NOT_FOUND)
+
+
+def is_outage(error: BaseException) -> bool:
+    """Whether a call got no answer through no fault of its own, so that the same call may succeed later.
+
+    Example:
+        >>> from dspy.utils.exceptions import ContextWindowExceededError, LMServerError
+        >>> from hoptimizer.models.failures import is_outage
+        >>> is_outage(LMServerError("overloaded")), is_outage(ContextWindowExceededError())
+        (True, False)
+    """
+    return isinstance(error, LMError) and not isinstance(error, _OF_THE_CALL) and not is_permanent(error)
+
+
+def unusable(error: BaseException, who: str, section: str) -> UserError | None:
+    """What a user is told where no question can succeed; ``None`` where others can.
+
+    Args:
+        error: what a call raised.
+        who: how the message names the language model.
+        section: the section of the config that names it.
+    """
+    if isinstance(error.__cause__, UserError):  # the model could not be loaded
+        return error.__cause__
+    return UserError(f"{who} can't be used: {one_line(error)}; check {section}") if is_permanent(error) else None
+
+
+def one_line(error: BaseException) -> str:
+    """An exception's message on one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def explained(error: BaseException, who: str = "the language model", section: str = "the lm section") -> UserError:
+    """What a user is told of a call without whose answer the work can't go on: a ``ServiceError`` where it can later.
+
+    Args:
+        error: what the call raised.
+        who: how the message names the language model.
+        section: the section of the config that names it.
+    """
+    kind = ServiceError if is_outage(error) else UserError
+    return unusable(error, who, section) or kind(f"{who} gave no answer: {one_line(error)}")
+
+
+class _Stopped(BaseException):
+    """Work ends at once, wherever it is.
+
+    It is no ``Exception``, because code that catches those must not catch it: DSPy's threads would score a question 0.
+    """
+
+    def __init__(self, reason: UserError) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+class _Watch(BaseCallback):
+    """Ends the work with the first call that got no answer, and with a retriever that fails."""
+
+    def on_lm_end(self, call_id: str, outputs: Any | None, exception: BaseException | None = None) -> None:  # noqa: ANN401 - DSPy's hook
+        """Look at how a call ended."""
+        _look(exception)
+
+    def on_module_end(self, call_id: str, outputs: Any | None, exception: BaseException | None = None) -> None:  # noqa: ANN401 - DSPy's hook
+        """Look at how a program or a step ended: a language model of another make may tell nobody of its calls."""
+        _look(exception)
+
+
+def _look(exception: BaseException | None) -> None:
+    if isinstance(exception, UserError):
+        raise _Stopped(exception)
+    if exception and (is_outage(exception) or is_permanent(exception) or isinstance(exception.__cause__, UserError)):
+        raise _Stopped(explained(exception))
+
+
+@contextlib.contextmanager
+def answered_or_ended() -> Iterator[None]:
+    """Work whose result must not depend on an outage: within it, the first call that gets no answer ends it.
+
+    A search that went on would take a question that could not be asked for one that was answered wrong, and choose
+    another program for it.
+
+    Raises:
+        UserError: a language model can't be used at all.
+        ServiceError: a call got no answer, however often it was made; or the retriever got none.
+    """
+    try:
+        with dspy.context(callbacks=[*dspy.settings.callbacks, _Watch()]):
+            yield
+    except _Stopped as stopped:
+        raise stopped.reason from None

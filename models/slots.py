@@ -1,0 +1,88 @@
+"""How many calls a server gets at once."""
+
+import asyncio
+import threading
+from collections import deque
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Self
+
+from dspy.utils.exceptions import LMRateLimitError
+
+
+class Slots:
+    """So many calls at once, over all threads and event loops, in the order in which they come.
+
+    A call that the server refuses for coming too fast halves their number, and each that succeeds adds a part of one,
+    so that the number grows by one while as many succeed as may be under way (additive increase, multiplicative
+    decrease: Chiu and Jain, 1989). Copies are the same slots: what they bound is a server.
+
+    Args:
+        number: the most calls at once.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._allowed = float(number)
+        self._used = 0
+        # Calls that were under way when the number was halved: that they are refused, too, is no news.
+        self._older = 0
+        self._waiting: deque[Future[None]] = deque()
+        self._lock = threading.Lock()
+
+    @property
+    def allowed(self) -> int:
+        """The calls that may be under way at once by now."""
+        return int(self._allowed)
+
+    def _take(self) -> "Future[None]":
+        slot: Future[None] = Future()
+        with self._lock:
+            self._waiting.append(slot)
+            self._fill()
+        return slot
+
+    def _fill(self) -> None:
+        while self._waiting and self._used < self.allowed:
+            slot = self._waiting.popleft()
+            if slot.set_running_or_notify_cancel():
+                self._used += 1
+                slot.set_result(None)
+
+    def _give_back(self, error: BaseException | None = None, *, succeeded: bool = False) -> None:
+        with self._lock:
+            self._used -= 1
+            is_older, self._older = self._older > 0, max(0, self._older - 1)
+            if isinstance(error, LMRateLimitError) and not is_older:
+                self._allowed, self._older = max(1.0, self._allowed / 2), self._used
+            elif succeeded:
+                self._allowed = min(float(self.number), self._allowed + 1 / self._allowed)
+            self._fill()
+
+    def __enter__(self) -> None:
+        self._take().result()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._give_back(error, succeeded=error is None)
+
+    async def __aenter__(self) -> None:
+        slot = self._take()
+        try:
+            await asyncio.wrap_future(slot)
+        except asyncio.CancelledError:
+            if not slot.cancel():  # it was given at the same moment
+                self._give_back()
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._give_back(error, succeeded=error is None)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Slots, (self.number,)
