@@ -100,7 +100,7 @@ def load_variant(
     with tempfile.TemporaryDirectory() as temporary:
         folder, place, uri = Path(source), str(source), tracking_uri or _default_uri()
         if str(source).startswith("runs:/"):
-            from hoptimizer.tracking.tracker import fetch  # brings MLflow
+            from hoptimizer.tracking.fetching import fetch  # brings MLflow
 
             place = variant_of(str(source).removeprefix("runs:/").strip("/"))
             folder = fetch(place, uri, Path(temporary))

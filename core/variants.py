@@ -28,6 +28,7 @@ from hoptimizer.optimizers import CompileContext, Optimizer
 from hoptimizer.programs import Ensemble, Program
 from hoptimizer.tracking import artifacts
 from hoptimizer.tracking.compile_log import CompileLog
+from hoptimizer.tracking.holding import absolute
 from hoptimizer.tracking.tracker import Tracker
 from hoptimizer.workbench import Workbench
 
@@ -168,7 +169,7 @@ def work_folder(config: Config, fingerprint: str) -> Path:
         config: says where its run is kept.
         fingerprint: identifies the work; the run has it as its tag ``hop.fingerprint``.
     """
-    work = f"{config.tracking.uri} {config.experiment} {fingerprint}"
+    work = f"{absolute(config.tracking.uri)} {config.experiment} {fingerprint}"
     return home() / "work" / hashlib.sha256(work.encode()).hexdigest()[:16]
 
 

@@ -175,7 +175,7 @@ class Workbench:
         )
 
     def _fetch(self, source: str, folder: Path) -> Path:
-        from hoptimizer.tracking.tracker import fetch  # brings MLflow
+        from hoptimizer.tracking.fetching import fetch  # brings MLflow
 
         return fetch(source, self.config.tracking.uri, folder)
 

@@ -165,6 +165,7 @@ async def _evaluate(
 ) -> Evaluation:
     slots = asyncio.Semaphore(workers)
     done: list[QuestionResult] = []
+    means = _RunningMeans()
     start = time.perf_counter()
 
     async def run(question: Question) -> QuestionResult:
@@ -174,7 +175,7 @@ async def _evaluate(
         if not row.is_answered:
             _check_outage(done, len(questions), max_unanswered)
         if progress:
-            progress(len(done), len(questions), mean_scores(done))
+            progress(len(done), len(questions), means.with_row(row))
         return row
 
     tasks = [asyncio.create_task(run(question)) for question in questions]
@@ -200,6 +201,21 @@ def _check_outage(done: Sequence[QuestionResult], total: int, max_unanswered: fl
             f"{len(unanswered)} of {total} questions got no answer, and max_unanswered={max_unanswered:g} allows no "
             f"more ({unanswered[-1].failure}); give the same command again later: what was answered is cached"
         )
+
+
+class _RunningMeans:
+    """The means over the rows so far, which are not summed up anew with each."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = {}
+        self._counts: dict[str, int] = {}
+
+    def with_row(self, row: QuestionResult) -> dict[str, float]:
+        """The means with one more row."""
+        for name, score in row.scores.items():
+            self._sums[name] = self._sums.get(name, 0.0) + score
+            self._counts[name] = self._counts.get(name, 0) + 1
+        return {name: total / self._counts[name] for name, total in self._sums.items()}
 
 
 async def _ask(program: Program, question: Question, objective: Objective, judge: dspy.LM | None) -> QuestionResult:

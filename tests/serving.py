@@ -6,7 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from hoptimizer.tracking.tracker import fetch
+from hoptimizer.tracking.fetching import fetch
 
 
 def kept(run_id, uri, part):

@@ -1,11 +1,10 @@
 """Every variant and every score is an MLflow run."""
 
+import contextlib
 import io
 import os
-import re
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,19 +14,21 @@ import pandas as pd
 from mlflow.entities import Run, RunStatus
 from mlflow.exceptions import MlflowException
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.urls import line_without_secrets, text_without_secrets, without_secrets
 from hoptimizer.stored import stored_config, stored_state
-from hoptimizer.tracking.artifacts import CONFIG, IN_MODEL, PREDICTIONS, PREFIX, STATE, VARIANT, predictions_file
+from hoptimizer.tracking.artifacts import CONFIG, PREDICTIONS, PREFIX, STATE, predictions_file
+from hoptimizer.tracking.holding import HeldRuns
 
 _FAILURE = PREFIX + "failure"
-_OF_A_VARIANT = re.compile(rf"runs:/+(?P<run>[^/]+)/(?P<part>{VARIANT}(/.*)?)")
 # What a compile has spent, as tables have it.
 _SPENT = {"spent/calls": ("compile_calls", 1.0), "spent/seconds": ("compile_minutes", 1 / 60)}
 _NO_VARIANTS = ("compare", "study", "candidate")
 _TAG_LENGTH = 5000  # what every MLflow store takes
 _FINISHED = " and attributes.status = 'FINISHED'"
+_RUNNING = "attributes.status = 'RUNNING'"
 _UNFINISHED = " and attributes.status != 'FINISHED'"
 
 
@@ -71,43 +72,65 @@ class Tracker:
         os.environ.setdefault("MLFLOW_ENABLE_ASYNC_TRACE_LOGGING", "false")
         # Its bars would run through ours.
         os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+        self._held = HeldRuns(uri)
         mlflow.set_tracking_uri(uri)
         try:
-            self.experiment = mlflow.set_experiment(experiment)
+            with self._held.opening():
+                self.experiment = mlflow.set_experiment(experiment)
         except (MlflowException, OSError) as error:
             reason = line_without_secrets(error)
             raise UserError(f"tracking.uri: can't open {without_secrets(uri)!r}: {reason}") from error
         self.client = mlflow.MlflowClient()
 
-    @contextmanager
+    @contextlib.contextmanager
     def run(self, kind: str, name: str, fingerprint: str | None = None, *, reopen: bool = False) -> Iterator[Run]:
         """A run that ends as finished, or as failed where an exception leaves it, or as killed on Ctrl-C.
 
-        Within another run it is nested in that one.
+        Within another run it is nested in that one. Runs of processes that were killed end as killed now.
 
         Args:
             kind: ``compile``, ``eval``, ``compare`` or ``study``.
             name: shown in MLflow.
             fingerprint: identifies the work; an unfinished run with the same one is continued.
             reopen: continue a finished run, too.
+
+        Raises:
+            UserError: another process is at work on the run.
         """
+        self._end_left()
         unfinished = self._found(fingerprint, "" if reopen else _UNFINISHED) if fingerprint else None
         tags = {PREFIX + "kind": kind} | ({PREFIX + "fingerprint": fingerprint} if fingerprint else {})
         new_name = None if unfinished else name
-        with mlflow.start_run(run_id=unfinished, run_name=new_name, nested=True, tags=tags) as run:
+        with contextlib.ExitStack() as held:
             if unfinished:
+                held.enter_context(self._held.hold(unfinished))
+            with mlflow.start_run(run_id=unfinished, run_name=new_name, nested=True, tags=tags) as run:
+                if not unfinished:
+                    held.enter_context(self._held.hold(run.info.run_id))
                 if _FAILURE in run.data.tags:
-                    self.client.delete_tag(unfinished, _FAILURE)
-                # MLflow appends to a table that is there; the run that is continued writes its own anew.
-                get_artifact_repository(run.info.artifact_uri).delete_artifacts(PREDICTIONS)
-            try:
-                yield run
-            except KeyboardInterrupt:
-                mlflow.end_run(RunStatus.to_string(RunStatus.KILLED))
-                raise
-            except UserError as error:
-                self.end_failed(str(error))
-                raise
+                    self.client.delete_tag(run.info.run_id, _FAILURE)
+                if unfinished:
+                    # MLflow appends to a table that is there; the run that is continued writes its own anew.
+                    get_artifact_repository(run.info.artifact_uri).delete_artifacts(PREDICTIONS)
+                try:
+                    yield run
+                except KeyboardInterrupt:
+                    mlflow.end_run(RunStatus.to_string(RunStatus.KILLED))
+                    raise
+                except UserError as error:
+                    self.end_failed(str(error))
+                    raise
+
+    def _end_left(self) -> None:
+        """End the runs that killed processes have left, and those nested in them."""
+        for run_id in self._held.left():
+            children = f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{run_id}' and {_RUNNING}"
+            with contextlib.suppress(MlflowException):  # it may have been deleted
+                run = self.client.get_run(run_id)
+                nested = self.client.search_runs([run.info.experiment_id], children)
+                for one in [run, *nested]:
+                    if one.info.status == RunStatus.to_string(RunStatus.RUNNING):
+                        self.client.set_terminated(one.info.run_id, RunStatus.to_string(RunStatus.KILLED))
 
     def finished(self, fingerprint: str) -> str | None:
         """The finished run of a piece of work, or ``None`` where it has none."""
@@ -234,47 +257,3 @@ class Tracker:
                 order_by=["attributes.start_time ASC"],
             )
         )
-
-
-def fetch(source: str, uri: str, folder: Path) -> Path:
-    """Download what MLflow keeps.
-
-    Args:
-        source: a URI such as ``runs:/ID/variant/steps/STEP`` or ``models:/NAME/VERSION``. What a run's own artifacts
-            lack of its variant is looked for in the MLflow model that the run logged, where the weights are.
-        uri: the tracking URI.
-        folder: where it goes.
-
-    Returns:
-        the downloaded folder.
-
-    Raises:
-        UserError: there is no such thing.
-    """
-    try:
-        return _download(source, uri, folder)
-    except (MlflowException, OSError) as error:
-        try:
-            if kept := _in_model(source, uri):
-                return _download(kept, uri, folder)
-        except (MlflowException, OSError):
-            pass  # the first error names what was asked for
-        reason = line_without_secrets(error)
-        store = without_secrets(uri)
-        raise UserError(f"{source}: can't be fetched from {store}: {reason}; name what a run there holds") from error
-
-
-def _download(source: str, uri: str, folder: Path) -> Path:
-    return Path(mlflow.artifacts.download_artifacts(source, dst_path=str(folder), tracking_uri=uri))
-
-
-def _in_model(source: str, uri: str) -> str | None:
-    """Where the MLflow model of a run keeps a part of its variant; ``None`` where the source is none."""
-    found = _OF_A_VARIANT.fullmatch(source)
-    if found is None:
-        return None
-    client = mlflow.MlflowClient(tracking_uri=uri)
-    models = client.get_run(found["run"]).outputs.model_outputs
-    if not models:
-        return None
-    return f"{client.get_logged_model(models[0].model_id).artifact_location}/{IN_MODEL}/{found['part']}"

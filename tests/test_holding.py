@@ -1,0 +1,72 @@
+"""Runs of processes that were killed, and processes that open one store at once."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from hoptimizer import Tracker, UserError, load_config
+from hoptimizer.tracking.holding import HeldRuns
+from hoptimizer.variants import work_folder
+
+STARTS = """
+import sys, time
+from hoptimizer.tracking.tracker import Tracker
+tracker = Tracker(sys.argv[1], "left")
+with tracker.run("study", "outer", "the work") as outer, tracker.run("eval", "inner") as inner:
+    print(outer.info.run_id, inner.info.run_id, flush=True)
+    time.sleep(float(sys.argv[2]))
+"""
+
+
+@pytest.fixture
+def uri(tmp_path):
+    return f"sqlite:///{tmp_path}/mlflow.db"
+
+
+def started(uri, seconds):
+    process = subprocess.Popen([sys.executable, "-c", STARTS, uri, str(seconds)], stdout=subprocess.PIPE, text=True)
+    return process, process.stdout.readline().split()
+
+
+def statuses(tracker):
+    runs = tracker.client.search_runs([tracker.experiment.experiment_id])
+    return {run.info.run_id: run.info.status for run in runs}
+
+
+@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM])
+def test_the_runs_of_a_killed_process_end_with_the_next_command_and_its_work_goes_on(uri, by):
+    process, (outer, inner) = started(uri, 60)
+    tracker = Tracker(uri, "left")
+    with pytest.raises(UserError, match=f"run {outer} is under way"), tracker.run("study", "outer", "the work"):
+        pass
+    assert set(statuses(tracker).values()) == {"RUNNING"}
+    os.kill(process.pid, by)
+    process.wait()
+    with tracker.run("compare", "another"):
+        pass
+    assert [statuses(tracker)[run] for run in (outer, inner)] == ["KILLED", "KILLED"]
+    with tracker.run("study", "outer", "the work") as run:
+        assert run.info.run_id == outer
+    assert statuses(tracker)[outer] == "FINISHED"
+    assert list(HeldRuns(uri).left()) == []
+
+
+def test_processes_that_open_a_new_store_at_once_do_not_hinder_each_other(uri):
+    processes = [
+        subprocess.Popen([sys.executable, "-c", STARTS.replace('"the work"', "None"), uri, "0"]) for _ in range(4)
+    ]
+    assert [process.wait() for process in processes] == [0] * 4
+    assert sorted(statuses(Tracker(uri, "left")).values()) == ["FINISHED"] * 8
+
+
+def test_the_same_work_in_two_folders_is_two_pieces_of_work(tmp_path, monkeypatch):
+    config = load_config(None, ["data=atlas", "program=direct"])
+    folders = set()
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        folders.add(work_folder(config, "the same"))
+    assert len(folders) == 2
