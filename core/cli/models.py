@@ -45,6 +45,8 @@ def list_command(as_json: Json = False) -> None:
 def pull_command(name: Annotated[str, typer.Argument(help="A name of the store.")], as_json: Json = False) -> None:
     """Download a model of the store, verify it and keep it.
 
+    One that is here already is verified; one that is damaged is downloaded again.
+
     Example:
 
         hop models pull smollm2-135m-instruct
@@ -52,5 +54,5 @@ def pull_command(name: Annotated[str, typer.Argument(help="A name of the store."
     from hoptimizer.cli.console import show
     from hoptimizer.models.weights.store import pull
 
-    folder = pull(name)
+    folder = pull(name, verify=True)
     show({"name": name, "folder": str(folder)}, as_json, f"{name} is in {folder}")

@@ -5,7 +5,7 @@ import hashlib
 import json
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -72,11 +72,16 @@ def resolve(name: str) -> str:
     return name
 
 
-def pull(name: str) -> Path:
+def pull(name: str, *, verify: bool = False) -> Path:
     """Make a model of the store available and return its folder, as transformers' ``from_pretrained`` takes it.
 
     It does nothing where the model is installed already. Several processes may ask at once: one downloads, the others
     wait.
+
+    Args:
+        name: the model's name in the store.
+        verify: whether the bytes of a model that is installed are looked at, which takes a second per gigabyte; one
+            that is damaged is installed anew.
 
     Raises:
         UserError: no such name, no source within reach, a wrong checksum, or too little disk space.
@@ -86,19 +91,35 @@ def pull(name: str) -> Path:
         near = _nearest(name)
         hint = f"did you mean {near!r}?" if near else f"the store has {', '.join(sorted(pinned.WEIGHTS))}"
         raise UserError(f"unknown model {name!r} in the weights store: {hint}")
-    if folder := _installed(entry):
+    if (folder := _installed(entry)) and not (verify and damage(folder)):
         return folder
     root = _root()
     try:
         root.mkdir(parents=True, exist_ok=True)
         with FileLock(root / f".{entry.name}.lock"):
-            return _installed(entry) or _install(entry)
+            folder = _installed(entry)
+            return _install(entry) if folder is None or (verify and damage(folder)) else folder
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise _no_space(entry, root) from error
         if isinstance(error, PermissionError):
             raise UserError(f"{root} can't be written: set HOPTIMIZER_HOME to a folder of yours") from error
         raise
+
+
+def damage(folder: Path) -> str | None:
+    """What is wrong with the first file of an installed model that has other bytes than when it was installed.
+
+    Args:
+        folder: a model's folder in the store.
+
+    Returns:
+        one line, or ``None`` where all is well.
+    """
+    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    # The manifests of earlier versions have the digests of what was fetched alone.
+    fetched = {file: digest for file, digest in manifest["pinned"].items() if file in manifest["sizes"]}
+    return _wrong_checksum(manifest.get("digests", fetched), folder)
 
 
 def _root() -> Path:
@@ -114,11 +135,11 @@ def _installed(entry: PinnedWeights) -> Path | None:
     folder = _root() / entry.name
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # a manifest that is cut off is no JSON, or no UTF-8
         return None
     if manifest["pinned"] != dict(entry.files):
         return None
-    # Sizes only: hashing hundreds of megabytes at every start would cost more than it finds.
+    # Sizes only: hashing gigabytes at every start would cost more than it finds. `damage` does it.
     complete = all(
         (folder / file).is_file() and (folder / file).stat().st_size == size for file, size in manifest["sizes"].items()
     )
@@ -167,11 +188,11 @@ def _fetch(entry: PinnedWeights, staging: Path) -> tuple[str, Path]:
         folder = staging / f"source{number}"
         folder.mkdir(exist_ok=True)
         try:
-            if not all((folder / file).exists() for file in entry.files) or _wrong_checksum(entry, folder):
+            if not all((folder / file).exists() for file in entry.files) or _wrong_checksum(entry.files, folder):
                 with _bar(f"Pulling {entry.name} from {source.label}", total=entry.size) as progress:
                     task = progress.task_ids[0]
                     source.fetch(list(entry.files), folder, partial(progress.advance, task))
-                if wrong := _wrong_checksum(entry, folder):
+                if wrong := _wrong_checksum(entry.files, folder):
                     shutil.rmtree(folder)
                     raise SourceError(wrong)
         except SourceError as error:
@@ -186,11 +207,15 @@ def _fetch(entry: PinnedWeights, staging: Path) -> tuple[str, Path]:
     )
 
 
-def _wrong_checksum(entry: PinnedWeights, folder: Path) -> str | None:
-    """What is wrong with the first file that has not the pinned bytes; ``None`` where all have them."""
-    for file, expected in entry.files.items():
-        with (folder / file).open("rb") as content:
-            actual = hashlib.file_digest(content, "sha256").hexdigest()
+def _digest(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def _wrong_checksum(digests: Mapping[str, str], folder: Path) -> str | None:
+    """What is wrong with the first file that has other bytes than these; ``None`` where none has."""
+    for file, expected in digests.items():
+        actual = _digest(folder / file)
         if actual != expected:
             return (
                 f"wrong checksum of {file}: expected SHA-256 {expected}, got {actual}: a broken download or a changed "
@@ -200,9 +225,11 @@ def _wrong_checksum(entry: PinnedWeights, folder: Path) -> str | None:
 
 
 def _write_manifest(entry: PinnedWeights, folder: Path, source: str) -> None:
-    sizes = {str(p.relative_to(folder)): p.stat().st_size for p in sorted(folder.rglob("*")) if p.is_file()}
+    files = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    sizes = {name: path.stat().st_size for name, path in files.items()}
+    digests = {name: _digest(path) for name, path in files.items()}
     manifest = {"name": entry.name, "licence": entry.licence, "source": source, "pinned": dict(entry.files)}
-    text = json.dumps({**manifest, "sizes": sizes}, indent=2)
+    text = json.dumps({**manifest, "sizes": sizes, "digests": digests}, indent=2)
     (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
 
