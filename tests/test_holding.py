@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from hoptimizer import Tracker, UserError, load_config
+from hoptimizer import ServiceError, Tracker, UserError, load_config
 from hoptimizer.tracking.holding import HeldRuns
 from hoptimizer.variants import work_folder
 
@@ -60,6 +60,25 @@ def test_processes_that_open_a_new_store_at_once_do_not_hinder_each_other(uri):
     ]
     assert [process.wait() for process in processes] == [0] * 4
     assert sorted(statuses(Tracker(uri, "left")).values()) == ["FINISHED"] * 8
+
+
+def test_a_server_that_is_not_there_is_said_at_once():
+    with pytest.raises(ServiceError, match=r"no answer from http://127\.0\.0\.1:9 .*is the MLflow server up"):
+        Tracker("http://user:secret@127.0.0.1:9", "x")
+
+
+def test_a_store_that_fails_in_the_middle_is_one_line(uri, tmp_path):
+    def work():
+        with tracker.run("eval", "x"):
+            (tmp_path / "mlflow.db").write_bytes(b"this is no database" * 1000)
+            tracker.tag("some", "thing")
+
+    tracker = Tracker(uri, "left")
+    with pytest.raises(ServiceError, match=r"mlflow\.db failed: .*give the same command again") as caught:
+        work()
+    assert "\n" not in str(caught.value)
+    with pytest.raises(UserError, match="can't open"):
+        Tracker(uri, "left")
 
 
 def test_the_same_work_in_two_folders_is_two_pieces_of_work(tmp_path, monkeypatch):

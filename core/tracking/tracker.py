@@ -15,13 +15,17 @@ from mlflow.entities import Run, RunStatus
 from mlflow.exceptions import MlflowException
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
+from sqlalchemy.exc import SQLAlchemyError
 
-from hoptimizer.common.errors import UserError
+from hoptimizer.common.errors import ServiceError, UserError
 from hoptimizer.common.urls import line_without_secrets, text_without_secrets, without_secrets
 from hoptimizer.stored import stored_config, stored_state
 from hoptimizer.tracking.artifacts import CONFIG, PREDICTIONS, PREFIX, STATE, predictions_file
 from hoptimizer.tracking.holding import HeldRuns
+from hoptimizer.tracking.server import check_server
 
+# What MLflow raises itself, and what comes through from its database.
+_STORE_ERRORS = (MlflowException, SQLAlchemyError)
 _FAILURE = PREFIX + "failure"
 # What a compile has spent, as tables have it.
 _SPENT = {"spent/calls": ("compile_calls", 1.0), "spent/seconds": ("compile_minutes", 1 / 60)}
@@ -57,6 +61,7 @@ class Tracker:
 
     Raises:
         UserError: the store can't be opened.
+        ServiceError: its server is out of reach.
 
     Example:
         >>> from pathlib import Path
@@ -72,12 +77,15 @@ class Tracker:
         os.environ.setdefault("MLFLOW_ENABLE_ASYNC_TRACE_LOGGING", "false")
         # Its bars would run through ours.
         os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+        # A server is asked again for half a minute; MLflow's own number keeps silent for four.
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "4")
         self._held = HeldRuns(uri)
+        check_server(uri)
         mlflow.set_tracking_uri(uri)
         try:
             with self._held.opening():
                 self.experiment = mlflow.set_experiment(experiment)
-        except (MlflowException, OSError) as error:
+        except (*_STORE_ERRORS, OSError) as error:
             reason = line_without_secrets(error)
             raise UserError(f"tracking.uri: can't open {without_secrets(uri)!r}: {reason}") from error
         self.client = mlflow.MlflowClient()
@@ -96,8 +104,18 @@ class Tracker:
 
         Raises:
             UserError: another process is at work on the run.
+            ServiceError: the store failed.
         """
-        self._end_left()
+        try:
+            self._end_left()
+            yield from self._run(kind, name, fingerprint, reopen)
+        except _STORE_ERRORS as error:
+            raise ServiceError(
+                f"tracking.uri: {without_secrets(self.uri)} failed: {line_without_secrets(error)}; give the same "
+                "command again once it is back: what was answered is cached"
+            ) from error
+
+    def _run(self, kind: str, name: str, fingerprint: str | None, reopen: bool) -> Iterator[Run]:
         unfinished = self._found(fingerprint, "" if reopen else _UNFINISHED) if fingerprint else None
         tags = {PREFIX + "kind": kind} | ({PREFIX + "fingerprint": fingerprint} if fingerprint else {})
         new_name = None if unfinished else name
