@@ -1,6 +1,7 @@
 """One YAML file and ``key=value`` arguments become a validated config."""
 
 import hashlib
+import io
 import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -24,6 +25,7 @@ from pydantic import (
 from hoptimizer.common.errors import UserError, nearest
 from hoptimizer.common.options import Options
 from hoptimizer.common.plugins import DOTTED
+from hoptimizer.common.strict import flat
 from hoptimizer.common.urls import without_secrets
 from hoptimizer.common.validation import explain
 from hoptimizer.eval.datasets.settings import DataSettings
@@ -232,8 +234,10 @@ def read_mapping(path: Path) -> Any:  # noqa: ANN401 - OmegaConf's own loose typ
     if not path.is_file():
         raise UserError(f"{path}: no such config file")
     try:
-        loaded = OmegaConf.load(path)
-    except (yaml.YAMLError, OmegaConfBaseException, OSError) as error:
+        loaded = OmegaConf.load(io.StringIO(flat(path.read_bytes().decode("utf-8-sig"))))
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8; save the file as UTF-8") from error
+    except (yaml.YAMLError, OmegaConfBaseException, OSError, ValueError) as error:
         raise UserError(f"{path}: not a YAML mapping: {' '.join(str(error).split())}") from error
     if not OmegaConf.is_dict(loaded):
         raise UserError(f"{path}: not a YAML mapping: expected keys such as data and program")

@@ -9,6 +9,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from hoptimizer.common.errors import UserError
+from hoptimizer.common.strict import flat
 from hoptimizer.eval.metrics import METRICS
 from hoptimizer.models.settings import LMSettings
 from hoptimizer.programs.settings import count_names
@@ -167,7 +168,7 @@ def _parsed(word: str) -> tuple[Key, dict[str, Any]]:
     if not equals or not key:
         raise UserError(f"{word!r}: expected key=value, e.g. program.name=ircot")
     try:
-        parsed: Any = OmegaConf.to_container(OmegaConf.from_dotlist([word]))
+        parsed: Any = OmegaConf.to_container(OmegaConf.from_dotlist([flat(word)]))
     except (OmegaConfBaseException, yaml.YAMLError, ValueError):
         # The reason is not told, because it quotes the value, which may be a secret.
         raise UserError(f"{key}: the value after = can't be read; expected YAML, with text in quotes") from None

@@ -1,12 +1,12 @@
 """What is read of a variant, which may be a stranger's: data alone, that reads and contacts nothing by itself."""
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import yaml
 
 from hoptimizer.common.errors import UserError
+from hoptimizer.common.strict import flat, read_json
 from hoptimizer.upgrade import upgraded_config, upgraded_state
 
 # What DSPy keeps of a predictor. It would take any other key as an attribute of the predictor: its ``config``, for one,
@@ -31,8 +31,8 @@ def stored_config(text: str, source: str) -> dict[str, Any]:
         {'data': 'atlas'}
     """
     try:
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        values = yaml.safe_load(flat(text))
+    except (yaml.YAMLError, ValueError) as error:
         raise UserError(f"{source}: config.yaml: not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(values, Mapping):
         raise UserError(f"{source}: config.yaml: expected a mapping of keys, got {type(values).__name__}")
@@ -56,7 +56,7 @@ def stored_state(text: str, source: str) -> dict[str, Any]:
         UserError: it is none, or a step in it brings a language model or settings of calls, which are the config's.
     """
     try:
-        state = json.loads(text)
+        state = read_json(text)
     except ValueError as error:
         raise UserError(f"{source}: program.json: not JSON: {error}") from error
     _check_state(state, f"{source}: program.json")

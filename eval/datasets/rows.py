@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from hoptimizer.common.errors import UserError, closest
+from hoptimizer.common.strict import read_json
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -149,9 +150,12 @@ def _read_array(path: Path, report: OnProblem) -> Iterator[DataRow]:
     if text is None:
         return
     try:
-        items = json.loads(text)
+        items = read_json(text)
     except json.JSONDecodeError as error:
         report(f"{path}:{error.lineno}: malformed JSON, {error.msg} at column {error.colno}; correct the file")
+        return
+    except ValueError as error:
+        report(f"{path}: {error}; correct the file")
         return
     for number, item in enumerate(items, 1):
         if row := _row(f"{path}, item {number}", item, report):
@@ -164,12 +168,15 @@ def _read_lines(path: Path, report: OnProblem) -> Iterator[DataRow]:
             place = f"{path}:{number}"
             try:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
-                fields = json.loads(text) if text else None
+                fields = read_json(text) if text else None
             except UnicodeDecodeError:
                 report(f"{place}: not UTF-8; save the file as UTF-8")
                 continue
             except json.JSONDecodeError as error:
                 report(f"{place}: malformed JSON, {error.msg} at column {error.colno}; write one object per line")
+                continue
+            except ValueError as error:
+                report(f"{place}: {error}; correct it")
                 continue
             if text and (row := _row(place, fields, report)):
                 yield row
@@ -188,6 +195,9 @@ def _read_csv(path: Path, report: OnProblem) -> Iterator[DataRow]:
             line = reader.line_num + 1
             if not header or not cells:
                 header = header or cells
+                if twice := next((name for name in header if header.count(name) > 1), None):
+                    report(f"{place}: the column {twice!r} is there twice; rename one of them")
+                    return
             elif len(cells) > len(header):
                 report(f"{place}: more cells than the header has columns; quote cells that hold commas")
             elif (row := _row(place, dict(zip(header, cells, strict=False)), report)) and _decode_lists(row, report):
@@ -215,8 +225,8 @@ def _decode_lists(row: DataRow, report: OnProblem) -> bool:
         text = row.fields.get(key)
         if isinstance(text, str):
             try:
-                row.fields[key] = json.loads(text)
-            except json.JSONDecodeError:
+                row.fields[key] = read_json(text)
+            except ValueError:
                 report(f'{row.place}: {key!r} must be JSON text such as ["…"], but is {text!r:.60}; correct it')
                 return False
     return True
