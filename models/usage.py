@@ -1,6 +1,7 @@
 """The language model calls of one piece of work: counted, limited, and cached so that the work can be resumed."""
 
 import copy
+import sqlite3
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +12,8 @@ from typing import Any
 import dspy
 from dspy.clients import DISK_CACHE_LIMIT
 from dspy.clients.cache import Cache
+
+from hoptimizer.models.disk_cache import CarefulDisk, set_damaged_aside
 
 # DSPy culls a cache that grows over its limit; a call that was paid for is kept.
 _NO_LIMIT = 1 << 50
@@ -110,6 +113,15 @@ class AnswerCache(Cache):
     """
 
     def __init__(self, folder: Path, limit: int = DISK_CACHE_LIMIT) -> None:
+        try:
+            self._open(folder, limit)
+        except sqlite3.DatabaseError:
+            set_damaged_aside(folder)
+            self._open(folder, limit)
+        disk: Any = self.disk_cache
+        self.disk_cache: Any = CarefulDisk(disk, folder)
+
+    def _open(self, folder: Path, limit: int) -> None:
         super().__init__(
             enable_disk_cache=True,
             enable_memory_cache=True,
