@@ -7,7 +7,7 @@ import typer
 
 from hoptimizer.cli.options import Json
 
-app = typer.Typer(name="data", help="List, check, import and start data sets.", no_args_is_help=True)
+app = typer.Typer(name="data", help="List, check, import, join and start data sets.", no_args_is_help=True)
 
 
 @app.command("list")
@@ -121,6 +121,42 @@ def import_command(
     show(
         result, as_json, f"{made.folder}: {splits} questions, {made.passages} passages; use it with data={made.folder}"
     )
+
+
+@app.command("join")
+def join_command(
+    sets: Annotated[
+        list[str], typer.Argument(metavar="DATA[=N]...", help="Data sets, each with its number of train questions.")
+    ],
+    out: Annotated[Path, typer.Option(help="The folder to make.")],
+    dev: Annotated[int | None, typer.Option(min=1, help="Dev questions of each, from the first on; all.")] = None,
+    test: Annotated[int | None, typer.Option(min=1, help="Test questions of each, from the first on; all.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the draw of train questions.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Make one data set of several, to compile one program for all of them.
+
+    Example:
+
+        hop data join 2wiki=40 hotpot=20 atlas=30 --dev 2 --out three --seed 7
+    """
+    from hoptimizer.cli.console import show
+    from hoptimizer.common.errors import UserError
+    from hoptimizer.eval.datasets.join import join_folders
+
+    wanted: dict[str, int | None] = {}
+    for word in sets:
+        name, _, number = word.rpartition("=") if "=" in word else (word, "", "")
+        if name in wanted:
+            raise UserError(f"{name}: given twice; once is enough")
+        if number and not (number.isascii() and number.isdigit() and int(number)):
+            raise UserError(f"{word}: expected a data set, or DATA=N with a number of train questions from 1 on")
+        wanted[name] = int(number) if number else None
+    joined = join_folders(wanted, out, dev=dev, test=test, seed=seed)
+    sizes = {split: len(questions) for split, questions in joined.splits.items()}
+    shown = ", ".join(f"{split} {size}" for split, size in sizes.items())
+    line = f"{out}: {shown} questions, {len(joined.corpus)} passages"
+    show({"folder": str(out), "questions": sizes, "passages": len(joined.corpus)}, as_json, line)
 
 
 @app.command("new")
