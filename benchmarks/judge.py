@@ -9,7 +9,7 @@ needs no judge. A metric says right where its score is at least one half. Interv
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import dspy
@@ -36,12 +36,14 @@ class Marked:
         answers: the right ones.
         answer: the one that was given.
         right: whether it is right.
+        passages: none; a metric asks for them.
     """
 
     question: str
     answers: list[str]
     answer: str
     right: bool
+    passages: list[str] = field(default_factory=list)
 
 
 Says = Callable[[Marked], bool]
@@ -63,7 +65,7 @@ def by_judge(lm: dspy.LM) -> Says:
     return lambda marked: bool(judge(lm, marked, marked.answer).accuracy)
 
 
-def figures(marked: list[Marked], said: list[bool]) -> dict[str, object]:
+def figures(marked: list[Marked], said: list[bool]) -> dict[str, list[float]]:
     """How often they agree, and which of the two mistakes they make."""
 
     def share(hits: int, n: int) -> list[float]:
@@ -90,10 +92,10 @@ def main() -> None:
         ways: dict[str, Says] = {name: by_words(name) for name in WORDS} | {f"judge {options.lm}": by_judge(lm)}
         with dspy.context(adapter=build_adapter()):
             executor = ParallelExecutor(num_threads=8, disable_progress_bar=True)
-            rows = [{"way": way} | figures(marked, executor.execute(says, marked)) for way, says in ways.items()]
+            rows = {way: figures(marked, executor.execute(says, marked)) for way, says in ways.items()}
     table = Table("", "agrees", "right, said to be right", "wrong, said to be wrong", box=None, header_style="bold")
-    for row in rows:
-        table.add_row(row["way"], *(percent(*row[name]) for name in ("agrees", "right_as_right", "wrong_as_wrong")))
+    for way, row in rows.items():
+        table.add_row(way, *(percent(*row[name]) for name in ("agrees", "right_as_right", "wrong_as_wrong")))
     n = {"answers": len(marked), "right": sum(one.right for one in marked)}
     show({**n, "ways": rows}, options.json, table, f"{n['answers']} answers, {n['right']} of them right")
 
