@@ -225,13 +225,14 @@ class Workbench:
             skipped: roles that are not needed.
 
         Raises:
+            ServiceError: the server of one is out of reach.
             UserError: one can't.
         """
         for role in [role for role in self.config.lm if role not in {*self._answering, *skipped}]:
             try:
                 check_lm(self.config.lm[role])
             except UserError as error:
-                raise UserError(f"lm.{role}: {error}") from error
+                raise type(error)(f"lm.{role}: {error}") from error
             self._answering.add(role)
 
     def _build(self, settings: LMSettings) -> dspy.LM:

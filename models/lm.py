@@ -13,7 +13,7 @@ import dspy
 import httpx
 from dspy.utils.exceptions import LMConfigurationError, LMError
 
-from hoptimizer.common.errors import UserError
+from hoptimizer.common.errors import ServiceError, UserError
 from hoptimizer.common.urls import without_secrets
 from hoptimizer.models.adapters import LMAdapter
 from hoptimizer.models.engine.engine import DEFAULT_MAX_TOKENS, AsyncLocalEngine, LocalEngine, RolloutCallback
@@ -159,6 +159,7 @@ def check_lm(settings: LMSettings) -> None:
     one word.
 
     Raises:
+        ServiceError: its server is out of reach.
         UserError: the LM can't answer; the message says why, in one line.
 
     Example:
@@ -240,7 +241,7 @@ def _check_server(settings: LMSettings) -> None:
         reply = httpx.get(url, headers=headers, timeout=CHECK_TIMEOUT)
     except httpx.HTTPError as error:
         reason = str(error) or type(error).__name__
-        raise UserError(
+        raise ServiceError(
             f"{settings.model}: the server at {shown} can't be reached ({reason}); start it or correct api_base"
         ) from error
     if reply.status_code in (401, 403):

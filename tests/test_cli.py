@@ -89,8 +89,6 @@ QUESTION = {"id": "q", "question": "Who?", "answers": ["I"]}
         (["compile", "data=atlas", "--split", "tset"], ["'tset'", "split"]),
         (["compile", "data=atlas", "data.train=100000"], ["100000", "train"]),
         (["eval", "data=atlas", "data.dev=1", "lm=local/no-such-model", "program=direct"], ["no-such-model"]),
-        (["eval", "data=atlas", "data.dev=1", "program=direct", "lm.default.model=openai/x",
-          "lm.default.api_base=http://127.0.0.1:9/v1", "lm.default.api_key=none"], ["127.0.0.1:9"]),
         (["eval", "--run", "0" * 32], ["0" * 32, "hop compare"]),
         (["eval", "data=atlas", "data.dev=1", "program=direct", "tracking.uri=nonsense://x"], ["tracking.uri"]),
         (["compare", "data=atlas"], ["no run", "hop compile"]),
@@ -102,7 +100,6 @@ QUESTION = {"id": "q", "question": "Who?", "answers": ["I"]}
         (["data", "import", "hotpot", "x.json", "--out", "o"], ["hotpotqa"]),
         (["data", "import", "hotpotqa", "x.json", "--out", "o"], ["x.json"]),
         (["index", "search", "x", "data=atlas", "retriever.name=bm26"], ["retriever.name", "'bm26'"]),
-        (["index", "search", "x", "data=atlas", "retriever.url=http://127.0.0.1:9"], ["127.0.0.1:9"]),
         (["index", "search", "x", "data=atlas", "retriever.checkpoint=no-such-checkpoint"], ["no-such-checkpoint"]),
     ],
     ids=lambda value: " ".join(value)[:60],
@@ -114,6 +111,23 @@ def test_a_mistake_ends_in_one_line_and_exit_code_2(hop, words, says):
     for part in says:
         assert part in last[0], last[0]
     assert out == ""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["eval", "data=atlas", "data.dev=1", "program=direct", "lm.default.model=openai/x",
+         "lm.default.api_base=http://127.0.0.1:9/v1", "lm.default.api_key=none"],
+        ["index", "search", "x", "data=atlas", "retriever.url=http://127.0.0.1:9"],
+        ["compare", "data=atlas", "tracking.uri=http://127.0.0.1:9"],
+    ],
+    ids=lambda words: words[0],
+)  # fmt: skip
+def test_a_server_out_of_reach_is_one_line_and_exit_code_1(hop, words):
+    code, out, err = hop(*words)
+    last = [line for line in err.splitlines() if line.startswith("hop: ")]
+    assert (code, len(last), out) == (1, 1, ""), err
+    assert "127.0.0.1:9" in last[0]
 
 
 @pytest.mark.parametrize(
