@@ -26,6 +26,15 @@ class ServiceError(UserError):
 
     Nothing that was given is wrong; the same command can succeed later, and goes on from what was done. The command
     line prints its message and exits with code 1.
+
+    Example:
+        >>> from hoptimizer import ServiceError, evaluate_variant, load_config
+        >>> config = load_config(None, ["data=atlas", "program=direct", "tracking.uri=http://127.0.0.1:9"])
+        >>> try:
+        ...     evaluate_variant(config)
+        ... except ServiceError as error:
+        ...     print(error)
+        tracking.uri: no answer from http://127.0.0.1:9 ...
     """
 
 

@@ -34,7 +34,7 @@ class ColBERTServer(Retriever):
         >>> retriever = ColBERTServer("http://localhost:1/api/search", Corpus([]))
         >>> retriever.search(["Who designed the bridge?"], k=4)
         Traceback (most recent call last):
-        hoptimizer.common.errors.UserError: retriever.url: no answer from http://localhost:1/api/search ...
+        hoptimizer.common.errors.ServiceError: retriever.url: no answer from http://localhost:1/api/search ...
     """
 
     name = "colbert"

@@ -8,7 +8,7 @@ from dataclasses import replace
 import dspy
 import pytest
 from dspy import lm15
-from dspy.utils.exceptions import ContextWindowExceededError, LMAuthError, LMInvalidRequestError, LMServerError
+from dspy.utils.exceptions import ContextWindowExceededError, LMAuthError, LMInvalidRequestError
 from scripted import Listener, ScriptedEngine, ScriptedRetriever, passage
 
 from hoptimizer.common.errors import UserError
@@ -191,7 +191,7 @@ def test_a_question_that_fails_does_not_hide_simbas_candidates(run):
 
     def answer(request):
         if "5?" in request.messages[-1].text:
-            raise LMServerError("overloaded")
+            raise LMInvalidRequestError("the prompt was refused")
         return plain(request)
 
     engine.answer = answer
@@ -395,7 +395,7 @@ def test_a_server_that_refuses_ends_the_search_with_one_line(run):
         return plain(request)
 
     engine.answer = answer
-    with pytest.raises(UserError, match="the language model can't be used"):
+    with pytest.raises(UserError, match="LMAuthError: the key was revoked; check the lm section"):
         run("copro", engine=engine)
 
 
