@@ -2,9 +2,10 @@
 
     python benchmarks/judge.py [--lm MODEL] [--json]
 
-``marked_answers.jsonl`` has answers to questions of atlas that are no exact matches, as language models of 0.5B and
-1.5B parameters gave them, each marked right or wrong by hand from the question and the right answers. An exact match
-needs no judge. A metric says right where its score is at least one half. Intervals: Wilson's.
+``marked_answers.jsonl`` has 100 answers to test questions of atlas, each marked right or wrong by hand from the
+question and the right answers: 60 that models of 0.5B and 1.5B parameters gave when they had the supporting passages
+and were asked for a full sentence, and 40 that they gave without passages and that are no exact matches. A metric says
+right where its score is at least one half. Intervals: Wilson's.
 """
 
 import json
@@ -24,7 +25,7 @@ from reporting import benchmark_parser, percent, show, user_mistakes
 
 FILE = Path(__file__).with_name("marked_answers.jsonl")
 MODEL = "local/qwen2.5-coder-1.5b-instruct"
-WORDS = ("f1", "contains", "efficient_rag_em")
+WORDS = ("em", "f1", "contains", "efficient_rag_em")
 
 
 @dataclass(frozen=True)
