@@ -1,12 +1,28 @@
 """URLs in the form that logs and files may show."""
 
 import re
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from base64 import b64encode
+from urllib.parse import parse_qsl, unquote_to_bytes, urlencode, urlsplit, urlunsplit
 
-_SECRET = re.compile(r"key|token|secret|passw|pwd|auth|sig|credential", re.IGNORECASE)
-
-
+# At the end of a name: "stop_token_ids" and "max_tokens" are none.
+_SECRET = re.compile(
+    r"(key|token|secret|password|passwd|pwd|auth|authorization|sig|signature|credentials?)$", re.IGNORECASE
+)
 _URL = re.compile(r"\b\w+://[^\s'\"]+")
+
+
+def says_secret(name: str) -> bool:
+    """Whether a name says that its value is a secret.
+
+    Args:
+        name: of a parameter or a key.
+
+    Example:
+        >>> from hoptimizer.common.urls import says_secret
+        >>> says_secret("api-key"), says_secret("api-version")
+        (True, False)
+    """
+    return bool(_SECRET.search(name))
 
 
 def text_without_secrets(text: str) -> str:
@@ -52,7 +68,28 @@ def without_secrets(url: str) -> str:
     """
     parts = urlsplit(url)
     query = parse_qsl(parts.query, keep_blank_values=True)
-    public = [(name, value) for name, value in query if not _SECRET.search(name)]
+    public = [(name, value) for name, value in query if not says_secret(name)]
     if "@" not in parts.netloc and public == query:
         return url
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=urlencode(public)))
+
+
+def with_basic_auth(url: str) -> tuple[str, dict[str, str]]:
+    """A URL without its user name and password, and the header that says them.
+
+    Args:
+        url: any URL.
+
+    Example:
+        >>> from hoptimizer.common.urls import with_basic_auth
+        >>> with_basic_auth("http://me:word@host/v1")
+        ('http://host/v1', {'Authorization': 'Basic bWU6d29yZA=='})
+        >>> with_basic_auth("http://host/v1")
+        ('http://host/v1', {})
+    """
+    parts = urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    if not at:
+        return url, {}
+    basic = b64encode(unquote_to_bytes(user)).decode()
+    return urlunsplit(parts._replace(netloc=host)), {"Authorization": f"Basic {basic}"}

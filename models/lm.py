@@ -12,9 +12,10 @@ os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 import dspy
 import httpx
 from dspy.utils.exceptions import LMConfigurationError, LMError
+from pydantic import SecretStr
 
 from hoptimizer.common.errors import ServiceError, UserError
-from hoptimizer.common.urls import without_secrets
+from hoptimizer.common.urls import with_basic_auth, without_secrets
 from hoptimizer.models.adapters import LMAdapter
 from hoptimizer.models.engine.engine import DEFAULT_MAX_TOKENS, AsyncLocalEngine, LocalEngine, RolloutCallback
 from hoptimizer.models.served import SecretHeaders, ServedLM
@@ -186,14 +187,16 @@ def _temperature(settings: LMSettings) -> float | None:
 
 def _client_options(settings: LMSettings) -> dict[str, Any]:
     options = _given(settings, "seed", "top_p", "reasoning_effort", "timeout", "num_retries", "extra_body")
+    headers: dict[str, SecretStr] = {}
     if settings.api_base:
-        options["api_base"] = settings.api_base
+        options["api_base"], basic = with_basic_auth(settings.api_base)
+        headers = {name: SecretStr(value) for name, value in basic.items()}
     if settings.api_key:
         options["api_key"] = settings.api_key.get_secret_value()
     elif settings.api_base and settings.model.startswith("openai/") and "OPENAI_API_KEY" not in os.environ:
         options["api_key"] = "none"  # a self-hosted server often needs no key, but the client insists on one
-    if settings.extra_headers:
-        options["extra_headers"] = SecretHeaders(settings.extra_headers)
+    if headers := headers | (settings.extra_headers or {}):
+        options["extra_headers"] = SecretHeaders(headers)
     return options
 
 
@@ -234,11 +237,12 @@ def _check_kind(settings: LMSettings, config: Path) -> None:
 
 
 def _check_server(settings: LMSettings) -> None:
-    url, shown = f"{str(settings.api_base).rstrip('/')}/models", without_secrets(str(settings.api_base))
+    shown = without_secrets(str(settings.api_base))
+    url, basic = with_basic_auth(str(settings.api_base))
     key = settings.api_key.get_secret_value() if settings.api_key else os.environ.get("OPENAI_API_KEY", "none")
-    headers = {"Authorization": f"Bearer {key}"} | dict(SecretHeaders(settings.extra_headers or {}))
+    headers = {"Authorization": f"Bearer {key}"} | basic | dict(SecretHeaders(settings.extra_headers or {}))
     try:
-        reply = httpx.get(url, headers=headers, timeout=CHECK_TIMEOUT)
+        reply = httpx.get(f"{url.rstrip('/')}/models", headers=headers, timeout=CHECK_TIMEOUT)
     except httpx.HTTPError as error:
         reason = str(error) or type(error).__name__
         raise ServiceError(

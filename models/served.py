@@ -1,6 +1,7 @@
 """Language models behind a server: how it is asked again when it fails, and what must not be shown of it."""
 
 import logging
+import os
 from collections.abc import Iterator, KeysView, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,7 @@ from pydantic import RootModel, SecretStr
 from tenacity import AsyncRetrying, RetryCallState, Retrying, wait_random, wait_random_exponential
 
 from hoptimizer.models.failures import is_outage
+from hoptimizer.models.settings import secrets_in
 from hoptimizer.models.slots import Slots
 
 # DSPy's client opens so many connections; a call that waits for one would count that towards its timeout.
@@ -139,7 +141,10 @@ class ServedLM(dspy.LM):
     def _secrets(self) -> list[str]:
         headers: Mapping[str, str] = dict(self.kwargs.get("extra_headers") or {})
         key = self.kwargs.get("api_key")
-        return [value for value in (*headers.values(), *([key] if key != "none" else [])) if value]
+        body = secrets_in(self.kwargs.get("extra_body"))
+        # Which variable a provider's client reads is its own affair.
+        environment = [value for name, value in os.environ.items() if name.endswith("_API_KEY")]
+        return [value for value in (*headers.values(), key, *body, *environment) if value and value != "none"]
 
 
 class _Patience:

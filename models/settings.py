@@ -1,6 +1,6 @@
 """The config section that names a language model."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -13,11 +13,12 @@ from pydantic import (
     SecretStr,
     SerializerFunctionWrapHandler,
     field_serializer,
+    field_validator,
     model_serializer,
     model_validator,
 )
 
-from hoptimizer.common.urls import without_secrets
+from hoptimizer.common.urls import says_secret, without_secrets
 
 LOCAL = "local/"
 
@@ -43,7 +44,8 @@ class LMSettings(BaseModel):
             else a model string of DSPy such as ``openai/gpt-4o``.
         temperature: 0 for the likeliest text; ``None`` for what the provider does by default.
         max_tokens: the most tokens of an answer; ``None`` for 256 with a local model, else for the provider's limit.
-        api_base: URL of an OpenAI-compatible server; dumped without a user's name and password.
+        api_base: URL of an OpenAI-compatible server, without a query; a user's name and password in it are sent as
+            basic authentication, and not dumped.
         api_key: its key; by default the provider's environment variable. Never dumped.
         prompt_format: how prompts and answers are laid out: ``json`` (DSPy's JSON prompt format), ``chat`` (DSPy's
             field markers), ``plain`` (a document without a chat template, for small models), or ``auto``: what the
@@ -57,7 +59,8 @@ class LMSettings(BaseModel):
             fast (429) is made again for ten minutes, unless this is 0.
         max_concurrency: the most calls of this model at once, whatever the number of questions under way; ``None`` for
             100. They become fewer while the server refuses some for coming too fast.
-        extra_body: what is added to the body of each request, such as ``{"repetition_penalty": 1.1}``.
+        extra_body: what is added to the body of each request, such as ``{"repetition_penalty": 1.1}``; dumped without
+            what its names say to be secret.
         extra_headers: HTTP headers of each request. Their values are secrets and never dumped.
         cache: whether to keep answers on disk, so that the same prompt is asked once.
         seed: seed of the sampling, where the temperature is above 0.
@@ -101,6 +104,14 @@ class LMSettings(BaseModel):
             raise ValueError(f"{', '.join(given)} {verb} no meaning for {self.model}, which runs in this process")
         return self
 
+    @field_validator("api_base")
+    @classmethod
+    def _no_query(cls, url: str | None) -> str | None:
+        if url and urlsplit(url).query:
+            # OpenAI's client would put the path behind it.
+            raise ValueError("a server is called without a query; give its key as api_key or in extra_headers")
+        return url
+
     @model_serializer(mode="wrap")
     def _compact(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return {key: value for key, value in dump(self).items() if key not in _WHERE_GIVEN or value is not None}
@@ -108,6 +119,10 @@ class LMSettings(BaseModel):
     @field_serializer("api_base")
     def _public(self, url: str | None) -> str | None:
         return url and without_secrets(url)
+
+    @field_serializer("extra_body")
+    def _body_without_secrets(self, body: dict[str, JsonValue] | None) -> JsonValue:
+        return _without_secrets(body)
 
     @staticmethod
     def deciding(dumped: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,3 +143,31 @@ class LMSettings(BaseModel):
     def name(self) -> str:
         """The model without the ``local/`` prefix."""
         return self.model.removeprefix(LOCAL)
+
+
+def secrets_in(body: JsonValue) -> Iterator[str]:
+    """The texts in the body of a request whose names say that they are secrets.
+
+    Args:
+        body: what is added to requests.
+
+    Example:
+        >>> from hoptimizer.models.settings import secrets_in
+        >>> list(secrets_in({"team": {"token": "abc"}, "top_k": 5}))
+        ['abc']
+    """
+    if isinstance(body, dict):
+        for name, value in body.items():
+            if says_secret(name) and isinstance(value, str):
+                yield value
+            else:
+                yield from secrets_in(value)
+    elif isinstance(body, list):
+        for value in body:
+            yield from secrets_in(value)
+
+
+def _without_secrets(value: JsonValue) -> JsonValue:
+    if isinstance(value, dict):
+        return {name: _without_secrets(inner) for name, inner in value.items() if not says_secret(name)}
+    return [_without_secrets(inner) for inner in value] if isinstance(value, list) else value

@@ -14,13 +14,14 @@ from omegaconf import OmegaConf
 from pydantic import ValidationError
 
 from hoptimizer.common.errors import UserError
+from hoptimizer.common.urls import says_secret, text_without_secrets
 from hoptimizer.common.validation import explain
 from hoptimizer.config import Config, make_config, read_mapping
 from hoptimizer.eval.datasets.dataset import load
 from hoptimizer.layers import Layers
 from hoptimizer.study.file import NAME, StudyFile, label
 
-_HIDDEN = "***"
+_HEADERS, _HIDDEN = "extra_headers", "***"
 _log = logging.getLogger(__name__)
 
 
@@ -202,12 +203,16 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - any value of a config
 
 
 def _public(value: Any) -> Any:  # noqa: ANN401 - any value of a config
-    """The value with every key to a server hidden."""
+    """The value without keys to a server, headers, and what URLs hold of these."""
     if isinstance(value, Mapping):
-        return {
-            key: _HIDDEN if str(key).rpartition(".")[2] == "api_key" else _public(inner) for key, inner in value.items()
-        }
+        return {key: _HIDDEN if _is_secret(str(key)) else _public(inner) for key, inner in value.items()}
+    if isinstance(value, str):
+        return text_without_secrets(value)
     return [_public(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _is_secret(key: str) -> bool:
+    return says_secret(key) or _HEADERS in key.split(".")
 
 
 def _hash(*parts: str) -> str:
