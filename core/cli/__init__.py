@@ -7,8 +7,8 @@ import sys
 def main() -> None:
     """Run ``hop`` on the process's arguments.
 
-    A mistake of the user's ends in one line on stderr and exit code 2, a service that fails in one line and exit code
-    1, Ctrl-C in exit code 130; anything else that rises is a bug, and keeps its traceback.
+    A mistake of the user's ends in one line on stderr and exit code 2, a service that fails and a full disk in one line
+    and exit code 1, Ctrl-C in exit code 130; anything else that rises is a bug, and keeps its traceback.
     """
     from hoptimizer.common.memory import limit_reserves
 
@@ -21,11 +21,17 @@ def main() -> None:
 
     from hoptimizer.cli.app import app
     from hoptimizer.cli.console import tell
+    from hoptimizer.common.disk import disk_failure
     from hoptimizer.common.errors import ServiceError, UserError
-    from hoptimizer.common.urls import line_without_secrets
+    from hoptimizer.common.urls import line_without_secrets, text_without_secrets
 
     try:
         app(prog_name="hop")
     except UserError as error:
         tell(f"hop: {line_without_secrets(error)}")
         sys.exit(1 if isinstance(error, ServiceError) else 2)
+    except Exception as error:
+        if line := disk_failure(error):
+            tell(f"hop: {text_without_secrets(line)}; mend that, and give the same command again")
+            sys.exit(1)
+        raise

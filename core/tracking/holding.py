@@ -10,7 +10,9 @@ from filelock import FileLock, Timeout
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import home
 
-_SQLITE = "sqlite:///"
+SQLITE = "sqlite:///"
+"""What the tracking URI of a SQLite store begins with."""
+
 _RUN = ".run"
 
 
@@ -24,8 +26,8 @@ def absolute(uri: str) -> str:
         >>> absolute("sqlite:///mlflow.db") == f"sqlite:///{Path.cwd()}/mlflow.db"
         True
     """
-    if uri.startswith(_SQLITE):
-        return f"{_SQLITE}{Path(uri.removeprefix(_SQLITE)).absolute()}"
+    if uri.startswith(SQLITE):
+        return f"{SQLITE}{Path(uri.removeprefix(SQLITE)).absolute()}"
     return uri if ":" in uri or not uri else str(Path(uri).absolute())
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import logging
 import os
 import tempfile
 from collections.abc import Iterator
@@ -17,11 +18,13 @@ from mlflow.store.artifact.artifact_repository_registry import get_artifact_repo
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 from sqlalchemy.exc import SQLAlchemyError
 
+from hoptimizer.common.disk import disk_failure
 from hoptimizer.common.errors import ServiceError, UserError
 from hoptimizer.common.urls import line_without_secrets, text_without_secrets, without_secrets
 from hoptimizer.stored import stored_config, stored_state
 from hoptimizer.tracking.artifacts import CONFIG, PREDICTIONS, PREFIX, STATE, predictions_file
 from hoptimizer.tracking.holding import HeldRuns
+from hoptimizer.tracking.new_store import make_store
 from hoptimizer.tracking.server import check_server
 
 # What MLflow raises itself, and what comes through from its database.
@@ -61,7 +64,7 @@ class Tracker:
 
     Raises:
         UserError: the store can't be opened.
-        ServiceError: its server is out of reach.
+        ServiceError: its server is out of reach, or the disk is full.
 
     Example:
         >>> from pathlib import Path
@@ -79,15 +82,19 @@ class Tracker:
         os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
         # A server is asked again for half a minute; MLflow's own number keeps silent for four.
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "4")
+        # What it logs with a traceback it raises, too.
+        logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
         self._held = HeldRuns(uri)
         check_server(uri)
         mlflow.set_tracking_uri(uri)
         try:
             with self._held.opening():
+                make_store(uri)
                 self.experiment = mlflow.set_experiment(experiment)
         except (*_STORE_ERRORS, OSError) as error:
-            reason = line_without_secrets(error)
-            raise UserError(f"tracking.uri: can't open {without_secrets(uri)!r}: {reason}") from error
+            reason, full = line_without_secrets(error), disk_failure(error)
+            kind = ServiceError if full else UserError
+            raise kind(f"tracking.uri: can't open {without_secrets(uri)!r}: {full or reason}") from error
         self.client = mlflow.MlflowClient()
 
     @contextlib.contextmanager
@@ -110,9 +117,10 @@ class Tracker:
             self._end_left()
             yield from self._run(kind, name, fingerprint, reopen)
         except _STORE_ERRORS as error:
+            reason = disk_failure(error) or line_without_secrets(error)
             raise ServiceError(
-                f"tracking.uri: {without_secrets(self.uri)} failed: {line_without_secrets(error)}; give the same "
-                "command again once it is back: what was answered is cached"
+                f"tracking.uri: {without_secrets(self.uri)} failed: {reason}; give the same command again once it is "
+                "back: what was answered is cached"
             ) from error
 
     def _run(self, kind: str, name: str, fingerprint: str | None, reopen: bool) -> Iterator[Run]:
