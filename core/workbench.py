@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import dspy
+from dspy.clients import base_lm
 from filelock import FileLock
 
 from hoptimizer.answers import answer_all
@@ -215,7 +216,10 @@ class Workbench:
         """
         self.check_lms(set() if judged else {"judge"})
         _use_cache(self.config, calls)
-        with dspy.context(lm=self.lms["default"], adapter=build_adapter(), max_history_size=HISTORY):
+        # DSPy keeps the latest 10,000 calls and steps of a process, and has no setting for these calls.
+        base_lm.MAX_HISTORY_SIZE = HISTORY
+        lm, adapter = self.lms["default"], build_adapter()
+        with dspy.context(lm=lm, adapter=adapter, max_history_size=HISTORY, trace=None):
             yield
 
     def check_lms(self, skipped: Collection[str] = ()) -> None:

@@ -17,6 +17,8 @@ from hoptimizer.models.disk_cache import CarefulDisk, set_damaged_aside
 
 # DSPy culls a cache that grows over its limit; a call that was paid for is kept.
 _NO_LIMIT = 1 << 50
+# Answers that are held beside the disk, which has them all: some kilobytes each.
+_IN_MEMORY = 1000
 _SECONDS = "seconds"
 # They do not decide on an answer. DSPy leaves keys and addresses out of its cache keys itself.
 _NOT_DECIDING = ("timeout", "extra_headers")
@@ -127,6 +129,7 @@ class AnswerCache(Cache):
             enable_memory_cache=True,
             disk_cache_dir=str(folder),
             disk_size_limit_bytes=limit,
+            memory_max_entries=_IN_MEMORY,
             restrict_pickle=True,
         )
 
