@@ -16,6 +16,8 @@ from hoptimizer.retrieval.retriever import Retriever
 _OUTPUTS = re.compile(r"(?:the field|then) `\[\[ ## (\w+) ## ]]`(?! and then ending)")
 _JSON_OUTPUTS = re.compile(r"JSON object in the following order of fields: (.*)\.")
 _INPUT = re.compile(r"\[\[ ## (\w+) ## ]]\n(.*?)\n\n(?=\[\[ ## |Respond with)", re.DOTALL)
+# Turns of the event loop, a millisecond each, after which no other call is to be expected.
+_QUIET = 500
 
 
 class ScriptedRetriever(Retriever):
@@ -40,7 +42,7 @@ class ScriptedLM(DummyLM):
             first is written as it is, without its field.
         delay: ``(output field, inputs) -> seconds`` that a call takes.
         likelihood: ``(output field, inputs) -> probability`` of what is written, told where a call asks for it.
-        together: no call ends before so many have been under way at once, or ten seconds have passed.
+        together: no call ends before so many have been under way at once, or no other has come for a while.
 
     Attributes:
         asked: first output field and inputs of every call, in the order in which they came.
@@ -64,9 +66,11 @@ class ScriptedLM(DummyLM):
         self.most = max(self.most, self.running)
         try:
             await asyncio.sleep(self.delay(field, inputs))
-            last = time.monotonic() + 10
-            while self.most < self.together and time.monotonic() < last:
+            quiet = 0  # counted in turns: a busy machine gives every task as many
+            while self.most < self.together and quiet < _QUIET:
+                before = len(self.asked)
                 await asyncio.sleep(0.001)
+                quiet = quiet + 1 if len(self.asked) == before else 0
         finally:
             self.running -= 1
         value = self.script(field, inputs)
