@@ -240,21 +240,27 @@ def _questions(table: pd.DataFrame) -> list[str]:
 
 
 def _compared(tracker: Tracker, run: Run, table: pd.DataFrame, columns: Sequence[str], seed: int) -> Compared:
-    numeric = [column for column in columns if column in table]
-    scores = {column: [float(value) for value in table[column]] for column in numeric}
     return Compared(
         run_id=run.info.run_id,
         name=run.info.run_name,
         compiled=tracker.is_compiled(run),
-        estimates={
-            column: statistics.mean([value for value in values if value == value], seed)
-            for column, values in scores.items()
-            if any(value == value for value in values)
-        },
-        scores=scores,
+        estimates=estimates(table, columns, seed),
+        scores={column: [float(value) for value in table[column]] for column in columns if column in table},
         ids=_questions(table),
         unanswered=int(table[UNANSWERED].notna().sum()) if UNANSWERED in table else 0,
     )
+
+
+def estimates(table: pd.DataFrame, columns: Sequence[str], seed: int) -> dict[str, statistics.Estimate]:
+    """The mean and the interval of each score that a run's predictions have.
+
+    Args:
+        table: the predictions, one row for each question.
+        columns: the scores wanted; those that the table lacks are left out.
+        seed: of the bootstrap.
+    """
+    known = {column: [float(value) for value in table[column].dropna()] for column in columns if column in table}
+    return {column: statistics.mean(values, seed) for column, values in known.items() if values}
 
 
 def log_comparison(tracker: Tracker, comparison: Comparison) -> str:

@@ -38,6 +38,18 @@ def figure(name: str, value: float | None, deviation: float | None = None) -> st
     return f"{scale * value:.{digits}f}{spread}"
 
 
+def with_interval(name: str, value: float, low: float, high: float) -> str:
+    """A value and its interval as text.
+
+    Args:
+        name: the metric or count.
+        value: its mean.
+        low: lower end of the interval.
+        high: upper end of the interval.
+    """
+    return f"{figure(name, value)} [{figure(name, low)}, {figure(name, high)}]"
+
+
 def change(name: str, difference: float, low: float, high: float) -> str:
     """A difference and its interval as text.
 

@@ -12,7 +12,7 @@ from hoptimizer.eval import Question
 from hoptimizer.eval.objective import Objective
 from hoptimizer.eval.runner import evaluate, mean_scores
 from hoptimizer.programs import RAG, StepRecord
-from hoptimizer.study.table import aggregate, sheets
+from hoptimizer.study.table import Figures, aggregate, sheets
 
 QUESTION = Question(id="q", question="Where?", answers=["Lyon"], passages=["a", "b"])
 BARE = Question(id="r", question="Where else?", answers=["Lyon"])
@@ -125,7 +125,7 @@ def test_a_studys_tables_show_the_sum(tmp_path):
     shown = {"columns": "retriever.k", "figures": ["objective", "accuracy", "judge_failures"]}
     path.write_text(yaml.safe_dump({"base": base, "grid": {"retriever.k": [1, 2]}} | shown))
     study = load_study(path)
-    lines = aggregate(study, [(cell, {"f1": 0.5, "lm_calls": 1.0, "objective": 0.49}) for cell in study.cells])
+    lines = aggregate(study, [(cell, Figures({"f1": 0.5, "lm_calls": 1.0, "objective": 0.49})) for cell in study.cells])
     crossed, complete = sheets(study, lines)
     assert crossed.title.startswith("small: f1 - 0.01 lm_calls on")
     assert crossed.rows == [["0.490", "0.490"]]

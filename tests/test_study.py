@@ -11,7 +11,7 @@ import mlflow
 import pytest
 import yaml
 
-from hoptimizer import UserError, compile_variant, load_config, load_study, run_study
+from hoptimizer import Tracker, UserError, compare_variants, compile_variant, load_config, load_study, run_study
 from hoptimizer.cli import main
 from hoptimizer.eval.datasets.folder import new
 from hoptimizer.study import run as study_run
@@ -246,6 +246,30 @@ def test_the_table_has_means_and_deviations_over_seeds(write):
     assert {run.data.tags["hop.kind"] for run in runs} == {"compile", "eval"}
     logged = {item.path for item in client(study).list_artifacts(result.run_id)}
     assert logged == {"study.json", "study.csv", "study.md", "scores.png", "curve.png"}
+
+
+def test_with_one_seed_the_table_has_intervals_over_the_questions(write):
+    study = load_study(
+        write(
+            base={
+                "data": {"name": "atlas", "dev": 4},
+                "program": {"name": "rag", "reader": "none"},
+                "metric": "recall",
+            },
+            grid={"retriever.k": [1, 3]},
+            figures=["f1", "recall"],
+        )
+    )
+    result = run_study(study)
+    tracker = Tracker(study.config.tracking.uri, study.config.experiment)
+    compared = compare_variants(tracker, [o.run_id for o in result.outcomes], metric="recall", seed=study.config.seed)
+    for row, variant in zip(result.as_dict()["table"], compared.variants, strict=True):
+        estimate = variant.estimates["recall"]
+        assert (row["recall"], row["recall_low"], row["recall_high"]) == (estimate.mean, estimate.low, estimate.high)
+        assert row["recall_sd"] is None
+    [sheet] = sheets(study, result.lines)
+    assert sheet.title == "small on dev, n = 4, 95% intervals"
+    assert ["[" in figure for figure in sheet.rows[1]] == [False, False, True]
 
 
 def test_every_cell_starts_from_a_variant_and_the_table_shows_the_figures_asked_for(write, tmp_path, store):

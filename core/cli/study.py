@@ -42,8 +42,9 @@ def study_command(
     [bold]plot[/bold]: {x: KEY, y: METRIC}, a curve over a numeric key of the grid
 
     All configs and data are checked before anything is run. The table shows the
-    mean over seeds ± standard deviation; it is kept with its plots in the study's
-    run, in which the runs of the cells are nested.
+    mean over seeds ± standard deviation, or with a single seed the 95% interval of
+    the metric over the questions; it is kept with its plots in the study's run, in
+    which the runs of the cells are nested.
 
     With --run, every cell starts from that compiled variant and its config, which
     base changes: what does the variant owe to a setting?

@@ -12,7 +12,7 @@ from hoptimizer.common.urls import without_secrets
 from hoptimizer.comparison import COLUMNS, Comparison
 from hoptimizer.config import TrackingSettings
 from hoptimizer.eval import Estimate
-from hoptimizer.format import change, figure, heading
+from hoptimizer.format import change, figure, heading, with_interval
 from hoptimizer.optimizers.labels.hop_labels import LabelledQuestion
 from hoptimizer.study.table import Sheet
 from hoptimizer.variants import Variant
@@ -140,8 +140,7 @@ def groups(compared: Comparison) -> Table:
 def _with_interval(metric: str, estimate: Estimate | None) -> str:
     if estimate is None:
         return figure(metric, None)
-    low, high = figure(metric, estimate.low), figure(metric, estimate.high)
-    return f"{figure(metric, estimate.mean)} [{low}, {high}]"
+    return with_interval(metric, estimate.mean, estimate.low, estimate.high)
 
 
 def answer(question: str, result: dict[str, Any]) -> list[RenderableType]:

@@ -7,8 +7,9 @@ from typing import Any, Literal
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.progress import Report, silent
 from hoptimizer.common.urls import line_without_secrets
+from hoptimizer.comparison import COLUMNS, estimates
 from hoptimizer.study.cells import Cell, Study
-from hoptimizer.study.table import Line, aggregate, log_tables
+from hoptimizer.study.table import Figures, Line, aggregate, log_tables
 from hoptimizer.tracking.tracker import Tracker
 from hoptimizer.variants import compile_variant, evaluate_variant
 
@@ -20,14 +21,19 @@ class CellResult:
     Attributes:
         cell: what was run.
         run_id: its MLflow run.
-        metrics: its scores; empty where it failed.
+        figures: its scores and their intervals; empty where it failed.
         failure: why it failed, in one line, or ``None``.
     """
 
     cell: Cell
     run_id: str
-    metrics: dict[str, float] = field(default_factory=dict)
+    figures: Figures = field(default_factory=Figures)
     failure: str | None = None
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Its scores, counts and costs; empty where it failed."""
+        return self.figures.metrics
 
     @property
     def unanswered(self) -> int:
@@ -126,7 +132,7 @@ def run_study(study: Study, report: Report = silent) -> StudyResult:
             report(stage, number, total, cell.name)
             outcomes.append(_run_cell(study, cell, tracker, report))
         report(stage, total, total, "")
-        lines = aggregate(study, [(outcome.cell, outcome.metrics) for outcome in outcomes])
+        lines = aggregate(study, [(outcome.cell, outcome.figures) for outcome in outcomes])
         result = StudyResult(study, run.info.run_id, outcomes, lines)
         log_tables(study, lines, result.as_dict())
         if result.failed:
@@ -157,7 +163,15 @@ def _run_cell(study: Study, cell: Cell, tracker: Tracker, report: Report) -> Cel
             failure, details = _one_line(error, f"{type(error).__name__}: "), traceback.format_exc()
     if run_id is None:
         return CellResult(cell, tracker.fail(kind, name, fingerprint, failure, details), failure=failure)
-    return CellResult(cell, run_id, tracker.metrics(run_id, split))
+    return CellResult(cell, run_id, _figures(tracker, run_id, study, split))
+
+
+def _figures(tracker: Tracker, run_id: str, study: Study, split: str) -> Figures:
+    metrics, predictions = tracker.metrics(run_id, split), tracker.predictions(run_id, split)
+    if predictions is None or len(study.seeds) > 1:
+        return Figures(metrics)
+    scores = dict.fromkeys([study.config.objective.name, *COLUMNS])
+    return Figures(metrics, estimates(predictions.table, list(scores), study.config.seed))
 
 
 def _one_line(error: Exception, prefix: str = "") -> str:

@@ -1,7 +1,7 @@
-"""A study's results as a paper's table: means and standard deviations over seeds, beside what they cost."""
+"""A study's results as a paper's table: means with deviations over seeds or intervals, beside what they cost."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import mlflow
@@ -9,11 +9,25 @@ import pandas as pd
 
 from hoptimizer.comparison import COLUMNS
 from hoptimizer.eval import statistics
-from hoptimizer.format import figure, heading
+from hoptimizer.format import figure, heading, with_interval
 from hoptimizer.study.cells import Cell, Study
 from hoptimizer.study.file import NAME, label
 
 _SPREAD = "mean ± standard deviation over {} seeds"
+_INTERVAL = "95% intervals"
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a run of a cell came to.
+
+    Attributes:
+        metrics: its scores, counts and costs; empty where it failed.
+        intervals: of the scores, mean and interval over the questions.
+    """
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    intervals: dict[str, statistics.Estimate] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -26,7 +40,8 @@ class Line:
         n: questions each run was scored on.
         seeds: runs that finished.
         failed: runs that failed.
-        estimates: mean and standard deviation of each metric and count.
+        estimates: mean and standard deviation of each metric and count; of a single run, the scores have their 95%
+            interval over its questions instead.
     """
 
     name: str
@@ -40,8 +55,19 @@ class Line:
         """The line in what ``hop study --json`` prints; the deviation of a single run is null."""
         result = self.place | {"n": self.n, "seeds": self.seeds, "failed": self.failed}
         for name, estimate in self.estimates.items():
-            result |= {name: estimate.mean, f"{name}_sd": deviation(estimate)}
+            result |= {name: estimate.mean, f"{name}_sd": self.deviation(name)}
+            if self.has_interval(name):
+                result |= {f"{name}_low": estimate.low, f"{name}_high": estimate.high}
         return result
+
+    def deviation(self, name: str) -> float | None:
+        """The standard deviation of a figure over the seeds; a single run has none."""
+        estimate = self.estimates[name]
+        return estimate.high - estimate.mean if self.seeds > 1 else None
+
+    def has_interval(self, name: str) -> bool:
+        """Whether a figure has an interval over questions."""
+        return self.seeds == 1 and self.estimates[name].n > 1
 
 
 @dataclass(frozen=True)
@@ -67,27 +93,24 @@ class Sheet:
         return "\n".join([f"{self.title}\n", *(f"| {' | '.join(line)} |" for line in lines)]) + "\n"
 
 
-def deviation(estimate: statistics.Estimate) -> float | None:
-    """The standard deviation of a mean over seeds; a single run has none."""
-    return estimate.high - estimate.mean if estimate.n > 1 else None
-
-
-def aggregate(study: Study, outcomes: Sequence[tuple[Cell, dict[str, float]]]) -> list[Line]:
+def aggregate(study: Study, outcomes: Sequence[tuple[Cell, Figures]]) -> list[Line]:
     """The lines of a study's table.
 
     Args:
         study: what was run.
-        outcomes: each cell with its scores, of which a failed one has none.
+        outcomes: each cell with its figures, of which a failed one has none.
     """
     wanted = list(dict.fromkeys([study.config.objective.name, *COLUMNS, *study.file.figures, *_plotted(study)]))
-    groups: dict[str, list[tuple[Cell, dict[str, float]]]] = {}
-    for cell, metrics in outcomes:
-        groups.setdefault(cell.name, []).append((cell, metrics))
+    groups: dict[str, list[tuple[Cell, Figures]]] = {}
+    for cell, figures in outcomes:
+        groups.setdefault(cell.name, []).append((cell, figures))
     lines = []
     for name, runs in groups.items():
-        finished = [metrics for _, metrics in runs if metrics]
-        values = {column: [metrics[column] for metrics in finished if column in metrics] for column in wanted}
+        finished = [figures for _, figures in runs if figures.metrics]
+        values = {column: [f.metrics[column] for f in finished if column in f.metrics] for column in wanted}
         estimates = {column: statistics.over_seeds(found) for column, found in values.items() if found}
+        if len(finished) == 1:
+            estimates |= {column: found for column, found in finished[0].intervals.items() if column in estimates}
         cell = runs[0][0]
         lines.append(Line(name, cell.place, cell.n, len(finished), len(runs) - len(finished), estimates))
     return lines
@@ -111,7 +134,7 @@ def _crossed(study: Study, lines: Sequence[Line]) -> Sheet:
         ],
         labels=len(file.rows),
         rows=[
-            [*row, *(_shown(found[row, column], objective.name) for column in columns)]
+            [*row, *(_shown(study, found[row, column], objective.name) for column in columns)]
             for row in dict.fromkeys(_at(line, file.rows) for line in lines)
         ],
     )
@@ -128,7 +151,11 @@ def _complete(study: Study, lines: Sequence[Line]) -> Sheet:
         header=[*_short(axes), *counts, *(heading(name) for name in names)],
         labels=len(axes),
         rows=[
-            [*_at(line, axes), *(texts[number] for texts in counts.values()), *(_shown(line, name) for name in names)]
+            [
+                *_at(line, axes),
+                *(texts[number] for texts in counts.values()),
+                *(_shown(study, line, name) for name in names),
+            ]
             for number, line in enumerate(lines)
         ],
     )
@@ -141,8 +168,8 @@ def _setting(study: Study, lines: Sequence[Line]) -> str:
 
 
 def _spread(study: Study) -> list[str]:
-    """Says what the deviations are, where there are any."""
-    return [_SPREAD.format(len(study.seeds))] if len(study.seeds) > 1 else []
+    """Says what stands beside the means."""
+    return [_SPREAD.format(len(study.seeds)) if len(study.seeds) > 1 else _INTERVAL]
 
 
 def _short(axes: Sequence[str]) -> list[str]:
@@ -151,11 +178,14 @@ def _short(axes: Sequence[str]) -> list[str]:
     return [axis if last.count(end) > 1 or end == NAME else end for axis, end in zip(axes, last, strict=True)]
 
 
-def _shown(line: Line, name: str) -> str:
+def _shown(study: Study, line: Line, name: str) -> str:
+    """A figure as text; the interval of a single run stands beside the metric alone, as in a comparison's table."""
     estimate = line.estimates.get(name)
     if estimate is None:
         return "failed" if not line.seeds else figure(name, None)
-    return figure(name, estimate.mean, deviation(estimate))
+    if name == study.config.objective.name and line.has_interval(name):
+        return with_interval(name, estimate.mean, estimate.low, estimate.high)
+    return figure(name, estimate.mean, line.deviation(name))
 
 
 def _at(line: Line, axes: Sequence[str]) -> tuple[str, ...]:
