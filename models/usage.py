@@ -18,6 +18,8 @@ from hoptimizer.models.disk_cache import CarefulDisk, set_damaged_aside
 # DSPy culls a cache that grows over its limit; a call that was paid for is kept.
 _NO_LIMIT = 1 << 50
 # Answers that are held beside the disk, which has them all: some kilobytes each.
+# Of a connection's own, 4 KiB each.
+_PAGES = 16
 _IN_MEMORY = 1000
 _SECONDS = "seconds"
 # They do not decide on an answer. DSPy leaves keys and addresses out of its cache keys itself.
@@ -132,6 +134,10 @@ class AnswerCache(Cache):
             memory_max_entries=_IN_MEMORY,
             restrict_pickle=True,
         )
+        # Every thread has a connection to every part, and the pages that each keeps, up to 32 MB, and maps, up to 64 MB,
+        # are as many copies of the same answers. The system caches the file once for all.
+        self.disk_cache.reset("sqlite_cache_size", _PAGES)
+        self.disk_cache.reset("sqlite_mmap_size", 0)
 
     def cache_key(self, request: dict[str, Any], ignored_args_for_cache_key: list[str] | None = None) -> str:
         return super().cache_key(request, [*(ignored_args_for_cache_key or []), *_NOT_DECIDING])

@@ -1,7 +1,9 @@
 """Answers on a disk that is damaged or full."""
 
 import sqlite3
+import threading
 
+import psutil
 import pytest
 
 from hoptimizer.models.usage import AnswerCache
@@ -39,6 +41,31 @@ def test_a_cache_with_a_damaged_part_loses_that_part_alone_and_keeps_what_is_new
         cache.put(asked(number), {"text": str(number)})
     cache.disk_cache.close()
     assert answered(AnswerCache(tmp_path), range(60)) == list(range(60))
+
+
+def test_threads_do_not_each_hold_the_answers_in_memory(tmp_path):
+    writer = AnswerCache(tmp_path)
+    for number in range(1000):
+        writer.put(asked(number), {"text": "words " * 2000})
+    cache, done = AnswerCache(tmp_path), threading.Barrier(9, timeout=60)
+    keys = [cache.cache_key(asked(number)) for number in range(1000)]
+    before = psutil.Process().memory_info().rss
+
+    def read():
+        for key in keys:
+            assert cache.disk_cache.get(key)
+        done.wait()  # the threads hold their connections until all are measured
+        done.wait()
+
+    threads = [threading.Thread(target=read) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    done.wait()
+    grown = psutil.Process().memory_info().rss - before
+    done.wait()
+    for thread in threads:
+        thread.join()
+    assert grown < 60e6, "12 MB of answers, read by eight threads, were 140 MB"
 
 
 def test_what_cannot_be_kept_is_said_once_and_stops_nothing(tmp_path, caplog, monkeypatch):
