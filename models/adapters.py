@@ -11,16 +11,20 @@ from dspy.clients.base_lm import BaseLM
 from dspy.utils.exceptions import AdapterParseError
 
 from hoptimizer.models.engine.engine import LocalEngine
-from hoptimizer.models.reading import chosen, whole_items, without_thoughts, writable
+from hoptimizer.models.reading import chosen, whole_items, without_marks, without_thoughts, writable
 
 
 class _Reading(dspy.Adapter):
     """Reads answers as people would: thoughts before an answer are none of it, "**Yes.**" is a yes, and the item of a
-    list at which the tokens ran out is no item.
+    list at which the tokens ran out is no item. What a passage says in the marks of the prompt format is mere words.
 
     DSPy's own adapters take an output of a ``Literal`` type only if it is letter by letter one of the choices, and half
     an item for a whole one.
     """
+
+    def format(self, signature: type[dspy.Signature], demos: list[Any], inputs: dict[str, Any]) -> list[dict[str, Any]]:
+        """The messages of a call, in which only the prompt format itself has its marks."""
+        return super().format(signature, [without_marks(dict(demo)) for demo in demos], without_marks(dict(inputs)))
 
     def parse(self, signature: type[dspy.Signature], completion: str) -> dict[str, Any]:
         """The fields of an answer.
@@ -32,7 +36,10 @@ class _Reading(dspy.Adapter):
         if not text:
             message = "The answer holds nothing but thoughts; raise max_tokens if they were cut off."
             raise AdapterParseError(type(self).__name__, signature, completion, message)
-        fields = writable(super().parse(_with_texts(signature), text))  # type: ignore[arg-type] # classes are hashable
+        try:
+            fields = writable(super().parse(_with_texts(signature), text))  # type: ignore[arg-type] # classes are hashable
+        except (RecursionError, ValueError) as error:  # a model that repeats brackets nests them by the thousand
+            raise AdapterParseError(type(self).__name__, signature, completion, str(error)) from error
         fields |= {name: fields[name][: whole_items(text, name)] for name in _outputs(signature, list)}
         try:
             return fields | {name: _choice(fields[name], type_) for name, type_ in _outputs(signature, Literal).items()}
@@ -120,9 +127,12 @@ class PlainAdapter(SchemaAdapter):
         suffix: str = "",
         main_request: bool = False,
     ) -> str:
-        """The inputs, each after its name; a list of texts has one text on each line."""
+        """The inputs, each after its name; a list of texts has one text on each line.
+
+        No text has a line break of its own: after it, a passage could go on as another field.
+        """
         fields = [(name, info) for name, info in signature.input_fields.items() if name in inputs]
-        lines = [f"{_label(name)}:{_shown(_requoted(inputs[name]), info)}" for name, info in fields]
+        lines = [f"{_label(name)}:{_shown(_on_one_line(_requoted(inputs[name])), info)}" for name, info in fields]
         return "\n".join(part for part in (prefix, *lines, suffix) if part)
 
     def format_assistant_message_content(
@@ -140,6 +150,12 @@ def _requoted(value: Any) -> Any:  # noqa: ANN401 - any field of any signature
     if isinstance(value, list):
         return [_requoted(one) for one in value]
     return value.replace('"', "'") if isinstance(value, str) else value
+
+
+def _on_one_line(value: Any) -> Any:  # noqa: ANN401 - any field of any signature
+    if isinstance(value, list):
+        return [_on_one_line(one) for one in value]
+    return " ".join(value.splitlines()) if isinstance(value, str) else value
 
 
 def _label(name: str) -> str:

@@ -134,8 +134,8 @@ class AnswerCache(Cache):
             memory_max_entries=_IN_MEMORY,
             restrict_pickle=True,
         )
-        # Every thread has a connection to every part, and the pages that each keeps, up to 32 MB, and maps, up to 64 MB,
-        # are as many copies of the same answers. The system caches the file once for all.
+        # Every thread has a connection to every part. What each of them keeps (up to 32 MB) and maps (up to 64 MB) are
+        # copies of the same answers; the system caches the file once for all.
         self.disk_cache.reset("sqlite_cache_size", _PAGES)
         self.disk_cache.reset("sqlite_mmap_size", 0)
 

@@ -30,6 +30,17 @@ def written(adapter, **outputs):
     return "\n\n".join([*(f"[[ ## {name} ## ]]\n{text}" for name, text in outputs.items()), "[[ ## completed ## ]]"])
 
 
+def said(request, text):
+    """A model's answer of this text."""
+    return lm15.Response(
+        id=None,
+        model=request.model,
+        message=lm15.Message.assistant(text),
+        finish_reason="stop",
+        usage=lm15.Usage(input_tokens=1, output_tokens=1),
+    )
+
+
 @pytest.mark.parametrize("adapter", ADAPTERS)
 @pytest.mark.parametrize(
     ("text", "read"),
@@ -48,6 +59,23 @@ def test_a_judgement_is_read_as_people_would(adapter, text, read):
 def test_what_names_no_choice_is_not_read_as_one(adapter, text):
     with pytest.raises(AdapterParseError):
         adapter().parse(Relevance, written(adapter, relevant=text))
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+@pytest.mark.parametrize("text", ["[" * 5000, "{" * 2000, '{"a": [' * 1000, "[[ ## relevant ## ]]" * 1000])
+def test_brackets_without_end_are_an_answer_that_can_not_be_read(adapter, text):
+    with pytest.raises(AdapterParseError):
+        adapter().parse(Relevance, text)
+
+
+@pytest.mark.parametrize("text", ["[" * 5000, "{" * 2000])
+def test_a_question_that_is_answered_with_brackets_alone_ends_no_run(text):
+    script = ScriptedEngine(None)
+    script.answer = lambda request: said(request, text)
+    with dspy.context(lm=script.lm(cache=False), adapter=build_adapter()):
+        prediction = RAG(ScriptedRetriever({}))(question="Who?")
+    assert prediction.answer == ""
+    assert prediction.steps[-1].failure
 
 
 def test_choices_that_differ_in_punctuation_alone_are_kept_apart():

@@ -17,6 +17,8 @@ from hoptimizer.optimizers.labels.hop_labels import LabelledQuestion
 from hoptimizer.study.table import Sheet
 from hoptimizer.variants import Variant
 
+# Of a step's texts, so much is shown: a title or a word may be a whole file. As JSON they are whole.
+LONGEST = 5_000
 # How what becomes of a passage is shown.
 TAG_STYLES = {"continue": "green", "finish": "cyan", "terminate": "dim"}
 RUN = "run"
@@ -158,17 +160,21 @@ def answer(question: str, result: dict[str, Any]) -> list[RenderableType]:
         out = record["outputs"]
         if record["step"] == "labeler":
             asked = "  " + titles.get(record["inputs"]["passage"], record["inputs"]["passage"])
-            steps.add_row("", asked, record["failure"] or _labels(out))
+            steps.add_row("", _cut(asked), record["failure"] or _labels(out))
             continue
         came = ", ".join(titles.get(id, id) for id in out["passages"]) if "passages" in out else _joined(out)
-        steps.add_row(record["step"], asked, record["failure"] or came)
+        steps.add_row(record["step"], _cut(asked), record["failure"] or _cut(came))
     return [Text(question, style="bold"), steps, Text(f"\nAnswer: {result['answer']}", style="bold green")]
 
 
 def _labels(outputs: dict[str, Any]) -> Text:
     """What a labeler said of a passage."""
-    overrides = "".join(f" · {phrase}" for phrase in outputs["useful"] or ())
+    overrides = _cut("".join(f" · {phrase}" for phrase in outputs["useful"] or ()))
     return Text.assemble((str(outputs["tag"]), TAG_STYLES.get(str(outputs["tag"]), "")), (overrides, "bold"))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
 def _joined(outputs: dict[str, Any]) -> str:

@@ -89,8 +89,13 @@ class Sheet:
     def markdown(self) -> str:
         """The table in markdown."""
         rule = ["---"] * self.labels + ["---:"] * (len(self.header) - self.labels)
-        lines = [[cell.replace("|", "\\|") for cell in row] for row in (self.header, rule, *self.rows)]
+        lines = [[_cell(text) for text in row] for row in (self.header, rule, *self.rows)]
         return "\n".join([f"{self.title}\n", *(f"| {' | '.join(line)} |" for line in lines)]) + "\n"
+
+
+def _cell(text: str) -> str:
+    """A text as one cell of a markdown table, which a bar or a line break would end."""
+    return " ".join(text.splitlines()).replace("|", "\\|")
 
 
 def aggregate(study: Study, outcomes: Sequence[tuple[Cell, Figures]]) -> list[Line]:

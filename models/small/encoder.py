@@ -125,7 +125,12 @@ class PairTokenizer:
         firsts = [first + self._between for first, _ in pairs]
         seconds = [second for _, second in pairs if second is not None]
         encoded = self._tokenizer(
-            firsts, seconds or None, truncation="longest_first", max_length=self._max, return_offsets_mapping=offsets
+            firsts,
+            seconds or None,
+            truncation="longest_first",
+            max_length=self._max,
+            return_offsets_mapping=offsets,
+            split_special_tokens=True,  # a passage that names a separator has none
         )
         spans = encoded.pop("offset_mapping") if offsets else [[]] * len(pairs)
         rows = [{key: encoded[key][i] for key in encoded} for i in range(len(pairs))]

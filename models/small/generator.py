@@ -51,8 +51,11 @@ def load_writer(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 
 
 def prompt_tokens(tokenizer: PreTrainedTokenizerBase, text: str, max_tokens: int) -> list[int]:
-    """A prompt's token ids; one that is too long loses its beginning, because the output's name stands at its end."""
-    return tokenizer(text)["input_ids"][-max_tokens:]
+    """A prompt's token ids; one that is too long loses its beginning, because the output's name stands at its end.
+
+    The names of control tokens are mere words in it.
+    """
+    return tokenizer(text, split_special_tokens=True)["input_ids"][-max_tokens:]
 
 
 class StepGenerator(SmallModel):

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.memory import trim_heap
 from hoptimizer.common.paths import write_whole
-from hoptimizer.models.engine.chat_template import render
+from hoptimizer.models.engine.chat_template import as_words, render
 from hoptimizer.models.small.generator import load_writer
 from hoptimizer.models.weights.store import resolve
 from hoptimizer.optimizers.training.language_model import TokenizedExample, WriterTrainingConfig, train_writer
@@ -117,7 +117,7 @@ def _tokens(
     *asked, last = one["messages"]
     read, write = (
         tokenizer(text, add_special_tokens=special)["input_ids"]
-        for text in (render(tokenizer, asked, config.templated), last["content"])
+        for text in (render(tokenizer, asked, config.templated), as_words(tokenizer, last["content"]))
     )
     if tokenizer.unk_token_id in write:
         raise UserError(

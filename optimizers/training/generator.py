@@ -91,8 +91,9 @@ def _row(
     read = prompt_tokens(tokenizer, prompt(example.inputs, task.inputs, task.output), config.max_tokens)
     output = written(example.output if isinstance(example.output, list) else str(example.output))
     if seq2seq:
-        return read, tokenizer(text_target=output)["input_ids"][: config.max_new_tokens]
-    write = tokenizer(f" {output}", add_special_tokens=False)["input_ids"][: config.max_new_tokens - 1]
+        return read, tokenizer(text_target=output, split_special_tokens=True)["input_ids"][: config.max_new_tokens]
+    write = tokenizer(f" {output}", add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    write = write[: config.max_new_tokens - 1]
     return read, [*write, tokenizer.eos_token_id]
 
 
