@@ -2,7 +2,8 @@
 
 import errno
 import os
-from collections.abc import Iterator
+
+from hoptimizer.common.errors import causes
 
 # SQLite has words of its own.
 _FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT), "database or disk is full")
@@ -24,7 +25,7 @@ def disk_failure(error: BaseException) -> str | None:
         >>> disk_failure(ValueError("bad"))
     """
     lines = sorted(
-        (" ".join(str(reason).split()) for reason in _chain(error)), key=len
+        (" ".join(str(reason).split()) for reason in causes(error)), key=len
     )  # the innermost is the shortest
     for line in lines:
         if any(word in line for word in _FULL):
@@ -32,9 +33,3 @@ def disk_failure(error: BaseException) -> str | None:
         if any(word in line for word in _UNWRITABLE):
             return f"the disk can't be written to ({line})"
     return None
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error:
-        yield error
-        error = error.__cause__ or error.__context__

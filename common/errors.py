@@ -1,6 +1,6 @@
 """The one exception for what a user can put right."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from rapidfuzz import process
 
@@ -28,14 +28,24 @@ class ServiceError(UserError):
     line prints its message and exits with code 1.
 
     Example:
-        >>> from hoptimizer import ServiceError, evaluate_variant, load_config
-        >>> config = load_config(None, ["data=atlas", "program=direct", "tracking.uri=http://127.0.0.1:9"])
+        >>> from hoptimizer import ServiceError, Tracker
         >>> try:
-        ...     evaluate_variant(config)
+        ...     Tracker("http://127.0.0.1:9", "atlas")
         ... except ServiceError as error:
         ...     print(error)
         tracking.uri: no answer from http://127.0.0.1:9 ...
     """
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, and what it rose from or while handling which, outermost first.
+
+    Args:
+        error: any, or ``None``.
+    """
+    while error:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def closest(given: str, known: Iterable[str], score: float = 60) -> str | None:

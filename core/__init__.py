@@ -8,11 +8,13 @@ if TYPE_CHECKING:
     from hoptimizer.common.errors import ServiceError, UserError
     from hoptimizer.comparison import compare_variants
     from hoptimizer.compiled import CompiledProgram, load_variant
+    from hoptimizer.compiling import compile_variant
     from hoptimizer.config import Config, load_config, make_config
     from hoptimizer.study.cells import load_study
     from hoptimizer.study.run import run_study
+    from hoptimizer.tracking.sync import DeliveredRun, sync_runs
     from hoptimizer.tracking.tracker import Tracker
-    from hoptimizer.variants import compile_variant, evaluate_variant
+    from hoptimizer.variants import evaluate_variant
     from hoptimizer.workbench import Workbench
 
 # Imported when first used: torch, DSPy and MLflow together take seconds.
@@ -21,22 +23,25 @@ _HOMES = {
     "answer_all": "hoptimizer.answers",
     "load_variant": "hoptimizer.compiled",
     "Config": "hoptimizer.config",
+    "DeliveredRun": "hoptimizer.tracking.sync",
     "ServiceError": "hoptimizer.common.errors",
     "Tracker": "hoptimizer.tracking.tracker",
     "UserError": "hoptimizer.common.errors",
     "Workbench": "hoptimizer.workbench",
     "compare_variants": "hoptimizer.comparison",
-    "compile_variant": "hoptimizer.variants",
+    "compile_variant": "hoptimizer.compiling",
     "evaluate_variant": "hoptimizer.variants",
     "load_config": "hoptimizer.config",
     "load_study": "hoptimizer.study.cells",
     "make_config": "hoptimizer.config",
     "run_study": "hoptimizer.study.run",
+    "sync_runs": "hoptimizer.tracking.sync",
 }
 
 __all__ = [
     "CompiledProgram",
     "Config",
+    "DeliveredRun",
     "ServiceError",
     "Tracker",
     "UserError",
@@ -50,6 +55,7 @@ __all__ = [
     "load_variant",
     "make_config",
     "run_study",
+    "sync_runs",
 ]
 
 

@@ -16,7 +16,8 @@ from hoptimizer.eval.judge import ACCURACY
 from hoptimizer.eval.metrics import METRICS
 from hoptimizer.eval.objective import OBJECTIVE
 from hoptimizer.tracking.artifacts import UNANSWERED
-from hoptimizer.tracking.tracker import Predictions, Tracker
+from hoptimizer.tracking.reading import Predictions
+from hoptimizer.tracking.tracker import Tracker
 
 # Of the metrics in a comparison's table, in this order, those that any variant has.
 COLUMNS = ("em", "f1", "accuracy", "recall", "objective", "passages", "lm_calls", "retrievals")

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from hoptimizer.common.progress import Report, silent
+from hoptimizer.compiling import compile_variant
 from hoptimizer.config import Config, load_config
 from hoptimizer.eval import statistics
 from hoptimizer.eval.blind_guess import blind_scores
 from hoptimizer.eval.datasets.dataset import load
-from hoptimizer.variants import Variant, compile_variant, evaluate_variant
+from hoptimizer.variants import Variant, evaluate_variant
 
 SPLIT = "test"
 

@@ -31,8 +31,8 @@ def run(client, tmp_path):
 
 
 def opened(client, run):
-    log = CompileLog(client)
-    log.open(run)
+    log = CompileLog()
+    log.open(client.tracking_uri, client, run)
     return log
 
 

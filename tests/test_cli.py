@@ -35,6 +35,7 @@ VERBS = [
     ["eval"],
     ["compare"],
     ["study"],
+    ["sync"],
     ["doctor"],
     ["data", "list"],
     ["data", "check"],

@@ -14,6 +14,7 @@ from serving import answer_in_fresh_process, kept
 
 from hoptimizer import Tracker, compile_variant, evaluate_variant, load_config
 from hoptimizer.common.errors import UserError
+from hoptimizer.compiling import work_folder
 from hoptimizer.eval.datasets.question import Hop, Question
 from hoptimizer.eval.objective import Objective
 from hoptimizer.optimizers import CompileContext
@@ -22,7 +23,6 @@ from hoptimizer.optimizers.labels.labelling import PendingExample, collect
 from hoptimizer.optimizers.tuning.distill import Distill
 from hoptimizer.programs import RAG, RAISF
 from hoptimizer.retrieval import Corpus
-from hoptimizer.variants import work_folder
 
 WORDS = [
     *["data=atlas", "data.train=24", "data.dev=16", "retriever=bm25", "retriever.k=2", "program=ra_isf"],

@@ -22,6 +22,7 @@ from small_models import CITIES, conversations, start_toy_lm, tiny_lm, tiny_t5, 
 from hoptimizer import Tracker, compile_variant, evaluate_variant, load_config
 from hoptimizer.common.errors import UserError
 from hoptimizer.compiled import restore
+from hoptimizer.compiling import work_folder
 from hoptimizer.eval.datasets.question import Hop, Question
 from hoptimizer.eval.objective import Objective
 from hoptimizer.models import LMSettings, build_adapter, build_lm, check_lm
@@ -38,7 +39,6 @@ from hoptimizer.programs import RAG, RAISF, Direct, IRCoT
 from hoptimizer.programs.neighbours import Neighbours
 from hoptimizer.retrieval import Corpus
 from hoptimizer.signatures import Read
-from hoptimizer.variants import work_folder
 from hoptimizer.workbench import Workbench
 
 WEIGHTS = "model.safetensors"

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from hoptimizer import ServiceError, Tracker, UserError, load_config
+from hoptimizer.compiling import work_folder
 from hoptimizer.tracking.holding import HeldRuns
-from hoptimizer.variants import work_folder
 
 STARTS = """
 import sys, time

@@ -182,8 +182,9 @@ def test_what_fails_shows_no_secret(place):
         place.hop("eval", place.config, f"lm.default.api_base=http://127.0.0.1:9?key={SECRETS['query']}"),
         place.hop("index", "search", "x", "data=atlas", retriever),
         place.hop("eval", place.config, store),
+        place.hop("sync", store),
         place.hop("study", place.study),
     ]
-    assert [code for code, _ in printed] == [2, 2, 1, 2, 1, 1, 1], printed
+    assert [code for code, _ in printed] == [2, 2, 1, 2, 1, 2, 1, 1], printed
     _, examined = place.hop("doctor", place.config, store)
     assert not found(place, examined, *(text for _, text in printed))

@@ -45,7 +45,7 @@ def config_of(start: str | None, overrides: Sequence[str] | None) -> tuple[str |
     """A run's id, and its config, changed by a command's words; without a run, the config that the words describe.
 
     Args:
-        start: of the id.
+        start: of the id; a run that waits in the journal is found, too.
         words: what the user typed; they say where the run is kept, too, where that is not the default store.
 
     Raises:
@@ -57,14 +57,13 @@ def config_of(start: str | None, overrides: Sequence[str] | None) -> tuple[str |
 
     from hoptimizer.config import TrackingSettings, read_mapping
     from hoptimizer.layers import Layers
-    from hoptimizer.tracking.tracker import Tracker
+    from hoptimizer.tracking.journal import find_run
 
     files = [read_mapping(Path(word)) for word in overrides or () if "=" not in word]
     given = Layers()
     given.add_words([word for word in overrides or () if word.startswith("tracking.uri=")])
     uris = [uri for part in (OmegaConf.create(given.values), *files) if (uri := OmegaConf.select(part, "tracking.uri"))]
     uri = next(iter(uris), TrackingSettings().uri)
-    tracker = Tracker(uri, "Default")
-    run_id = tracker.whole_id(start)
+    tracker, run_id = find_run(uri, start)
     base = tracker.config_values(run_id)
     return run_id, read_overrides(overrides, base | {"tracking": base.get("tracking", {}) | {"uri": uri}})

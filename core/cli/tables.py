@@ -1,6 +1,6 @@
 """Results as tables for people."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -15,6 +15,8 @@ from hoptimizer.eval import Estimate
 from hoptimizer.format import change, figure, heading, with_interval
 from hoptimizer.optimizers.labels.hop_labels import LabelledQuestion
 from hoptimizer.study.table import Sheet
+from hoptimizer.tracking.compile_log import KIND as CANDIDATE
+from hoptimizer.tracking.sync import DeliveredRun
 from hoptimizer.variants import Variant
 
 # Of a step's texts, so much is shown: a title or a word may be a whole file. As JSON they are whole.
@@ -210,6 +212,19 @@ def sheet(shown: Sheet) -> Table:
         table.add_column(name, justify="left" if number < shown.labels else "right", overflow="fold")
     for row in shown.rows:
         table.add_row(*row)
+    return table
+
+
+def delivered(runs: Sequence[DeliveredRun]) -> RenderableType:
+    """The runs that left the journal, without those of candidates."""
+    shown = [run for run in runs if run.kind != CANDIDATE]
+    if not shown:
+        return Text("No runs were delivered.")
+    table = _table(
+        f"{len(shown)} runs were delivered" if len(shown) > 1 else "1 run was delivered", "name", "kind", RUN
+    )
+    for run in shown:
+        table.add_row(run.name, run.kind, run.run_id)
     return table
 
 

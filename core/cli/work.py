@@ -29,7 +29,7 @@ def compile_command(
         hop compile --run 1f2e3d optimizer=distill
     """
     from hoptimizer.cli import tables
-    from hoptimizer.variants import compile_variant
+    from hoptimizer.compiling import compile_variant
 
     with working() as report:
         run, config = config_of(run, overrides)
@@ -86,6 +86,7 @@ def compare_command(
     from hoptimizer.cli import tables
     from hoptimizer.comparison import compare_variants, log_comparison
     from hoptimizer.config import TrackingSettings
+    from hoptimizer.tracking.journal import tell_waiting
     from hoptimizer.tracking.tracker import Tracker
 
     overrides = [word for word in runs or () if "=" in word]
@@ -93,6 +94,7 @@ def compare_command(
     with working():
         _, config = config_of(next(iter(run_ids), None), overrides)
         tracker = Tracker(config.tracking.uri, config.experiment)
+        tell_waiting(config.tracking.uri)
         run_ids = [tracker.whole_id(start) for start in run_ids]
         comparison = compare_variants(tracker, run_ids, split=split, metric=metric, seed=config.seed, by=by)
         log_comparison(tracker, comparison)
@@ -119,6 +121,7 @@ def ask_command(
     from hoptimizer.cli import tables
     from hoptimizer.common.errors import UserError
     from hoptimizer.compiled import program_of
+    from hoptimizer.tracking.journal import store_of
     from hoptimizer.tracking.tracker import Tracker
     from hoptimizer.workbench import Workbench
 
@@ -128,7 +131,7 @@ def ask_command(
         run, config = config_of(run, overrides)
         bench = Workbench(config, report)
         tell(bench.summary(run_id=run))
-        tracker = Tracker(config.tracking.uri, config.experiment) if run else None
+        tracker = Tracker(store_of(config.tracking.uri, run), config.experiment) if run else None
         with bench.active():
             [result] = answer_all(program_of(bench, tracker, run), [question])
     show(result, as_json, *tables.answer(question, result))

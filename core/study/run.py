@@ -4,14 +4,19 @@ import traceback
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import pandas as pd
+
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.progress import Report, silent
 from hoptimizer.common.urls import line_without_secrets
 from hoptimizer.comparison import COLUMNS, estimates
+from hoptimizer.compiling import compile_variant
+from hoptimizer.eval.statistics import Estimate
 from hoptimizer.study.cells import Cell, Study
 from hoptimizer.study.table import Figures, Line, aggregate, log_tables
+from hoptimizer.tracking.journal import keep_run
 from hoptimizer.tracking.tracker import Tracker
-from hoptimizer.variants import compile_variant, evaluate_variant
+from hoptimizer.variants import evaluate_variant
 
 
 @dataclass(frozen=True)
@@ -123,21 +128,23 @@ def run_study(study: Study, report: Report = silent) -> StudyResult:
         >>> result.failed, [outcome.metrics["passages"] for outcome in result.outcomes]
         ([], [2.0, 4.0])
     """
-    config = study.config
-    tracker = Tracker(config.tracking.uri, config.experiment)
     stage, total = f"study {study.name}", len(study.cells)
-    outcomes = []
-    with tracker.run("study", study.name, study.digest, reopen=True) as run:
-        for number, cell in enumerate(study.cells):
-            report(stage, number, total, cell.name)
-            outcomes.append(_run_cell(study, cell, tracker, report))
-        report(stage, total, total, "")
-        lines = aggregate(study, [(outcome.cell, outcome.figures) for outcome in outcomes])
-        result = StudyResult(study, run.info.run_id, outcomes, lines)
-        log_tables(study, lines, result.as_dict())
-        if result.failed:
-            tracker.end_failed(f"{len(result.failed)} of {total} cells failed")
-    return result
+    outcomes: list[CellResult] = []  # of the cells that are done, also where another store keeps the study's run then
+
+    def keep(tracker: Tracker) -> StudyResult:
+        with tracker.run("study", study.name, study.digest, reopen=True) as run:
+            for number, cell in enumerate(study.cells[len(outcomes) :], len(outcomes)):
+                report(stage, number, total, cell.name)
+                outcomes.append(_run_cell(study, cell, tracker, report))
+            report(stage, total, total, "")
+            lines = aggregate(study, [(outcome.cell, outcome.figures) for outcome in outcomes])
+            result = StudyResult(study, run.info.run_id, outcomes, lines)
+            log_tables(study, lines, result.as_dict())
+            if result.failed:
+                tracker.end_failed(f"{len(result.failed)} of {total} cells failed")
+        return result
+
+    return keep_run(study.config, keep, study.run_id)
 
 
 def _run_cell(study: Study, cell: Cell, tracker: Tracker, report: Report) -> CellResult:
@@ -145,33 +152,31 @@ def _run_cell(study: Study, cell: Cell, tracker: Tracker, report: Report) -> Cel
     name = f"{cell.name}, seed {cell.config.seed}" if len(study.seeds) > 1 else cell.name
     fingerprint = f"{study.digest} {cell.digest}"
     run_id = tracker.finished(fingerprint)
-    if run_id is not None and tracker.metrics(run_id, split).get("unanswered"):
-        run_id = None  # what got no answer is asked again
-    if run_id is None:
+    metrics = tracker.metrics(run_id, split) if run_id else {}
+    if run_id and not metrics.get("unanswered"):  # what got no answer is asked again
+        predictions = tracker.predictions(run_id, split)
+        intervals = _intervals(study, predictions.table) if predictions else {}
+        return CellResult(cell, run_id, Figures(metrics, intervals))
 
-        def inner(stage: str, done: int, total: int, remark: str) -> None:
-            report(f"{name}: {stage}", done, total, remark)
+    def inner(stage: str, done: int, total: int, remark: str) -> None:
+        report(f"{name}: {stage}", done, total, remark)
 
-        run = compile_variant if cell.compiled else evaluate_variant
-        try:
-            run_id = run(
-                cell.config, split=split, run_id=study.run_id, name=name, fingerprint=fingerprint, report=inner
-            ).run_id
-        except UserError as error:
-            failure, details = _one_line(error), ""
-        except Exception as error:  # noqa: BLE001 - whatever a cell dies of, the others have their turn
-            failure, details = _one_line(error, f"{type(error).__name__}: "), traceback.format_exc()
-    if run_id is None:
-        return CellResult(cell, tracker.fail(kind, name, fingerprint, failure, details), failure=failure)
-    return CellResult(cell, run_id, _figures(tracker, run_id, study, split))
+    run = compile_variant if cell.compiled else evaluate_variant
+    try:
+        variant = run(cell.config, split=split, run_id=study.run_id, name=name, fingerprint=fingerprint, report=inner)
+        answered = pd.DataFrame([row.scores for row in variant.after.rows])
+        return CellResult(cell, variant.run_id, Figures(variant.figures, _intervals(study, answered)))
+    except UserError as error:
+        failure, details = _one_line(error), ""
+    except Exception as error:  # noqa: BLE001 - whatever a cell dies of, the others have their turn
+        failure, details = _one_line(error, f"{type(error).__name__}: "), traceback.format_exc()
+    return CellResult(cell, tracker.fail(kind, name, fingerprint, failure, details), failure=failure)
 
 
-def _figures(tracker: Tracker, run_id: str, study: Study, split: str) -> Figures:
-    metrics, predictions = tracker.metrics(run_id, split), tracker.predictions(run_id, split)
-    if predictions is None or len(study.seeds) > 1:
-        return Figures(metrics)
+def _intervals(study: Study, answered: pd.DataFrame) -> dict[str, Estimate]:
+    """The scores' intervals over the questions, where there is one seed."""
     scores = dict.fromkeys([study.config.objective.name, *COLUMNS])
-    return Figures(metrics, estimates(predictions.table, list(scores), study.config.seed))
+    return estimates(answered, list(scores), study.config.seed) if len(study.seeds) == 1 else {}
 
 
 def _one_line(error: Exception, prefix: str = "") -> str:

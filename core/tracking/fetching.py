@@ -9,7 +9,10 @@ from mlflow.exceptions import MlflowException
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.urls import line_without_secrets, without_secrets
 from hoptimizer.tracking.artifacts import IN_MODEL, VARIANT
+from hoptimizer.tracking.journal import store_of
+from hoptimizer.tracking.server import answering
 
+_OF_A_RUN = re.compile(r"runs:/+(?P<run>[^/]+)")
 _OF_A_VARIANT = re.compile(rf"runs:/+(?P<run>[^/]+)/(?P<part>{VARIANT}(/.*)?)")
 
 
@@ -19,7 +22,7 @@ def fetch(source: str, uri: str, folder: Path) -> Path:
     Args:
         source: a URI such as ``runs:/ID/variant/steps/STEP`` or ``models:/NAME/VERSION``. What a run's own artifacts
             lack of its variant is looked for in the MLflow model that the run logged, where the weights are.
-        uri: the tracking URI.
+        uri: the tracking URI; a run that waits in its journal is taken from there.
         folder: where it goes.
 
     Returns:
@@ -27,9 +30,13 @@ def fetch(source: str, uri: str, folder: Path) -> Path:
 
     Raises:
         UserError: there is no such thing.
+        Unreachable: the server of the tracking URI gives no answer.
     """
+    if named := _OF_A_RUN.match(source):
+        uri = store_of(uri, named["run"])
     try:
-        return _download(source, uri, folder)
+        with answering(uri):
+            return _download(source, uri, folder)
     except (MlflowException, OSError) as error:
         try:
             if kept := _in_model(source, uri):

@@ -52,7 +52,7 @@ class HeldRuns:
 
     @contextlib.contextmanager
     def hold(self, run_id: str) -> Iterator[None]:
-        """Hold a run.
+        """Hold a run. Where an exception ends this, the run may not have ended: it is one of those that were left.
 
         Raises:
             UserError: another process holds it.
@@ -66,12 +66,15 @@ class HeldRuns:
             raise UserError(f"run {run_id} is under way in another process; wait for it, or stop it there") from error
         try:
             yield
-        finally:
             file.unlink(missing_ok=True)
+        finally:
             lock.release()
 
     def left(self) -> Iterator[str]:
-        """The ids of runs whose process ended before they did; each is forgotten once the loop goes on."""
+        """The ids of runs that ended with an exception, or whose process ended before they did.
+
+        Each is forgotten once the loop goes on.
+        """
         for file in sorted(self._folder.glob(f"*{_RUN}")):
             lock = FileLock(file, blocking=False)
             with contextlib.suppress(Timeout), lock:

@@ -1,34 +1,175 @@
-"""Whether the server of a tracking URI is there."""
+"""Whether the MLflow server of a tracking URI answers, and which errors say that it does not."""
 
-import socket
+import contextlib
+import os
+import re
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from hoptimizer.common.errors import ServiceError
-from hoptimizer.common.urls import without_secrets
+import requests
+from mlflow.exceptions import MlflowException
+from sqlalchemy.exc import SQLAlchemyError
 
-_TIMEOUT = 10  # seconds
-_PORTS = {"http": 80, "https": 443}
+from hoptimizer.common.disk import disk_failure
+from hoptimizer.common.errors import ServiceError, UserError, causes
+from hoptimizer.common.urls import line_without_secrets, text_without_secrets, without_secrets
+
+STORE_ERRORS = (MlflowException, SQLAlchemyError, requests.RequestException)
+"""What MLflow raises itself, and what comes through from its database and from its connections."""
+
+# Seconds for a connection, and for the first byte of an answer.
+_TIMEOUT = (10, 30)
+_TRANSIENT = (
+    requests.ConnectionError,
+    requests.Timeout,
+    requests.exceptions.RetryError,
+    requests.exceptions.ChunkedEncodingError,
+)
+_SERVER_ERROR = 500
+# The settings with which MLflow asks once, and waits for seconds alone.
+_ONCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
+# What urllib3 puts before the reason: objects with their addresses in memory.
+_OBJECT = re.compile(r"^(<[^>]*>|\w+\([^)]*\)): ")
+
+
+class Unreachable(ServiceError):
+    """The server of a tracking URI gives no answer.
+
+    Args:
+        uri: the tracking URI.
+        reason: why, in one line.
+
+    Attributes:
+        found: what is said where the work goes on all the same.
+    """
+
+    def __init__(self, uri: str, reason: str) -> None:
+        self.found = f"tracking.uri: no answer from {without_secrets(uri)} ({text_without_secrets(reason)})"
+        super().__init__(f"{self.found}: is the MLflow server up?")
+
+
+def is_remote(uri: str) -> bool:
+    """Whether a tracking URI is that of a server.
+
+    Example:
+        >>> from hoptimizer.tracking.server import is_remote
+        >>> is_remote("https://mlflow.example.org"), is_remote("sqlite:///mlflow.db")
+        (True, False)
+    """
+    parts = urlsplit(uri)
+    return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 def check_server(uri: str) -> None:
-    """Make sure that something listens where a tracking URI points, before MLflow waits for it in silence.
+    """Make sure that a server answers where a tracking URI points, before MLflow waits for it in silence.
 
     Raises:
-        ServiceError: nothing does.
+        Unreachable: none does.
 
     Example:
         >>> from hoptimizer.tracking.server import check_server
         >>> check_server("sqlite:///mlflow.db")
         >>> check_server("http://127.0.0.1:9")
         Traceback (most recent call last):
-        hoptimizer.common.errors.ServiceError: tracking.uri: no answer from http://127.0.0.1:9 ...
+        hoptimizer.tracking.server.Unreachable: tracking.uri: no answer from http://127.0.0.1:9 ...
     """
-    parts = urlsplit(uri)
-    if parts.scheme not in _PORTS or not parts.hostname:
-        return
+    if is_remote(uri) and isinstance(found := _ask(uri), str):
+        raise Unreachable(uri, found)
+
+
+def store_failure(uri: str, error: Exception) -> UserError | None:
+    """What a user is told of an error while a store was used; ``None`` where the error is not the store's.
+
+    Args:
+        uri: the tracking URI.
+        error: one of :data:`STORE_ERRORS`.
+
+    Returns:
+        :class:`Unreachable` where the server gives no answer, another ``ServiceError`` where a local store failed, and
+        a ``UserError`` where the server answers, and refuses.
+    """
+    if isinstance(error, requests.RequestException) and not _is_of(error, uri):
+        return None
+    if unreachable := outage(uri, error):
+        return unreachable
+    store, reason = without_secrets(uri), disk_failure(error) or line_without_secrets(error)
+    if is_remote(uri):
+        return UserError(f"tracking.uri: {store} refuses: {reason}; check what you may do there")
+    return ServiceError(
+        f"tracking.uri: {store} failed: {reason}; give the same command again once it is back: what was answered is "
+        "cached"
+    )
+
+
+def outage(uri: str, error: BaseException) -> Unreachable | None:
+    """That the server gives no answer, where an error says so; ``None`` for any other error.
+
+    Args:
+        uri: the tracking URI.
+        error: one of :data:`STORE_ERRORS`.
+    """
+    if not is_remote(uri):
+        return None
+    chain = list(causes(error))
+    if any(isinstance(one, _TRANSIENT) and not isinstance(one, requests.exceptions.SSLError) for one in chain):
+        return Unreachable(uri, _reason(chain))
+    # MLflow tells of some failures in words alone: is the server there now?
+    found = _ask(uri)
+    if isinstance(found, str):
+        return Unreachable(uri, found)
+    return Unreachable(uri, f"status {found}") if found >= _SERVER_ERROR else None
+
+
+@contextlib.contextmanager
+def answering(uri: str) -> Iterator[None]:
+    """Work that only reads, or whose other failures are handled elsewhere.
+
+    Raises:
+        Unreachable: the server of the tracking URI gives no answer.
+    """
     try:
-        socket.create_connection((parts.hostname, parts.port or _PORTS[parts.scheme]), timeout=_TIMEOUT).close()
-    except OSError as error:
-        raise ServiceError(
-            f"tracking.uri: no answer from {without_secrets(uri)} ({error}): is the MLflow server up?"
-        ) from error
+        yield
+    except STORE_ERRORS as error:
+        if unreachable := outage(uri, error):
+            raise unreachable from error
+        raise
+
+
+@contextlib.contextmanager
+def impatient() -> Iterator[None]:
+    """Within it, MLflow asks a server once: for what is tried, and may fail."""
+    given = {name: os.environ.get(name) for name in _ONCE}
+    os.environ.update(_ONCE)
+    try:
+        yield
+    finally:
+        for name, value in given.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+def _ask(uri: str) -> int | str:
+    """The status with which the server of a tracking URI answers, or why it does not."""
+    try:
+        with requests.get(
+            f"{uri.rstrip('/')}/health", timeout=_TIMEOUT, allow_redirects=False, stream=True
+        ) as response:
+            return response.status_code
+    except _TRANSIENT as error:
+        # MLflow has settings of its own for certificates, and says what is wrong with one.
+        return 0 if isinstance(error, requests.exceptions.SSLError) else _reason(list(causes(error)))
+    except requests.RequestException:
+        return 0  # the URI is wrong, which MLflow says
+
+
+def _reason(chain: list[BaseException]) -> str:
+    """The innermost words for why there is no answer, which are the shortest ones."""
+    lines = [_OBJECT.sub("", " ".join(str(error).split())) for error in chain]
+    return min((line for line in lines if line), key=len, default="no reason is given")
+
+
+def _is_of(error: requests.RequestException, uri: str) -> bool:
+    """Whether an error is that of a request to the server of a tracking URI."""
+    url = getattr(error.request, "url", None) or getattr(error.response, "url", None) or ""
+    return is_remote(uri) and urlsplit(url).hostname == urlsplit(uri).hostname

@@ -1,66 +1,46 @@
 """Every variant and every score is an MLflow run."""
 
 import contextlib
-import io
 import logging
 import os
-import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import mlflow
-import pandas as pd
 from mlflow.entities import Run, RunStatus
 from mlflow.exceptions import MlflowException
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
-from sqlalchemy.exc import SQLAlchemyError
 
 from hoptimizer.common.disk import disk_failure
 from hoptimizer.common.errors import ServiceError, UserError
 from hoptimizer.common.urls import line_without_secrets, text_without_secrets, without_secrets
-from hoptimizer.stored import stored_config, stored_state
-from hoptimizer.tracking.artifacts import CONFIG, PREDICTIONS, PREFIX, STATE, predictions_file
+from hoptimizer.tracking.artifacts import PREDICTIONS, PREFIX
 from hoptimizer.tracking.holding import HeldRuns
 from hoptimizer.tracking.new_store import make_store
-from hoptimizer.tracking.server import check_server
+from hoptimizer.tracking.reading import FINISHED, StoredRuns
+from hoptimizer.tracking.server import (
+    STORE_ERRORS,
+    Unreachable,
+    answering,
+    check_server,
+    impatient,
+    outage,
+    store_failure,
+)
 
-# What MLflow raises itself, and what comes through from its database.
-_STORE_ERRORS = (MlflowException, SQLAlchemyError)
 _FAILURE = PREFIX + "failure"
-# What a compile has spent, as tables have it.
-_SPENT = {"spent/calls": ("compile_calls", 1.0), "spent/seconds": ("compile_minutes", 1 / 60)}
-_NO_VARIANTS = ("compare", "study", "candidate")
 _TAG_LENGTH = 5000  # what every MLflow store takes
-_FINISHED = " and attributes.status = 'FINISHED'"
 _RUNNING = "attributes.status = 'RUNNING'"
 _UNFINISHED = " and attributes.status != 'FINISHED'"
 
 
-@dataclass(frozen=True)
-class Predictions:
-    """A run's answers on one split, as they were logged.
-
-    Attributes:
-        split: the split's name.
-        data: digest of the data set, which says whether two runs answered the same questions.
-        table: one row for each question: ``id``, ``question``, ``type``, ``hops`` (how many), ``answers``, ``answer``,
-            ``failure`` and a column for each score.
-    """
-
-    split: str
-    data: str
-    table: pd.DataFrame
-
-
-class Tracker:
+class Tracker(StoredRuns):
     """An MLflow store and one experiment in it.
 
     Args:
         uri: any MLflow tracking URI.
         experiment: the experiment that runs are made and looked for in; it is created where there is none.
+        artifacts: where a new experiment keeps its artifacts; by default where the store does.
 
     Raises:
         UserError: the store can't be opened.
@@ -74,8 +54,7 @@ class Tracker:
         []
     """
 
-    def __init__(self, uri: str, experiment: str) -> None:
-        self.uri = uri
+    def __init__(self, uri: str, experiment: str, artifacts: str | None = None) -> None:
         # Traces of single calls are not what variants are compared by, and cost 10 ms each.
         os.environ.setdefault("MLFLOW_ENABLE_ASYNC_TRACE_LOGGING", "false")
         # Its bars would run through ours.
@@ -84,18 +63,22 @@ class Tracker:
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "4")
         # What it logs with a traceback it raises, too.
         logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
-        self._held = HeldRuns(uri)
+        self.held = HeldRuns(uri)
         check_server(uri)
         mlflow.set_tracking_uri(uri)
         try:
-            with self._held.opening():
+            with self.held.opening():
                 make_store(uri)
-                self.experiment = mlflow.set_experiment(experiment)
-        except (*_STORE_ERRORS, OSError) as error:
+                client = mlflow.MlflowClient()
+                if artifacts and client.get_experiment_by_name(experiment) is None:
+                    client.create_experiment(experiment, artifacts)
+                super().__init__(uri, client, mlflow.set_experiment(experiment))
+        except (*STORE_ERRORS, OSError) as error:
+            if unreachable := outage(uri, error):
+                raise unreachable from error
             reason, full = line_without_secrets(error), disk_failure(error)
             kind = ServiceError if full else UserError
             raise kind(f"tracking.uri: can't open {without_secrets(uri)!r}: {full or reason}") from error
-        self.client = mlflow.MlflowClient()
 
     @contextlib.contextmanager
     def run(self, kind: str, name: str, fingerprint: str | None = None, *, reopen: bool = False) -> Iterator[Run]:
@@ -110,18 +93,21 @@ class Tracker:
             reopen: continue a finished run, too.
 
         Raises:
-            UserError: another process is at work on the run.
+            UserError: another process is at work on the run, or the store's server refuses it.
+            Unreachable: the store's server gives no answer.
             ServiceError: the store failed.
         """
         try:
-            self._end_left()
+            # Work on another store may have ended meanwhile.
+            mlflow.set_tracking_uri(self.uri)
+            mlflow.set_experiment(experiment_id=self.experiment.experiment_id)
+            self.end_left()
             yield from self._run(kind, name, fingerprint, reopen)
-        except _STORE_ERRORS as error:
-            reason = disk_failure(error) or line_without_secrets(error)
-            raise ServiceError(
-                f"tracking.uri: {without_secrets(self.uri)} failed: {reason}; give the same command again once it is "
-                "back: what was answered is cached"
-            ) from error
+        except STORE_ERRORS as error:
+            failure = store_failure(self.uri, error)
+            if failure is None:
+                raise
+            raise failure from error
 
     def _run(self, kind: str, name: str, fingerprint: str | None, reopen: bool) -> Iterator[Run]:
         unfinished = self._found(fingerprint, "" if reopen else _UNFINISHED) if fingerprint else None
@@ -129,38 +115,56 @@ class Tracker:
         new_name = None if unfinished else name
         with contextlib.ExitStack() as held:
             if unfinished:
-                held.enter_context(self._held.hold(unfinished))
-            with mlflow.start_run(run_id=unfinished, run_name=new_name, nested=True, tags=tags) as run:
-                if not unfinished:
-                    held.enter_context(self._held.hold(run.info.run_id))
+                held.enter_context(self.held.hold(unfinished))
+            run = mlflow.start_run(run_id=unfinished, run_name=new_name, nested=True, tags=tags)
+            if not unfinished:
+                held.enter_context(self.held.hold(run.info.run_id))
+            try:
                 if _FAILURE in run.data.tags:
                     self.client.delete_tag(run.info.run_id, _FAILURE)
                 if unfinished:
                     # MLflow appends to a table that is there; the run that is continued writes its own anew.
                     get_artifact_repository(run.info.artifact_uri).delete_artifacts(PREDICTIONS)
-                try:
-                    yield run
-                except KeyboardInterrupt:
-                    mlflow.end_run(RunStatus.to_string(RunStatus.KILLED))
-                    raise
-                except UserError as error:
-                    self.end_failed(str(error))
-                    raise
+                yield run
+            except BaseException as error:
+                self._end_after(error, run)
+                raise
+            if _is_active(run):
+                mlflow.end_run()
 
-    def _end_left(self) -> None:
-        """End the runs that killed processes have left, and those nested in them."""
-        for run_id in self._held.left():
+    def _end_after(self, error: BaseException, run: Run) -> None:
+        """End a run that an exception leaves. What rises is that exception, whatever the store says now: a run that
+        could not be ended is ended with the next command."""
+        gone = isinstance(error, (KeyboardInterrupt, Unreachable, *STORE_ERRORS))
+        with contextlib.suppress(*STORE_ERRORS):
+            if isinstance(error, UserError) and not gone and _is_active(run):
+                self.end_failed(str(error))
+        with contextlib.suppress(*STORE_ERRORS), impatient():
+            if _is_active(run):  # MLflow takes it for the active one no more, whatever becomes of the call
+                killed = isinstance(error, KeyboardInterrupt)
+                mlflow.end_run(RunStatus.to_string(RunStatus.KILLED if killed else RunStatus.FAILED))
+
+    def end_left(self) -> None:
+        """End the runs that processes have left, killed or without an answer from the server, and those nested in them.
+
+        Raises:
+            MlflowException: the server gives no answer.
+        """
+        for run_id in self.held.left():
             children = f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{run_id}' and {_RUNNING}"
-            with contextlib.suppress(MlflowException):  # it may have been deleted
+            try:
                 run = self.client.get_run(run_id)
                 nested = self.client.search_runs([run.info.experiment_id], children)
                 for one in [run, *nested]:
                     if one.info.status == RunStatus.to_string(RunStatus.RUNNING):
                         self.client.set_terminated(one.info.run_id, RunStatus.to_string(RunStatus.KILLED))
+            except MlflowException as error:  # it may have been deleted
+                if outage(self.uri, error):
+                    raise
 
     def finished(self, fingerprint: str) -> str | None:
         """The finished run of a piece of work, or ``None`` where it has none."""
-        return self._found(fingerprint, _FINISHED)
+        return self._found(fingerprint, FINISHED)
 
     def fail(self, kind: str, name: str, fingerprint: str, message: str, details: str = "") -> str:
         """Keep a piece of work as failed: in its run, or in a new one where it came to none.
@@ -187,99 +191,20 @@ class Tracker:
         mlflow.end_run(RunStatus.to_string(RunStatus.FAILED))
 
     def _found(self, fingerprint: str, status: str) -> str | None:
-        found = self.client.search_runs(
-            [self.experiment.experiment_id],
-            f"tags.`{PREFIX}fingerprint` = '{fingerprint}'{status}",
-            max_results=1,
-        )
+        with answering(self.uri):
+            found = self.client.search_runs(
+                [self.experiment.experiment_id],
+                f"tags.`{PREFIX}fingerprint` = '{fingerprint}'{status}",
+                max_results=1,
+            )
         return found[0].info.run_id if found else None
 
     def tag(self, name: str, value: str) -> None:
         """Set a tag of the active run."""
         mlflow.set_tag(PREFIX + name, value)
 
-    @staticmethod
-    def is_compiled(run: Run) -> bool:
-        """Whether a run holds or scored a compiled program."""
-        return run.data.tags.get(PREFIX + "kind") == "compile" or PREFIX + "variant" in run.data.tags
 
-    def config_values(self, run_id: str) -> dict[str, Any]:
-        """The config of a run as plain data.
-
-        Raises:
-            UserError: there is no such run, or hoptimizer did not make it.
-        """
-        return stored_config(self._read(run_id, CONFIG), f"run {run_id}")
-
-    def load_state(self, run_id: str) -> dict[str, Any]:
-        """The state of a run's program."""
-        return stored_state(self._read(run_id, STATE), f"run {run_id}")
-
-    def get(self, run_id: str) -> Run:
-        """A run by its id.
-
-        Raises:
-            UserError: there is none.
-        """
-        try:
-            return self.client.get_run(run_id)
-        except MlflowException as error:
-            raise self._unknown(run_id) from error
-
-    def whole_id(self, start: str) -> str:
-        """The id of the run whose id starts so, as tables show it.
-
-        Raises:
-            UserError: there is none, or more than one.
-        """
-        found = []
-        if start.isalnum():
-            experiments = [experiment.experiment_id for experiment in self.client.search_experiments()]
-            found = self.client.search_runs(experiments, f"attributes.run_id LIKE '{start}%'", max_results=2)
-        if len(found) > 1:
-            raise UserError(f"run {start!r}: the ids of several runs start so; give more of it")
-        if not found:
-            raise self._unknown(start)
-        return found[0].info.run_id
-
-    def _unknown(self, run_id: str) -> UserError:
-        return UserError(
-            f"run {run_id!r}: not in {without_secrets(self.uri)}; `hop compare data=NAME` lists runs, "
-            "tracking.uri=URI names another store"
-        )
-
-    def _read(self, run_id: str, path: str) -> str:
-        run = self.get(run_id)
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                local = mlflow.artifacts.download_artifacts(run_id=run.info.run_id, artifact_path=path, dst_path=folder)
-            except (MlflowException, OSError) as error:
-                raise UserError(f"run {run_id!r} has no {path}; give a run that `hop compile` made") from error
-            return Path(local).read_text(encoding="utf-8")
-
-    def predictions(self, run_id: str, split: str) -> Predictions | None:
-        """What a run answered on a split, or ``None`` where it was not asked."""
-        run = self.get(run_id)
-        if f"{split}/f1" not in run.data.metrics:
-            return None
-        table = pd.read_json(io.StringIO(self._read(run_id, predictions_file(split, "after"))), orient="split")
-        return Predictions(split, run.data.tags.get(PREFIX + "data_digest", ""), table)
-
-    def metrics(self, run_id: str, split: str) -> dict[str, float]:
-        """A run's scores on a split, after compiling where it compiled, those of its small models' steps, and what the
-        compile has spent."""
-        logged = self.get(run_id).data.metrics
-        names = {name: name.removeprefix(f"{split}/") for name in logged if name.startswith(f"{split}/")}
-        steps = {name: score for name, score in logged.items() if name.startswith("steps/")}
-        spent = {name: logged[key] * by for key, (name, by) in _SPENT.items() if key in logged}
-        return {name: logged[key] for key, name in names.items() if "/" not in name} | steps | spent
-
-    def runs(self) -> list[Run]:
-        """Finished runs of the experiment that compiled or scored a program, oldest first."""
-        return list(
-            self.client.search_runs(
-                [self.experiment.experiment_id],
-                " and ".join(f"tags.`{PREFIX}kind` != '{kind}'" for kind in _NO_VARIANTS) + _FINISHED,
-                order_by=["attributes.start_time ASC"],
-            )
-        )
+def _is_active(run: Run) -> bool:
+    """Whether a run is the active one: it may have been ended before its time."""
+    active = mlflow.active_run()
+    return active is not None and active.info.run_id == run.info.run_id

@@ -1,0 +1,153 @@
+"""What is read of the runs of a store."""
+
+import io
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import pandas as pd
+from mlflow.entities import Experiment, Run
+from mlflow.exceptions import MlflowException
+
+from hoptimizer.common.errors import UserError
+from hoptimizer.common.urls import without_secrets
+from hoptimizer.stored import stored_config, stored_state
+from hoptimizer.tracking.artifacts import CONFIG, PREFIX, STATE, predictions_file
+from hoptimizer.tracking.server import answering
+
+FINISHED = " and attributes.status = 'FINISHED'"
+"""The end of a search for finished runs alone."""
+
+SPENT = {"calls": ("compile_calls", 1.0), "seconds": ("compile_minutes", 1 / 60)}
+"""What a compile has spent: the name that tables have for it, and the unit."""
+
+_NO_VARIANTS = ("compare", "study", "candidate")
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """A run's answers on one split, as they were logged.
+
+    Attributes:
+        split: the split's name.
+        data: digest of the data set, which says whether two runs answered the same questions.
+        table: one row for each question: ``id``, ``question``, ``type``, ``hops`` (how many), ``answers``, ``answer``,
+            ``failure`` and a column for each score.
+    """
+
+    split: str
+    data: str
+    table: pd.DataFrame
+
+
+class UnknownRun(UserError):
+    """A run that is not in a store."""
+
+
+class StoredRuns:
+    """The runs of one experiment in an MLflow store.
+
+    All of it raises :class:`~hoptimizer.tracking.server.Unreachable` where the store's server gives no answer.
+
+    Args:
+        uri: the tracking URI.
+        client: of that store.
+        experiment: the experiment.
+    """
+
+    def __init__(self, uri: str, client: mlflow.MlflowClient, experiment: Experiment) -> None:
+        self.uri, self.client, self.experiment = uri, client, experiment
+
+    @staticmethod
+    def is_compiled(run: Run) -> bool:
+        """Whether a run holds or scored a compiled program."""
+        return run.data.tags.get(PREFIX + "kind") == "compile" or PREFIX + "variant" in run.data.tags
+
+    def config_values(self, run_id: str) -> dict[str, Any]:
+        """The config of a run as plain data.
+
+        Raises:
+            UserError: there is no such run, or hoptimizer did not make it.
+        """
+        return stored_config(self._read(run_id, CONFIG), f"run {run_id}")
+
+    def load_state(self, run_id: str) -> dict[str, Any]:
+        """The state of a run's program."""
+        return stored_state(self._read(run_id, STATE), f"run {run_id}")
+
+    def get(self, run_id: str) -> Run:
+        """A run by its id.
+
+        Raises:
+            UserError: there is none.
+        """
+        try:
+            with answering(self.uri):
+                return self.client.get_run(run_id)
+        except MlflowException as error:
+            raise self._unknown(run_id) from error
+
+    def whole_id(self, start: str) -> str:
+        """The id of the run whose id starts so, as tables show it.
+
+        Raises:
+            UserError: there is none, or more than one.
+        """
+        found = []
+        if start.isalnum():
+            with answering(self.uri):
+                experiments = [experiment.experiment_id for experiment in self.client.search_experiments()]
+                found = self.client.search_runs(experiments, f"attributes.run_id LIKE '{start}%'", max_results=2)
+        if len(found) > 1:
+            raise UserError(f"run {start!r}: the ids of several runs start so; give more of it")
+        if not found:
+            raise self._unknown(start)
+        return found[0].info.run_id
+
+    def _unknown(self, run_id: str) -> UnknownRun:
+        return UnknownRun(
+            f"run {run_id!r}: not in {without_secrets(self.uri)}; `hop compare data=NAME` lists runs, "
+            "tracking.uri=URI names another store"
+        )
+
+    def _read(self, run_id: str, path: str) -> str:
+        run = self.get(run_id)
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                with answering(self.uri):
+                    local = mlflow.artifacts.download_artifacts(
+                        run_id=run.info.run_id, artifact_path=path, dst_path=folder, tracking_uri=self.uri
+                    )
+            except (MlflowException, OSError) as error:
+                raise UserError(f"run {run_id!r} has no {path}; give a run that `hop compile` made") from error
+            return Path(local).read_text(encoding="utf-8")
+
+    def predictions(self, run_id: str, split: str) -> Predictions | None:
+        """What a run answered on a split, or ``None`` where it was not asked."""
+        run = self.get(run_id)
+        if f"{split}/f1" not in run.data.metrics:
+            return None
+        table = pd.read_json(io.StringIO(self._read(run_id, predictions_file(split, "after"))), orient="split")
+        return Predictions(split, run.data.tags.get(PREFIX + "data_digest", ""), table)
+
+    def metrics(self, run_id: str, split: str) -> dict[str, float]:
+        """A run's scores on a split, after compiling where it compiled, those of its small models' steps, and what the
+        compile has spent."""
+        logged = self.get(run_id).data.metrics
+        names = {name: name.removeprefix(f"{split}/") for name in logged if name.startswith(f"{split}/")}
+        steps = {name: score for name, score in logged.items() if name.startswith("steps/")}
+        spent = {name: logged[f"spent/{key}"] * by for key, (name, by) in SPENT.items() if f"spent/{key}" in logged}
+        return {name: logged[key] for key, name in names.items() if "/" not in name} | steps | spent
+
+    def runs(self) -> list[Run]:
+        """Finished runs of the experiment that compiled or scored a program, oldest first."""
+        with answering(self.uri):
+            return list(
+                self.client.search_runs(
+                    [self.experiment.experiment_id],
+                    " and ".join(f"tags.`{PREFIX}kind` != '{kind}'" for kind in _NO_VARIANTS) + FINISHED,
+                    order_by=["attributes.start_time ASC"],
+                )
+            )

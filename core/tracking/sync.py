@@ -1,0 +1,269 @@
+"""Delivers the runs of the journal to their server."""
+
+import contextlib
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import mlflow
+from mlflow.entities import LoggedModel, LoggedModelOutput, LoggedModelStatus, Metric, Param, Run, RunTag
+from mlflow.models import Model
+from mlflow.utils.file_utils import local_file_uri_to_path
+from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
+
+from hoptimizer.common.errors import ServiceError, UserError
+from hoptimizer.common.progress import Report, silent
+from hoptimizer.common.urls import without_secrets
+from hoptimizer.tracking.artifacts import PREFIX
+from hoptimizer.tracking.compile_log import NUMBER
+from hoptimizer.tracking.journal import DELIVERED, JOURNAL, Journal, is_candidate
+from hoptimizer.tracking.server import STORE_ERRORS, Unreachable, is_remote, store_failure
+from hoptimizer.tracking.tracker import Tracker
+
+_ID = re.compile(r"\b[0-9a-f]{32}\b")
+# Artifacts that may name runs.
+_TEXTS = (".csv", ".json", ".md", ".yaml")
+_MLMODEL = "MLmodel"
+_FAILURE = PREFIX + "failure"
+_UNFINISHED = " and attributes.status != 'FINISHED'"
+
+
+@dataclass(frozen=True)
+class DeliveredRun:
+    """A run that left the journal.
+
+    Attributes:
+        run_id: on the server.
+        journal_id: in the journal; the delivered run has it as its tag ``hop.journal``.
+        kind: ``compile``, ``eval``, ``compare``, ``study`` or ``candidate``.
+        name: the run's.
+        tracking_uri: the server, without a name and a password.
+    """
+
+    run_id: str
+    journal_id: str
+    kind: str
+    name: str
+    tracking_uri: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """The run in what ``hop sync --json`` prints."""
+        return asdict(self)
+
+
+def sync_runs(tracking_uri: str, report: Report = silent) -> list[DeliveredRun]:
+    """Deliver the runs that wait in the journal of an MLflow server, with all that they hold.
+
+    Runs that are under way stay, and so do those nested in them. A run that was delivered leaves the journal. One whose
+    delivery is interrupted is completed by the next call. What refers to a run of the journal refers to the delivered
+    one afterwards. An unfinished run of the same work that the server has is completed, and the run of a study that it
+    has is the one that gets the cells and the tables.
+
+    Args:
+        tracking_uri: the server's; its journal is where runs are kept while it gives no answer.
+        report: told about progress.
+
+    Returns:
+        the delivered runs, a parent before its children.
+
+    Raises:
+        ServiceError: the server gives no answer; what is not delivered stays in the journal.
+        UserError: the server refuses a run, or another process delivers.
+
+    Example:
+        >>> from hoptimizer import sync_runs
+        >>> sync_runs("http://127.0.0.1:9")  # nothing waits for it
+        []
+    """
+    journal, around = Journal(tracking_uri), mlflow.get_tracking_uri()
+    if not is_remote(tracking_uri) or not journal.exists:
+        return []
+    try:
+        with journal.alone():
+            journal.open("Default").end_left()
+            if not (waiting := journal.waiting()):
+                return []
+            return _Delivery(journal, tracking_uri).deliver(waiting, report)
+    except (Unreachable, *STORE_ERRORS) as error:
+        raise _stopped(journal, tracking_uri, error) from error
+    finally:
+        mlflow.set_tracking_uri(around)
+
+
+def _stopped(journal: Journal, uri: str, error: Exception) -> Exception:
+    """What is said where not all was delivered."""
+    failure = error if isinstance(error, Unreachable) else store_failure(uri, error)
+    if failure is None:
+        return error
+    left = sum(not is_candidate(run) for run in journal.waiting())
+    kept = f"runs that wait in the journal: {left}; tracking.uri={journal.uri} opens it"
+    if isinstance(failure, Unreachable):
+        return ServiceError(f"{failure.found}; {kept}")
+    return type(failure)(f"{failure}; {kept}")
+
+
+class _Delivery:
+    """The way from a journal to its server.
+
+    Args:
+        journal: the journal.
+        uri: the server's tracking URI.
+    """
+
+    def __init__(self, journal: Journal, uri: str) -> None:
+        self._journal, self._source, self._uri = journal, journal.client, uri
+        self._trackers: dict[str, Tracker] = {}  # by the experiment's id in the journal
+        self._ids = journal.delivered()  # on the server, by those in the journal
+
+    def deliver(self, waiting: list[Run], report: Report) -> list[DeliveredRun]:
+        """Deliver runs, a parent before its children.
+
+        Each has its place on the server before the first one is filled, so that all of them can name one another.
+        """
+        delivered = []
+        with contextlib.ExitStack() as held:
+            for run in waiting:
+                self._ids[run.info.run_id] = self._place(run, held)
+            for number, run in enumerate(waiting):
+                report("delivering", number, len(waiting), run.info.run_name)
+                self._fill(run, self._tracker(run).get(self._ids[run.info.run_id]))
+                self._leave(run)
+                delivered.append(
+                    DeliveredRun(
+                        run_id=self._ids[run.info.run_id],
+                        journal_id=run.info.run_id,
+                        kind=run.data.tags.get(PREFIX + "kind", ""),
+                        name=run.info.run_name,
+                        tracking_uri=without_secrets(self._uri),
+                    )
+                )
+        report("delivering", len(waiting), len(waiting), "")
+        return delivered
+
+    def _tracker(self, run: Run) -> Tracker:
+        """The run's experiment on the server."""
+        experiment = run.info.experiment_id
+        if experiment not in self._trackers:
+            tracker = Tracker(self._uri, self._source.get_experiment(experiment).name)
+            tracker.end_left()
+            self._trackers[experiment] = tracker
+        return self._trackers[experiment]
+
+    def _place(self, run: Run, held: contextlib.ExitStack) -> str:
+        """The id of the run on the server that is to be filled, and held: one that is there already, or a new one."""
+        tracker = self._tracker(run)
+        experiment = tracker.experiment.experiment_id
+        for words in self._same(run):
+            for found in tracker.client.search_runs([experiment], words, max_results=1):
+                with contextlib.suppress(UserError):  # another process is at work on it, and it stays that one's
+                    held.enter_context(tracker.held.hold(found.info.run_id))
+                    return found.info.run_id
+        made = tracker.client.create_run(experiment, run.info.start_time, self._tags(run), run.info.run_name)
+        held.enter_context(tracker.held.hold(made.info.run_id))
+        return made.info.run_id
+
+    def _same(self, run: Run) -> Iterator[str]:
+        """The searches for what the server may have of a run: a part of it that was delivered, or what the work had
+        come to there before the server failed."""
+        tags = run.data.tags
+        yield f"tags.`{JOURNAL}` = '{run.info.run_id}'"
+        if fingerprint := tags.get(PREFIX + "fingerprint"):
+            # The cells of a study, and its tables, are all in one run, however often it is continued.
+            yield f"tags.`{PREFIX}fingerprint` = '{fingerprint}'" + _UNFINISHED * (tags[PREFIX + "kind"] != "study")
+        if is_candidate(run):
+            parent = self._ids.get(tags[MLFLOW_PARENT_RUN_ID], tags[MLFLOW_PARENT_RUN_ID])
+            yield f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{parent}' and tags.`{NUMBER}` = '{tags[NUMBER]}'"
+
+    def _tags(self, run: Run) -> dict[str, str]:
+        return {name: self._mapped(value) for name, value in run.data.tags.items()} | {JOURNAL: run.info.run_id}
+
+    def _mapped(self, text: str) -> str:
+        """A text that names delivered runs by their ids on the server."""
+        return _ID.sub(lambda found: self._ids.get(found[0], found[0]), text)
+
+    def _fill(self, run: Run, target: Run) -> None:
+        """Give a run on the server what it lacks of one in the journal, and end it as that one ended."""
+        client, run_id = self._tracker(run).client, target.info.run_id
+        params = [
+            Param(name, self._mapped(value))
+            for name, value in run.data.params.items()
+            if name not in target.data.params
+        ]
+        client.log_batch(run_id, self._metrics(run, target), params, [RunTag(*tag) for tag in self._tags(run).items()])
+        if _FAILURE in target.data.tags and _FAILURE not in run.data.tags:
+            client.delete_tag(run_id, _FAILURE)
+        known = {one.dataset.digest for one in target.inputs.dataset_inputs}
+        client.log_inputs(run_id, [one for one in run.inputs.dataset_inputs if one.dataset.digest not in known])
+        folder = _folder(run.info.artifact_uri)
+        if folder.is_dir():
+            client.log_artifacts(run_id, str(folder))
+            for file in folder.rglob("*"):
+                if (
+                    file.suffix in _TEXTS
+                    and (mapped := self._mapped(text := file.read_text("utf-8", "replace"))) != text
+                ):
+                    client.log_text(run_id, mapped, file.relative_to(folder).as_posix())
+        for model in self._models(run):
+            self._copy_model(model, target)
+        client.set_terminated(run_id, run.info.status, run.info.end_time)
+
+    def _metrics(self, run: Run, target: Run) -> list[Metric]:
+        """The whole history of a run's metrics, without what the target has."""
+        client, run_id = self._tracker(run).client, target.info.run_id
+        metrics = []
+        for name in run.data.metrics:
+            has = client.get_metric_history(run_id, name) if name in target.data.metrics else []
+            known = {_point(metric) for metric in has}
+            history = self._source.get_metric_history(run.info.run_id, name)
+            metrics += [metric for metric in history if _point(metric) not in known]
+        return metrics
+
+    def _models(self, run: Run) -> list[LoggedModel]:
+        return [self._source.get_logged_model(output.model_id) for output in run.outputs.model_outputs]
+
+    def _copy_model(self, model: LoggedModel, target: Run) -> None:
+        """Log a model as MLflow logs it, in the steps of which each is done once: create, link, upload, finish."""
+        info = target.info
+        client = mlflow.MlflowClient(self._uri)
+        made = client.search_logged_models([info.experiment_id], f"source_run_id = '{info.run_id}'")
+        copy = next((one for one in made if one.name == model.name), None) or client.create_logged_model(
+            info.experiment_id, model.name, info.run_id, model.tags, model.params, model.model_type
+        )
+        if copy.model_id not in {output.model_id for output in target.outputs.model_outputs}:
+            client.log_outputs(info.run_id, [LoggedModelOutput(copy.model_id, step=0)])
+        folder = _folder(model.artifact_location)
+        client.log_model_artifacts(copy.model_id, str(folder))
+        own = Model.load(str(folder))
+        own.artifact_path, own.run_id = copy.artifact_location, info.run_id
+        own.model_uuid = own.model_id = copy.model_id
+        with tempfile.TemporaryDirectory() as staging:
+            own.save(str(Path(staging) / _MLMODEL))
+            client.log_model_artifact(copy.model_id, str(Path(staging) / _MLMODEL))
+        scores = [
+            Metric(m.key, m.value, m.timestamp, m.step, copy.model_id, m.dataset_name, m.dataset_digest, info.run_id)
+            for m in model.metrics or ()
+        ]
+        client.log_batch(info.run_id, scores)
+        client.finalize_logged_model(copy.model_id, LoggedModelStatus.READY)
+
+    def _leave(self, run: Run) -> None:
+        """Take a delivered run out of the journal."""
+        self._source.set_tag(run.info.run_id, DELIVERED, self._ids[run.info.run_id])
+        for model in self._models(run):
+            self._source.delete_logged_model(model.model_id)
+            shutil.rmtree(_folder(model.artifact_location).parent, ignore_errors=True)
+        self._source.delete_run(run.info.run_id)
+        shutil.rmtree(_folder(run.info.artifact_uri).parent, ignore_errors=True)
+
+
+def _folder(uri: str) -> Path:
+    """The folder of a store of this machine."""
+    return Path(local_file_uri_to_path(uri))
+
+
+def _point(metric: Metric) -> tuple[int, int, str]:
+    return metric.timestamp, metric.step, str(metric.value)
