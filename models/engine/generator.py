@@ -24,6 +24,8 @@ SLOTS = 32
 STEP_TOKENS = 1024
 # Tokens of a typical sequence, by which is reckoned how many sequences fit the memory.
 TYPICAL_TOKENS = 2048
+# Seconds without a call after which no other is expected soon.
+_PAUSE = 1.0
 # The most memory for the states of earlier prompts.
 PREFIX_BYTES = 768 << 20
 
@@ -132,12 +134,15 @@ class Generator:
     def _run(self) -> None:
         while True:
             with self._wake:
+                idle = False
                 while not (self._waiting or self._rows or self._closed):
                     if self._forgetting:
                         self._forgetting = False
                         self._prefixes.clear()
                         trim_heap()
-                    self._wake.wait()
+                    if not self._wake.wait(None if idle else _PAUSE):
+                        idle = True
+                        trim_heap()  # whatever comes next may need the memory that the last batch took
                 if self._closed:
                     return
             try:

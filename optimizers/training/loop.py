@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from hoptimizer.common.errors import UserError
+from hoptimizer.common.memory import trim_heap
 from hoptimizer.optimizers.optimizer import CompileListener
 
 Batch = TypeVar("Batch")
@@ -208,6 +209,7 @@ class Training(Generic[Batch]):
             facts = None
             if place == each - 1:
                 value, facts = self.evaluate()
+                trim_heap()  # batches of other shapes leave gaps, which add up
                 if best is None or value > best.value:
                     best, kept = BestEpoch(epoch + 1, value, facts), self.master_weights.copy()
             is_due = (step + 1) % self.plan.checkpoint_steps == 0 or time.monotonic() - saved > _PATIENCE
