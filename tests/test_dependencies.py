@@ -1,4 +1,6 @@
-"""What is imported is declared: no package is there only because another one happens to bring it."""
+"""What is imported is declared: no package is there only because another one happens to bring it; and what is pinned is
+pinned to the same version everywhere.
+"""
 
 import ast
 import re
@@ -8,6 +10,8 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+
+from hoptimizer.models.weights.catalog import WEIGHTS
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -58,3 +62,34 @@ def test_the_package_imports_declared_dependencies_alone(folder):
 @pytest.mark.parametrize("folder", DEVELOPMENT)
 def test_tests_and_benchmarks_import_dependencies_and_the_dev_extra_alone(folder):
     assert undeclared(folder, "dev") == {}
+
+
+def pinned(file):
+    """The versions of a file's pins by package."""
+    lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
+    pins = re.findall(r"^([\w.-]+)==([^\s;\\]+)", "\n".join(lines), re.MULTILINE)
+    assert len(dict(pins)) == len(pins), "a package is pinned twice"
+    return {normalized(name): version for name, version in pins}
+
+
+def test_the_lock_has_the_versions_of_the_constraints_and_a_hash_of_each():
+    assert pinned("requirements.lock") == pinned("constraints.txt")
+    text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    for entry in re.split(r"\n(?=\w)", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)):
+        assert re.search(r"--hash=sha256:[0-9a-f]{64}", entry), entry
+
+
+def test_everything_declared_is_pinned():
+    assert declared(*PROJECT["optional-dependencies"]) <= pinned("constraints.txt").keys()
+
+
+def test_the_table_of_licences_has_every_dependency_in_its_pinned_version():
+    text = (ROOT / "docs" / "licences.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([\w.-]+) \| (\d\S*) \| (\S[^|]*) \|", text, re.MULTILINE)
+    listed = {normalized(name): version for name, version, _ in rows}
+    pins = pinned("constraints.txt")
+    assert listed == {name: pins[name] for name in listed}
+    assert declared() <= listed.keys()
+    assert [name for name, _, licence in rows if licence.strip() == "unknown"] == []
+    for weights in WEIGHTS.values():
+        assert f"| {weights.name} | {weights.licence} |" in text
