@@ -7,7 +7,6 @@ from concurrent.futures import Future
 
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer
 
 from hoptimizer.common.memory import trim_heap
 from hoptimizer.models.engine import attention
@@ -59,8 +58,7 @@ class Generator:
         prefix_bytes: int | None = None,
     ) -> None:
         self.device, best = device_and_dtype()
-        self._model = load(model, self.device, dtype or best)
-        self.tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
+        self._model, self.tokenizer = load(model, self.device, dtype or best)
         config = self._model.config.get_text_config()
         self.context_length: int = config.max_position_embeddings
         self._ends = end_tokens(self._model, self.tokenizer)
