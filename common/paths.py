@@ -1,14 +1,51 @@
-"""The folder of what hoptimizer downloads and computes, and writing files whole or not at all."""
+"""The folder of what hoptimizer downloads and computes, files that stay within a folder, and writing them whole."""
 
 import os
 from pathlib import Path
 
 import platformdirs
 
+from hoptimizer.common.errors import UserError
+
 
 def home() -> Path:
     """Folder of weights, indexes and caches: ``$HOPTIMIZER_HOME``, else the user's cache folder."""
     return Path(os.environ.get("HOPTIMIZER_HOME") or platformdirs.user_cache_path("hoptimizer"))
+
+
+def is_within(folder: Path, name: str | Path) -> bool:
+    """Whether a name that a file gives, or a path, leads to a place within a folder, links followed.
+
+    Args:
+        folder: the folder.
+        name: a path, relative to the folder unless it is absolute.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from hoptimizer.common.paths import is_within
+        >>> [is_within(Path("model"), name) for name in ("part-1.safetensors", "../secret", "/etc/passwd")]
+        [True, False, False]
+    """
+    root = folder.resolve()
+    try:
+        return (root / name).resolve().is_relative_to(root)
+    except (OSError, RuntimeError, ValueError):  # links in a circle, a zero byte
+        return False
+
+
+def check_links(folder: Path, root: Path | None = None) -> None:
+    """Make sure that no link in a folder leads out of it.
+
+    Args:
+        folder: the folder, which may be anybody's.
+        root: the folder that links may not lead out of, where that is a larger one.
+
+    Raises:
+        UserError: one does.
+    """
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink() and not is_within(root or folder, path.absolute()):
+            raise UserError(f"{path}: a link that leads out of {root or folder}; put the file itself there")
 
 
 def write_whole(file: Path, text: str) -> None:

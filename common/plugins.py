@@ -16,6 +16,27 @@ Part = TypeVar("Part")
 DOTTED = r"^[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]\w*$"
 """The pattern of a dotted path, ``package.module:Name``."""
 
+GROUPS = "hoptimizer."
+"""How the groups of entry points begin by which packages bring parts."""
+
+
+def is_code(name: str) -> bool:
+    """Whether a name is the dotted path of a part whose module no installed package declares as one that has parts.
+
+    Args:
+        name: as a config gives it.
+
+    Example:
+        >>> from hoptimizer.common.plugins import is_code
+        >>> is_code("rag"), is_code("mine.program:Own")
+        (False, True)
+    """
+    if not re.match(DOTTED, name):
+        return False
+    found = entry_points()
+    declared = (point for group in found.groups if group.startswith(GROUPS) for point in found.select(group=group))
+    return name.partition(":")[0] not in {point.module for point in declared}
+
 
 class Registry(Generic[Part]):
     """The parts of one kind that a config can name.

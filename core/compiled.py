@@ -1,5 +1,6 @@
 """A compiled program as a run, or a folder, has it, ready to be called."""
 
+import logging
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,17 +9,23 @@ from typing import TYPE_CHECKING, Any
 import dspy
 
 from hoptimizer.common.errors import UserError
+from hoptimizer.common.paths import check_links
 from hoptimizer.common.progress import Report, silent
+from hoptimizer.common.urls import without_secrets
 from hoptimizer.config import Config, TrackingSettings, load_config
 from hoptimizer.models import build_adapter
 from hoptimizer.programs import Ensemble, Program
-from hoptimizer.stored import stored_config, stored_state
+from hoptimizer.programs.settings import retrieves
+from hoptimizer.stored import read_stored, stored_config, stored_state
 from hoptimizer.workbench import Workbench
 
 if TYPE_CHECKING:
     from hoptimizer.tracking.tracker import Tracker
 
 _FILES = ("config.yaml", "program.json")
+# Roles of language models that a program which answers does not ask.
+_NOT_ASKED = ("judge", "teacher", "reflection")
+_log = logging.getLogger(__name__)
 
 
 class CompiledProgram(dspy.Module):
@@ -77,6 +84,9 @@ def load_variant(
 ) -> CompiledProgram:
     """A compiled variant as a ``dspy.Module`` that is ready to answer questions.
 
+    It may be a stranger's: nothing that it holds is run. The servers that its config names are told in a warning before
+    they are contacted, and get no key of yours unless you give it.
+
     Args:
         source: ``runs:/ID`` of a compile, or the folder of a variant: ``variant`` of a downloaded run or MLflow model.
         overrides: ``key=value`` arguments that change the variant's config, such as ``lm.default=openai/gpt-4o``.
@@ -110,12 +120,22 @@ def load_variant(
                     f"{source}: no {name} in it, so it is no variant; give runs:/ID of a compile, or the folder "
                     "`variant` of a run or model that was downloaded"
                 )
-        values = stored_config((folder / "config.yaml").read_text(encoding="utf-8"), str(source))
-        state = stored_state((folder / "program.json").read_text(encoding="utf-8"), str(source))
+        check_links(folder)
+        config, state = (read_stored(folder / name, str(source)) for name in _FILES)
+        values, state = stored_config(config, str(source)), stored_state(state, str(source))
     tracking = values.get("tracking", {}) | {"uri": uri}
     bench = Workbench(load_config(None, overrides, values | {"tracking": tracking}), report)
-    bench.check_lms(skipped=("judge", "teacher", "reflection"))
+    if servers := _servers(bench.config):
+        _log.warning("%s contacts %s", source, ", ".join(servers))
+    bench.check_lms(_NOT_ASKED)
     return CompiledProgram(bench, restore(bench, state, place))
+
+
+def _servers(config: Config) -> list[str]:
+    """The addresses that a config names, without secrets, each after what is asked there."""
+    asked = [f"lm.{role} {lm.shown}" for role, lm in config.lm.items() if lm.api_base and role not in _NOT_ASKED]
+    url = getattr(config.retriever, "url", None) if retrieves(config.program.name) else None
+    return asked + ([f"retriever {without_secrets(url)}"] if url else [])
 
 
 def _default_uri() -> str:
@@ -159,7 +179,12 @@ def restore(bench: Workbench, state: dict[str, Any], variant: str) -> Program:
             "options that choose steps, such as program.reader, as the run has them"
         )
     # Steps that settings switched off, as an ablation does, are left out.
-    program.load_state({name: state[name] for name in [*steps, "program"]})
+    try:
+        program.load_state({name: state[name] for name in [*steps, "program"]})
+    except ValueError as error:  # DSPy's, of options for decisions that the program does not make
+        raise UserError(
+            f"{variant}: its state does not fit the program {bench.config.program.name}: {error}"
+        ) from error
     for step in state["program"].get("models", []):
         if step in steps and step not in program.models:
             program.models[step] = bench.step_model(f"{variant}/steps/{step}", step)

@@ -1,7 +1,6 @@
 """One YAML file and ``key=value`` arguments become a validated config."""
 
 import hashlib
-import io
 import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -25,7 +24,7 @@ from pydantic import (
 from hoptimizer.common.errors import UserError, nearest
 from hoptimizer.common.options import Options
 from hoptimizer.common.plugins import DOTTED
-from hoptimizer.common.strict import flat
+from hoptimizer.common.strict import read_yaml
 from hoptimizer.common.urls import without_secrets
 from hoptimizer.common.validation import explain
 from hoptimizer.eval.datasets.settings import DataSettings
@@ -201,14 +200,15 @@ def load_config(path: Path | None = None, overrides: Sequence[str] = (), base: d
     Args:
         path: a YAML file, or ``None`` for none.
         overrides: ``key=value`` arguments, dotted keys; they win over the file.
-        base: plain data that the file and the arguments win over, e.g. the config of a run.
+        base: the config of a variant as plain data, which may be a stranger's; the file and the arguments win over it.
 
     A name and its options may be given in any order and place. Where the file or the arguments name something else than
     what they win over, the options that were set for that are dropped, and a warning of the logger
     ``hoptimizer.config`` tells which; :class:`~hoptimizer.layers.Layers` has the whole rule.
 
     Raises:
-        UserError: the file is missing or malformed, or a key or value is not known; the message names it.
+        UserError: the file is missing or malformed, a key or value is not known, or the base names code of its own; the
+            message names it.
 
     Example:
         >>> from hoptimizer import load_config
@@ -217,7 +217,7 @@ def load_config(path: Path | None = None, overrides: Sequence[str] = (), base: d
     """
     source = f"{path}: " if path else ""
     file: Any = OmegaConf.to_container(read_mapping(path), resolve=False) if path else {}
-    layers = Layers(base or {}, file)
+    layers = Layers(file, variant=base)
     layers.add_words(overrides)
     config = make_config(layers.resolved(), source)
     for note in layers.notes(config.public()):
@@ -234,7 +234,7 @@ def read_mapping(path: Path) -> Any:  # noqa: ANN401 - OmegaConf's own loose typ
     if not path.is_file():
         raise UserError(f"{path}: no such config file")
     try:
-        loaded = OmegaConf.load(io.StringIO(flat(path.read_bytes().decode("utf-8-sig"))))
+        loaded = read_yaml(path.read_bytes().decode("utf-8-sig"), OmegaConf.load)
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8; save the file as UTF-8") from error
     except (yaml.YAMLError, OmegaConfBaseException, OSError, ValueError) as error:

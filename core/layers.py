@@ -13,6 +13,7 @@ from hoptimizer.common.strict import flat
 from hoptimizer.eval.metrics import METRICS
 from hoptimizer.models.settings import LMSettings
 from hoptimizer.programs.settings import count_names
+from hoptimizer.stored import guarded
 from hoptimizer.upgrade import LM_NAMES
 
 Key = tuple[str, ...]
@@ -61,6 +62,11 @@ class Replaced:
 class Layers:
     """Sources of a config, each over those that were added before it.
 
+    Args:
+        mappings: the user's sources.
+        variant: the config of a variant, below all of them. It may be a stranger's: see
+            :func:`~hoptimizer.stored.guarded`.
+
     A section names something and gives it options: ``data``, ``program``, ``retriever``, ``optimizer``, each language
     model ``lm.ROLE`` (whose name is its ``model``), and ``metric`` (whose names are metrics, and whose options are the
     weights of counts). There is one rule for all of them:
@@ -89,16 +95,21 @@ class Layers:
         [('ircot', 'rag', {'max_steps': 3})]
     """
 
-    def __init__(self, *mappings: Mapping[str, Any]) -> None:
+    def __init__(self, *mappings: Mapping[str, Any], variant: Mapping[str, Any] | None = None) -> None:
         self.values: dict[str, Any] = {}
         self.replaced: list[Replaced] = []
+        # What the user gave over a variant; without one, it does not matter.
+        self._given: dict[str, Any] | None = None
+        if variant is not None:
+            self._add([((), variant)])
+            self._given = {}
         for mapping in mappings:
             self._add([((), mapping)])
 
     def copy(self) -> "Layers":
         """Layers over which others can be laid, while these stay as they are."""
         copied = Layers()
-        copied.values, copied.replaced = self.values, [*self.replaced]
+        copied.values, copied.replaced, copied._given = self.values, [*self.replaced], self._given
         return copied
 
     def add_words(self, words: Sequence[str]) -> None:
@@ -125,7 +136,7 @@ class Layers:
         """The merged config, interpolations such as ``${oc.env:NAME}`` resolved.
 
         Raises:
-            UserError: an interpolation leads nowhere.
+            UserError: an interpolation leads nowhere, or a variant names code that the user does not.
         """
         given = {**self.values}
         metric = given.get("metric")
@@ -141,7 +152,7 @@ class Layers:
             while isinstance(section, dict) and isinstance(section.get(name), dict):
                 named = section.pop(name)
                 section.update(named | section)
-        return values
+        return values if self._given is None else guarded(values, self._given)
 
     def _add(self, parts: Sequence[tuple[Key, Mapping[str, Any]]]) -> None:
         """Lay the parts of one source over what there is: each a key, and plain data that has nothing but that key."""
@@ -161,14 +172,17 @@ class Layers:
                 self.replaced.append(Replaced(key, old, new, options))
                 self.values = _without(self.values, key)
         self.values = _merged(self.values, given)
+        if self._given is not None:
+            self._given = _merged(self._given, given)
 
 
 def _parsed(word: str) -> tuple[Key, dict[str, Any]]:
-    key, equals, _ = word.partition("=")
+    key, equals, value = word.partition("=")
     if not equals or not key:
         raise UserError(f"{word!r}: expected key=value, e.g. program.name=ircot")
     try:
-        parsed: Any = OmegaConf.to_container(OmegaConf.from_dotlist([flat(word)]))
+        flat(value)
+        parsed: Any = OmegaConf.to_container(OmegaConf.from_dotlist([word]))
     except (OmegaConfBaseException, yaml.YAMLError, ValueError):
         # The reason is not told, because it quotes the value, which may be a secret.
         raise UserError(f"{key}: the value after = can't be read; expected YAML, with text in quotes") from None

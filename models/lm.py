@@ -1,7 +1,7 @@
 """DSPy language models from settings."""
 
-import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -18,8 +18,9 @@ from hoptimizer.common.errors import ServiceError, UserError
 from hoptimizer.common.urls import with_basic_auth, without_secrets
 from hoptimizer.models.adapters import LMAdapter
 from hoptimizer.models.engine.engine import DEFAULT_MAX_TOKENS, AsyncLocalEngine, LocalEngine, RolloutCallback
+from hoptimizer.models.folder import check_model
 from hoptimizer.models.served import SecretHeaders, ServedLM
-from hoptimizer.models.settings import LMSettings, PromptFormat
+from hoptimizer.models.settings import NO_KEY, LMSettings, PromptFormat
 from hoptimizer.models.weights.catalog import known
 from hoptimizer.models.weights.store import resolve
 
@@ -194,7 +195,7 @@ def _client_options(settings: LMSettings) -> dict[str, Any]:
     if settings.api_key:
         options["api_key"] = settings.api_key.get_secret_value()
     elif settings.api_base and settings.model.startswith("openai/") and "OPENAI_API_KEY" not in os.environ:
-        options["api_key"] = "none"  # a self-hosted server often needs no key, but the client insists on one
+        options["api_key"] = NO_KEY
     if headers := headers | (settings.extra_headers or {}):
         options["extra_headers"] = SecretHeaders(headers)
     return options
@@ -209,13 +210,13 @@ def _check_local(settings: LMSettings) -> None:
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise UserError(f"{settings.model}: the folder {folder} holds no model: config.json is missing")
-        _check_kind(settings, folder / "config.json")
+        _check_kind(settings, check_model(folder)["config.json"])
         return
     from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
     if isinstance(config := try_to_load_from_cache(settings.name, "config.json"), str):
-        _check_kind(settings, Path(config))
+        _check_kind(settings, check_model(Path(config).parent)["config.json"])
         return
     try:
         get_hf_file_metadata(hf_hub_url(settings.name, "config.json"), timeout=CHECK_TIMEOUT)
@@ -227,8 +228,8 @@ def _check_local(settings: LMSettings) -> None:
         ) from error
 
 
-def _check_kind(settings: LMSettings, config: Path) -> None:
-    if json.loads(config.read_bytes()).get("is_encoder_decoder"):
+def _check_kind(settings: LMSettings, config: Mapping[str, Any]) -> None:
+    if config.get("is_encoder_decoder"):
         # T5's vocabulary has no token for a brace or a line break, which all prompt formats are made of.
         raise UserError(
             f"{settings.model}: sequence-to-sequence models such as T5 can't write what the prompt formats ask for, "
@@ -239,7 +240,7 @@ def _check_kind(settings: LMSettings, config: Path) -> None:
 def _check_server(settings: LMSettings) -> None:
     shown = without_secrets(str(settings.api_base))
     url, basic = with_basic_auth(str(settings.api_base))
-    key = settings.api_key.get_secret_value() if settings.api_key else os.environ.get("OPENAI_API_KEY", "none")
+    key = settings.api_key.get_secret_value() if settings.api_key else os.environ.get("OPENAI_API_KEY", NO_KEY)
     headers = {"Authorization": f"Bearer {key}"} | basic | dict(SecretHeaders(settings.extra_headers or {}))
     try:
         reply = httpx.get(f"{url.rstrip('/')}/models", headers=headers, timeout=CHECK_TIMEOUT)

@@ -13,7 +13,7 @@ from pydantic import RootModel, SecretStr
 from tenacity import AsyncRetrying, RetryCallState, Retrying, wait_random, wait_random_exponential
 
 from hoptimizer.models.failures import is_outage
-from hoptimizer.models.settings import secrets_in
+from hoptimizer.models.settings import NO_KEY, secrets_in
 from hoptimizer.models.slots import Slots
 
 # DSPy's client opens so many connections; a call that waits for one would count that towards its timeout.
@@ -144,7 +144,7 @@ class ServedLM(dspy.LM):
         body = secrets_in(self.kwargs.get("extra_body"))
         # Which variable a provider's client reads is its own affair.
         environment = [value for name, value in os.environ.items() if name.endswith("_API_KEY")]
-        return [value for value in (*headers.values(), key, *body, *environment) if value and value != "none"]
+        return [value for value in (*headers.values(), key, *body, *environment) if value and value != NO_KEY]
 
 
 class _Patience:

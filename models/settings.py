@@ -22,6 +22,9 @@ from hoptimizer.common.urls import says_secret, without_secrets
 
 LOCAL = "local/"
 
+NO_KEY = "none"
+"""In the place of a key: clients insist on one, which a server of one's own often needs not."""
+
 # How a server is reached, which does not decide on its answers.
 _CONNECTION = ("timeout", "num_retries", "max_concurrency")
 # What means nothing to a model in this process.

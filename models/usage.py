@@ -1,7 +1,6 @@
 """The language model calls of one piece of work: counted, limited, and cached so that the work can be resumed."""
 
 import copy
-import sqlite3
 import threading
 import time
 from collections.abc import Callable
@@ -13,13 +12,11 @@ import dspy
 from dspy.clients import DISK_CACHE_LIMIT
 from dspy.clients.cache import Cache
 
-from hoptimizer.models.disk_cache import CarefulDisk, set_damaged_aside
+from hoptimizer.models.disk_cache import open_disk
 
 # DSPy culls a cache that grows over its limit; a call that was paid for is kept.
 _NO_LIMIT = 1 << 50
 # Answers that are held beside the disk, which has them all: some kilobytes each.
-# Of a connection's own, 4 KiB each.
-_PAGES = 16
 _IN_MEMORY = 1000
 _SECONDS = "seconds"
 # They do not decide on an answer. DSPy leaves keys and addresses out of its cache keys itself.
@@ -117,27 +114,15 @@ class AnswerCache(Cache):
     """
 
     def __init__(self, folder: Path, limit: int = DISK_CACHE_LIMIT) -> None:
-        try:
-            self._open(folder, limit)
-        except sqlite3.DatabaseError:
-            set_damaged_aside(folder)
-            self._open(folder, limit)
-        disk: Any = self.disk_cache
-        self.disk_cache: Any = CarefulDisk(disk, folder)
-
-    def _open(self, folder: Path, limit: int) -> None:
         super().__init__(
-            enable_disk_cache=True,
+            enable_disk_cache=False,
             enable_memory_cache=True,
             disk_cache_dir=str(folder),
-            disk_size_limit_bytes=limit,
             memory_max_entries=_IN_MEMORY,
-            restrict_pickle=True,
         )
-        # Every thread has a connection to every part. What each of them keeps (up to 32 MB) and maps (up to 64 MB) are
-        # copies of the same answers; the system caches the file once for all.
-        self.disk_cache.reset("sqlite_cache_size", _PAGES)
-        self.disk_cache.reset("sqlite_mmap_size", 0)
+        # DSPy would open a disk of its own, whose values can name code.
+        self.enable_disk_cache = True
+        self.disk_cache: Any = open_disk(folder, limit)
 
     def cache_key(self, request: dict[str, Any], ignored_args_for_cache_key: list[str] | None = None) -> str:
         return super().cache_key(request, [*(ignored_args_for_cache_key or []), *_NOT_DECIDING])
@@ -168,7 +153,8 @@ class CallCache(AnswerCache):
     @property
     def seconds(self) -> float:
         """Wall time that the work has taken so far, over all processes."""
-        return self.disk_cache.get(_SECONDS, 0.0)
+        kept = self.disk_cache.get(_SECONDS)
+        return kept if isinstance(kept, float) else 0.0
 
     def get(self, request: dict[str, Any], ignored_args_for_cache_key: list[str] | None = None) -> Any:  # noqa: ANN401 - DSPy's
         key = self.cache_key(request, ignored_args_for_cache_key)

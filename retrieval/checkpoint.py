@@ -16,6 +16,8 @@ from safetensors.torch import load_file, save_file
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import home
+from hoptimizer.models.engine.loading import loading
+from hoptimizer.models.folder import check_model
 from hoptimizer.models.weights.store import resolve
 
 EMBEDDED = "minilm"
@@ -163,13 +165,14 @@ def _local_folder(name: str) -> Path:
 
 
 def _check(name: str, folder: Path) -> None:
-    config = folder / "config.json"
-    if not config.is_file():
+    if not (folder / "config.json").is_file():
         raise UserError(f"retriever.checkpoint: {folder} has no config.json: expected a ColBERT checkpoint's folder")
-    if "auto_map" in json.loads(config.read_bytes()):
+    if "auto_map" in {key for settings in check_model(folder).values() for key in settings}:
         raise UserError(f"retriever.checkpoint: {name!r} needs code of its own, which is never run: take another one")
     # Without a projection of its own, colbert-ai would draw a new random one at every load.
-    if not _has_projection(folder):
+    with loading(name, "a ColBERT checkpoint"):
+        has_projection = _has_projection(folder)
+    if not has_projection:
         raise UserError(
             f"retriever.checkpoint: {name!r} has no linear.weight, so it is no colbert-ai checkpoint: "
             "take one such as 'colbert-ir/colbertv2.0', or 'minilm'"

@@ -25,7 +25,8 @@ class Index(Protocol):
     SETTINGS: ClassVar[dict[str, int]]
 
     def __init__(self, folder: Path, encoder: ColBERTEncoder, texts: list[str]) -> None:
-        """Open the index of ``texts`` that :meth:`write` put into ``folder``."""
+        """Open the index of ``texts`` that :meth:`write` put into ``folder``; what else is there is a
+        ``BrokenIndexError``."""
 
     def search(self, queries: list[torch.Tensor], k: int) -> list[list[tuple[int, float]]]:
         """Places in the corpus and scores of each query's ``k`` best passages; a query has the shape ``(tokens,
@@ -102,8 +103,12 @@ def _open(kind: Kind, corpus: Corpus, checkpoint: Checkpoint, encoder: ColBERTEn
     index = _index_class(kind)
     folder = index_folder(corpus, checkpoint, kind)
     texts = [str(passage) for passage in corpus]
-    open_index(folder, manifest(kind, corpus, checkpoint), lambda draft: index.write(draft, encoder, texts, progress))
-    return index(folder, encoder, texts)
+    return open_index(
+        folder,
+        manifest(kind, corpus, checkpoint),
+        build=lambda draft: index.write(draft, encoder, texts, progress),
+        load=lambda found: index(found, encoder, texts),
+    )
 
 
 def _index_class(kind: Kind) -> type[Index]:

@@ -1,4 +1,5 @@
-"""Makes colbert-ai 0.2.22 run on transformers 5, quietly and without compiling what is not used.
+"""Makes colbert-ai 0.2.22 run on transformers 5, quietly, without compiling what is not used, and without running code
+that a checkpoint or an index brings.
 
 The rest of the package calls :func:`adapt_colbert_ai` before it imports from ``colbert``.
 """
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import tqdm
+
+from hoptimizer.common.errors import UserError
 
 # Every module of colbert-ai that encoding, indexing and searching run through.
 _MODULES = (
@@ -37,6 +40,7 @@ def adapt_colbert_ai() -> None:
     # Its import forces "spawn" on the whole process, but how processes start is for the program to choose.
     multiprocessing.set_start_method(start_method, force=True)
     _run_post_init()
+    _run_no_code()
     _defer_extensions()
     _keep_quiet()
 
@@ -87,6 +91,26 @@ def _run_post_init() -> None:
 
     for module in (hf_colbert, base_colbert, doc_tokenization, query_tokenization):
         module.class_factory = class_factory
+
+
+def _run_no_code() -> None:
+    """Let colbert-ai load no classes but those of transformers.
+
+    By itself it runs the code that a config's ``auto_map`` names, that of the model which the settings of a checkpoint
+    or an index name as ``model_name`` as well.
+    """
+    from colbert.modeling import hf_colbert
+
+    config = hf_colbert.AutoConfig
+
+    def from_pretrained(name: str, trust_remote_code: bool = False) -> Any:  # noqa: ANN401 - their class
+        return config.from_pretrained(name, trust_remote_code=False)
+
+    def refuse(reference: str, name: str) -> None:
+        raise UserError(f"retriever.checkpoint: {name!r} needs code of its own, which is never run: take another one")
+
+    hf_colbert.AutoConfig = types.SimpleNamespace(from_pretrained=from_pretrained)
+    hf_colbert.get_class_from_dynamic_module = refuse
 
 
 def _defer_extensions() -> None:

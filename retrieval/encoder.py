@@ -7,7 +7,7 @@ from itertools import groupby
 import torch
 from transformers import PreTrainedModel
 
-from hoptimizer.models.engine.loading import device_and_dtype, quiet_loading
+from hoptimizer.models.engine.loading import device_and_dtype, loading
 from hoptimizer.retrieval.checkpoint import Checkpoint
 from hoptimizer.retrieval.colbert_shim import adapt_colbert_ai
 
@@ -56,10 +56,10 @@ class ColBERTEncoder:
 
         self.folder = checkpoint.folder
         folder = str(checkpoint.folder)
-        self.config = ColBERTConfig.from_existing(
-            ColBERTConfig.load_from_checkpoint(folder), ColBERTConfig(checkpoint=folder)
-        )
-        with quiet_loading():
+        with loading(folder, "a ColBERT checkpoint"):
+            # The settings of the checkpoint may name another model, whose classes would be taken.
+            here = ColBERTConfig(checkpoint=folder, model_name=folder)
+            self.config = ColBERTConfig.from_existing(ColBERTConfig.load_from_checkpoint(folder), here)
             self._colbert = ColBERTCheckpoint(folder, colbert_config=self.config, verbose=0)
         self.device: torch.device = self._colbert.device
         self.dim: int = self.config.dim

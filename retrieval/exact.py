@@ -34,7 +34,7 @@ class ExactIndex:
     SETTINGS: ClassVar[dict[str, int]] = {"coarse_bits": 16}
 
     def __init__(self, folder: Path, encoder: ColBERTEncoder, texts: list[str]) -> None:
-        store = TokenStore(folder)
+        store = TokenStore(folder, len(texts), encoder.dim)
         on_cpu = encoder.device.type == "cpu"
         self._places, self._lengths = store.places, store.lengths
         self._starts = store.lengths.cumsum(0) - store.lengths

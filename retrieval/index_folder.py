@@ -7,17 +7,18 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from filelock import FileLock
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.common.paths import home
+from hoptimizer.common.paths import home, is_within
 from hoptimizer.retrieval.checkpoint import Checkpoint
 from hoptimizer.retrieval.passage import Corpus
 
 Kind = Literal["exact", "plaid"]
+Loaded = TypeVar("Loaded")
 
 _MANIFEST = "manifest.json"
 _log = logging.getLogger(__name__)
@@ -58,8 +59,8 @@ def index_folder(corpus: Corpus, checkpoint: Checkpoint, kind: Kind) -> Path:
     return home() / "indexes" / f"{corpus.digest[:16]}-{checkpoint.digest[:16]}-{kind}"
 
 
-def open_index(folder: Path, wanted: Manifest, build: Callable[[Path], None]) -> None:
-    """Make sure that ``folder`` holds the index that ``wanted`` describes, building it where it doesn't.
+def open_index(folder: Path, wanted: Manifest, build: Callable[[Path], None], load: Callable[[Path], Loaded]) -> Loaded:
+    """Load the index that ``wanted`` describes, building it in ``folder`` where it is not there.
 
     An index that is broken, or was built with other settings, is reported in one line of the log and built anew.
     Several processes may ask at once: one builds, the others wait for it.
@@ -68,6 +69,7 @@ def open_index(folder: Path, wanted: Manifest, build: Callable[[Path], None]) ->
         folder: the index' folder.
         wanted: the manifest that it must have, without ``files``.
         build: writes the index into the empty folder it is given.
+        load: loads the index of a folder; what it raises as a ``BrokenIndexError`` is wrong with the index.
 
     Raises:
         UserError: the folder can't be written.
@@ -78,10 +80,11 @@ def open_index(folder: Path, wanted: Manifest, build: Callable[[Path], None]) ->
             if folder.exists():
                 try:
                     check_index(folder, wanted)
-                    return
+                    return load(folder)
                 except BrokenIndexError as error:
                     _log.warning("index %s of %s is not usable (%s): building it anew", folder, wanted.corpus, error)
             _build(folder, wanted, build)
+            return load(folder)
     except PermissionError as error:
         raise UserError(
             f"{error.filename or folder} can't be written: set HOPTIMIZER_HOME to a folder of yours"
@@ -100,6 +103,8 @@ def check_index(folder: Path, wanted: Manifest) -> None:
         raise BrokenIndexError("built with other settings")
     for name, digest in manifest.files.items():
         file = folder / name
+        if not is_within(folder, name):
+            raise BrokenIndexError(f"{name!r:.60} is no file of it")
         if not file.is_file():
             raise BrokenIndexError(f"{name} is missing")
         if _sha256(file) != digest:

@@ -1,6 +1,7 @@
 """PLAID, colbert-ai's pruned index (Santhanam et al., 2022): for corpora too large to score every passage."""
 
 import os
+import pickle
 import random
 import shutil
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from hoptimizer.common.progress import Progress
 from hoptimizer.models.engine.loading import quiet_loading
 from hoptimizer.retrieval.colbert_shim import load_extensions
 from hoptimizer.retrieval.encoder import ColBERTEncoder
+from hoptimizer.retrieval.index_folder import BrokenIndexError
 from hoptimizer.retrieval.token_store import TokenStore
 
 # Chosen on 6,119 passages so that PLAID finds at least 95 of 100 passages of exact search's top 10, which
@@ -48,13 +50,16 @@ class PlaidIndex:
 
         with _compiling(), quiet_loading():
             load_extensions()
-            searcher = Searcher(
-                index=folder.name,
-                index_root=str(folder.parent),
-                checkpoint=str(encoder.folder),
-                collection=texts,
-                verbose=0,
-            )
+            try:
+                searcher = Searcher(
+                    index=folder.name,
+                    index_root=str(folder.parent),
+                    checkpoint=str(encoder.folder),
+                    collection=texts,
+                    verbose=0,
+                )
+            except pickle.UnpicklingError as error:  # torch reads tensors alone
+                raise BrokenIndexError("it holds more than tensors") from error
         # Queries are encoded already, so that the searcher's own copy of the model is not needed.
         self._ranker = searcher.ranker
         self._settings = encoder.config
@@ -89,7 +94,7 @@ class PlaidIndex:
         vectors = folder.with_name(f"{folder.name}-vectors")
         vectors.mkdir()
         TokenStore.write(vectors, encoder, texts, progress)
-        store = TokenStore(vectors)
+        store = TokenStore(vectors, len(texts), encoder.dim)
         if len(store.vectors) < _LEAST_TOKENS:
             raise UserError(f"retriever.index: {len(texts)} short passages are too few for plaid: set it to exact")
         stored = _Stored(store, texts)

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hoptimizer.common.progress import Progress
 from hoptimizer.retrieval.encoder import ColBERTEncoder
+from hoptimizer.retrieval.index_folder import BrokenIndexError
 
 _VECTORS = "vectors.f16"
 _COARSE = "vectors.bf16"
@@ -19,6 +21,11 @@ class TokenStore:
 
     Args:
         folder: where :meth:`write` put them.
+        passages: how many they are.
+        dim: length of a vector.
+
+    Raises:
+        BrokenIndexError: the files there are not those of so many passages.
 
     Attributes:
         places: each stored passage's place in the corpus, int64 of shape ``(passages,)``.
@@ -27,12 +34,16 @@ class TokenStore:
         coarse: the same vectors in bf16.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.places = torch.from_numpy(np.load(folder / _PLACES))
-        self.lengths = torch.from_numpy(np.load(folder / _LENGTHS))
-        tokens = int(self.lengths.sum())
-        self.vectors = _mapped(folder / _VECTORS, torch.float16).view(tokens, -1)
-        self.coarse = _mapped(folder / _COARSE, torch.bfloat16).view(tokens, -1)
+    def __init__(self, folder: Path, passages: int, dim: int) -> None:
+        places, lengths = (_numbers(folder / name, passages) for name in (_PLACES, _LENGTHS))
+        if not np.array_equal(np.sort(places), np.arange(passages)):
+            raise BrokenIndexError(f"{_PLACES} names other passages")
+        if lengths.min() < 1:
+            raise BrokenIndexError(f"{_LENGTHS} has passages without tokens")
+        self.places, self.lengths = torch.from_numpy(places), torch.from_numpy(lengths)
+        shape = int(lengths.sum()), dim
+        self.vectors = _mapped(folder / _VECTORS, torch.float16, shape)
+        self.coarse = _mapped(folder / _COARSE, torch.bfloat16, shape)
 
     @staticmethod
     def write(folder: Path, encoder: ColBERTEncoder, texts: list[str], progress: Progress) -> None:
@@ -51,6 +62,19 @@ class TokenStore:
         np.save(folder / _LENGTHS, np.array(lengths, dtype=np.int64))
 
 
-def _mapped(file: Path, dtype: torch.dtype) -> torch.Tensor:
+def _numbers(file: Path, count: int) -> NDArray[np.int64]:
+    try:
+        numbers = np.load(file, allow_pickle=False)
+    except (OSError, ValueError) as error:  # missing, cut off, or objects, which would be pickles
+        raise BrokenIndexError(f"{file.name} holds no numbers") from error
+    if not isinstance(numbers, np.ndarray) or numbers.dtype != np.int64 or numbers.shape != (count,):
+        raise BrokenIndexError(f"{file.name} holds other numbers than {count} passages have")
+    return numbers
+
+
+def _mapped(file: Path, dtype: torch.dtype, shape: tuple[int, int]) -> torch.Tensor:
+    wanted = shape[0] * shape[1] * dtype.itemsize
+    if not file.is_file() or file.stat().st_size != wanted:
+        raise BrokenIndexError(f"{file.name} has another size than {shape[0]} vectors of {shape[1]} numbers")
     # Mapped copy-on-write, because torch warns of read-only memory; nothing writes to it.
-    return torch.from_numpy(np.memmap(file, dtype=np.int16, mode="c")).view(dtype)
+    return torch.from_numpy(np.memmap(file, dtype=np.int16, mode="c")).view(dtype).view(shape)

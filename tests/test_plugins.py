@@ -291,7 +291,7 @@ def config(*words: str) -> Config:
 def test_the_arguments_of_a_constructor_are_options_and_come_back_from_a_resolved_config(module):
     made = config(f"program={module}:Echo", "program.times=3", f"retriever={module}:First", "retriever.skip=1")
     assert (made.program.times, made.retriever.skip, made.k) == (3, 1, 4)
-    again = load_config(None, [], made.public())
+    again = load_config(None, [f"program.name={module}:Echo", f"retriever.name={module}:First"], made.public())
     assert again.digest == made.digest != config(f"program={module}:Echo").digest
 
 

@@ -118,7 +118,7 @@ def load_study(
     values = OmegaConf.to_container(read_mapping(path), resolve=False)
     try:
         file = StudyFile.model_validate(values)
-        base = Layers(variant or {}, file.base)
+        base = Layers(file.base, variant=variant)
     except ValidationError as error:
         raise UserError(f"{path}: {explain(error, StudyFile)}") from None
     except UserError as error:

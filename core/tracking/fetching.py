@@ -1,4 +1,4 @@
-"""Downloads of what MLflow keeps."""
+"""What a ``runs:/`` or ``models:/`` URI names, wherever its run is kept."""
 
 import re
 from pathlib import Path
@@ -9,6 +9,7 @@ from mlflow.exceptions import MlflowException
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.urls import line_without_secrets, without_secrets
 from hoptimizer.tracking.artifacts import IN_MODEL, VARIANT
+from hoptimizer.tracking.downloading import download, fetch_part
 from hoptimizer.tracking.journal import store_of
 from hoptimizer.tracking.server import answering
 
@@ -29,18 +30,21 @@ def fetch(source: str, uri: str, folder: Path) -> Path:
         the downloaded folder.
 
     Raises:
-        UserError: there is no such thing.
+        UserError: there is no such thing, or it lies elsewhere than the store's other files.
         Unreachable: the server of the tracking URI gives no answer.
     """
     if named := _OF_A_RUN.match(source):
         uri = store_of(uri, named["run"])
+    found = _OF_A_VARIANT.fullmatch(source)
     try:
         with answering(uri):
-            return _download(source, uri, folder)
+            if found is None:
+                return Path(mlflow.artifacts.download_artifacts(source, dst_path=str(folder), tracking_uri=uri))
+            return fetch_part(found["run"], found["part"], uri, folder)
     except (MlflowException, OSError) as error:
         try:
-            if kept := _in_model(source, uri):
-                return _download(kept, uri, folder)
+            if found and (kept := _in_model(found["run"], uri)):
+                return download(kept, f"{IN_MODEL}/{found['part']}", uri, folder)
         except (MlflowException, OSError):
             pass  # the first error names what was asked for
         reason = line_without_secrets(error)
@@ -48,17 +52,8 @@ def fetch(source: str, uri: str, folder: Path) -> Path:
         raise UserError(f"{source}: can't be fetched from {store}: {reason}; name what a run there holds") from error
 
 
-def _download(source: str, uri: str, folder: Path) -> Path:
-    return Path(mlflow.artifacts.download_artifacts(source, dst_path=str(folder), tracking_uri=uri))
-
-
-def _in_model(source: str, uri: str) -> str | None:
-    """Where the MLflow model of a run keeps a part of its variant; ``None`` where the source is none."""
-    found = _OF_A_VARIANT.fullmatch(source)
-    if found is None:
-        return None
+def _in_model(run_id: str, uri: str) -> str | None:
+    """Where the MLflow model of a run is kept; ``None`` where it has none."""
     client = mlflow.MlflowClient(tracking_uri=uri)
-    models = client.get_run(found["run"]).outputs.model_outputs
-    if not models:
-        return None
-    return f"{client.get_logged_model(models[0].model_id).artifact_location}/{IN_MODEL}/{found['part']}"
+    models = client.get_run(run_id).outputs.model_outputs
+    return client.get_logged_model(models[0].model_id).artifact_location if models else None

@@ -13,8 +13,9 @@ from mlflow.exceptions import MlflowException
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.urls import without_secrets
-from hoptimizer.stored import stored_config, stored_state
+from hoptimizer.stored import read_stored, stored_config, stored_state
 from hoptimizer.tracking.artifacts import CONFIG, PREFIX, STATE, predictions_file
+from hoptimizer.tracking.downloading import fetch_part
 from hoptimizer.tracking.server import answering
 
 FINISHED = " and attributes.status = 'FINISHED'"
@@ -114,22 +115,30 @@ class StoredRuns:
 
     def _read(self, run_id: str, path: str) -> str:
         run = self.get(run_id)
+        source = f"run {run_id}"
         with tempfile.TemporaryDirectory() as folder:
             try:
                 with answering(self.uri):
-                    local = mlflow.artifacts.download_artifacts(
-                        run_id=run.info.run_id, artifact_path=path, dst_path=folder, tracking_uri=self.uri
-                    )
+                    local = fetch_part(run.info.run_id, path, self.uri, Path(folder))
             except (MlflowException, OSError) as error:
-                raise UserError(f"run {run_id!r} has no {path}; give a run that `hop compile` made") from error
-            return Path(local).read_text(encoding="utf-8")
+                raise UserError(f"{source} has no {path}; give a run that `hop compile` made") from error
+            if not local.is_file():
+                raise UserError(f"{source}: {path}: expected a file; give a run that `hop compile` made")
+            return read_stored(local, source)
 
     def predictions(self, run_id: str, split: str) -> Predictions | None:
         """What a run answered on a split, or ``None`` where it was not asked."""
         run = self.get(run_id)
         if f"{split}/f1" not in run.data.metrics:
             return None
-        table = pd.read_json(io.StringIO(self._read(run_id, predictions_file(split, "after"))), orient="split")
+        file = predictions_file(split, "after")
+        text = self._read(run_id, file)
+        try:
+            table = pd.read_json(io.StringIO(text), orient="split")
+            table[["id", "question"]]
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            raise UserError(f"run {run_id}: {file}: no table of predictions ({reason}); score it again") from error
         return Predictions(split, run.data.tags.get(PREFIX + "data_digest", ""), table)
 
     def metrics(self, run_id: str, split: str) -> dict[str, float]:

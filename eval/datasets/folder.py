@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.eval.datasets.question import Hop, Question, Record, Text
-from hoptimizer.eval.datasets.rows import DataRow, OnProblem, fail, misspelt, parse, read_rows
+from hoptimizer.eval.datasets.rows import DataRow, OnProblem, fail, misspelt, own_file, parse, read_rows
 from hoptimizer.retrieval.passage import Corpus, Passage
 
 SPLITS = ("train", "dev", "test")
@@ -117,7 +117,7 @@ def _find(folder: Path, stem: str, report: OnProblem) -> Path | None:
     found = [path for suffix in FORMATS if (path := folder / f"{stem}{suffix}").is_file()]
     if len(found) > 1:
         report(f"{folder}: both {found[0].name} and {found[1].name}; keep one of them")
-    return found[0] if found else None
+    return own_file(found[0], report) if found else None
 
 
 def read_corpus(path: Path, report: OnProblem = fail) -> dict[str, Passage]:

@@ -21,7 +21,7 @@ from hoptimizer.eval.datasets.published_formats import (
     with_aliases,
 )
 from hoptimizer.eval.datasets.question import Question, Record, Text
-from hoptimizer.eval.datasets.rows import DataRow, read_rows, require
+from hoptimizer.eval.datasets.rows import DataRow, own_file, read_rows, require
 from hoptimizer.retrieval.passage import Passage
 
 IMPORTERS: Registry[type[Published]] = Registry(
@@ -274,5 +274,5 @@ def _read_decompositions(paths: Sequence[Path]) -> dict[str, Decomposition]:
 def _read_aliases(files: Sequence[Path]) -> dict[str, list[str]]:
     """The other names of each entity, from the published file beside those of the questions, in their folders."""
     beside = dict.fromkeys(file.parent / ALIASES_FILE for file in files)
-    entries = (require(Aliases, row) for path in beside if path.exists() for row in read_rows(path))
+    entries = (require(Aliases, row) for path in beside if path.exists() and own_file(path) for row in read_rows(path))
     return {entry.id: entry.names for entry in entries}

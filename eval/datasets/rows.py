@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from hoptimizer.common.errors import UserError, closest
+from hoptimizer.common.paths import is_within
 from hoptimizer.common.strict import read_json
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -57,6 +58,22 @@ def fail(message: str) -> None:
         UserError: always, with ``message``.
     """
     raise UserError(message)
+
+
+def own_file(path: Path, report: OnProblem = fail) -> Path | None:
+    """A file of a folder that may be anybody's; ``None`` where it is a link that leads out of the folder.
+
+    Args:
+        path: the file.
+        report: called with the problem; by default it is raised.
+
+    Raises:
+        UserError: it leads out, and ``report`` is the default.
+    """
+    if is_within(path.parent, path.name):
+        return path
+    report(f"{path}: a link that leads out of {path.parent}; put the file itself there")
+    return None
 
 
 def read_rows(path: Path, report: OnProblem = fail) -> Iterator[DataRow]:
@@ -207,15 +224,21 @@ def _read_csv(path: Path, report: OnProblem) -> Iterator[DataRow]:
 
 
 def _read_parquet(path: Path, report: OnProblem) -> Iterator[DataRow]:
-    import pandas as pd  # imported here: half a second that the other formats do not need
+    from pyarrow import ArrowException, parquet  # imported here: a fraction of a second that the others do not need
 
     try:
-        frame = pd.read_parquet(path)
-    except ValueError as error:  # what pyarrow raises for a file that isn't parquet
+        # By pyarrow alone: pandas would take what the file says of its columns for granted.
+        with parquet.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            if twice := next((name for name in names if names.count(name) > 1), None):
+                report(f"{path}: the column {twice!r} is there twice; rename one of them")
+                return
+            rows = file.read().to_pylist()
+    except (ArrowException, ValueError) as error:  # no parquet, or texts that are no UTF-8
         report(f"{path}: cannot be read as parquet ({' '.join(str(error).split())}); write it again")
         return
-    # By way of JSON, arrays become lists and missing values null, however pandas holds them.
-    for number, fields in enumerate(json.loads(frame.to_json(orient="records")), 1):
+    for number, values in enumerate(rows, 1):
+        fields = {key: value for key, value in values.items() if value == value}
         if (row := _row(f"{path}, row {number}", fields, report)) and _decode_lists(row, report):
             yield row
 

@@ -7,7 +7,6 @@ from concurrent.futures import Future
 
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer
 
 from hoptimizer.common.memory import trim_heap
 from hoptimizer.models.engine import attention
@@ -54,15 +53,10 @@ class Generator:
     """
 
     def __init__(
-        self,
-        model: str,
-        dtype: torch.dtype | None = None,
-        slots: int | None = None,
-        prefix_bytes: int | None = None,
+        self, model: str, dtype: torch.dtype | None = None, slots: int | None = None, prefix_bytes: int | None = None
     ) -> None:
         self.device, best = device_and_dtype()
-        self._model = load(model, self.device, dtype or best)
-        self.tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
+        self._model, self.tokenizer = load(model, self.device, dtype or best)
         config = self._model.config.get_text_config()
         self.context_length: int = config.max_position_embeddings
         self._ends = end_tokens(self._model, self.tokenizer)
@@ -74,8 +68,9 @@ class Generator:
             each = config.num_hidden_layers * 2 * heads * dim * dtype.itemsize * TYPICAL_TOKENS
             slots = max(1, min(SLOTS, memory_share(self.device) // each))
         self._states = KeyValues(config.num_hidden_layers, heads, dim, slots, dtype, self.device)
-        most = min(PREFIX_BYTES, memory_share(self.device)) if prefix_bytes is None else prefix_bytes
-        self._prefixes = PrefixCache(most)
+        self._prefixes = PrefixCache(
+            min(PREFIX_BYTES, memory_share(self.device)) if prefix_bytes is None else prefix_bytes
+        )
         self.counts = GenerationCounts()
         self._free = list(range(slots))
         self._rows: list[SequenceState] = []
@@ -137,9 +132,8 @@ class Generator:
                 idle = False
                 while not (self._waiting or self._rows or self._closed):
                     if self._forgetting:
-                        self._forgetting = False
+                        self._forgetting = idle = False
                         self._prefixes.clear()
-                        trim_heap()
                     if not self._wake.wait(None if idle else _PAUSE):
                         idle = True
                         trim_heap()  # whatever comes next may need the memory that the last batch took

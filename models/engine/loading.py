@@ -4,14 +4,16 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.memory import limit_reserves
 from hoptimizer.models.engine import attention
+from hoptimizer.models.folder import check_model
 
 limit_reserves()  # before a thread starts that generates or trains
 
@@ -30,6 +32,32 @@ def quiet_loading() -> Iterator[None]:
         transformers_logging.set_verbosity(verbosity)
         if shown:
             transformers_logging.enable_progress_bar()
+
+
+@contextmanager
+def loading(name: str | Path, kind: str) -> Iterator[None]:
+    """Within it, a model is loaded quietly from a folder that was looked at, or from the hub.
+
+    Args:
+        name: folder or hub id.
+        kind: what it is to be, for messages.
+
+    Raises:
+        UserError: it can't be loaded.
+    """
+    if Path(name).is_dir():
+        check_model(Path(name))
+    try:
+        with quiet_loading():
+            yield
+    except UserError:
+        raise
+    except Exception as error:  # files that anybody made: the tokenizers library raises Exception itself
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
+        raise UserError(
+            f"can't load {str(name)!r} as {kind}: {reason}; give a name of `hop models list`, a folder with "
+            "config.json, safetensors and tokenizer, or a hub id"
+        ) from error
 
 
 def device_and_dtype() -> tuple[torch.device, torch.dtype]:
@@ -53,8 +81,8 @@ def end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> li
     return sorted({end for end in [*ends, tokenizer.eos_token_id] if end is not None})
 
 
-def load(name: str, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    """A model that runs its attention through :mod:`hoptimizer.models.engine.attention`.
+def load(name: str, device: torch.device, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A model that runs its attention through :mod:`hoptimizer.models.engine.attention`, and its tokenizer.
 
     Args:
         name: folder or hub id.
@@ -64,23 +92,20 @@ def load(name: str, device: torch.device, dtype: torch.dtype) -> PreTrainedModel
     Raises:
         UserError: it can't be loaded, or its architecture has no attention interface.
     """
-    transformers_logging.disable_progress_bar()
-    try:
+    with loading(name, "a language model"):
         config = AutoConfig.from_pretrained(name, trust_remote_code=False)
         model = AutoModelForCausalLM.from_pretrained(
-            name, config=config, dtype=dtype, attn_implementation=attention.NAME, trust_remote_code=False
+            name,
+            config=config,
+            dtype=dtype,
+            attn_implementation=attention.NAME,
+            trust_remote_code=False,
+            use_safetensors=True,
         )
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(
-            f"can't load the model {name!r}: {reason}; give a name of `hop models list`, a folder with config.json, "
-            "safetensors and tokenizer, or a hub id"
-        ) from error
-    finally:
-        transformers_logging.enable_progress_bar()
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     if not model._supports_attention_backend:
         raise UserError(
             f"local/ models can't run {type(model).__name__}, which has no attention interface; serve it with "
             "`transformers serve` and name it with api_base"
         )
-    return model.eval().to(device)
+    return model.eval().to(device), tokenizer

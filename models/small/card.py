@@ -1,6 +1,5 @@
 """What a small model is for and how it was made, kept beside its weights."""
 
-import json
 import math
 from importlib.metadata import version
 from pathlib import Path
@@ -9,11 +8,15 @@ from typing import Any, Literal
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.common.paths import write_whole
+from hoptimizer.common.paths import is_within, write_whole
+from hoptimizer.common.strict import read_json
 
 CARD = "card.json"
 
 Label = bool | str
+
+TERMINATE = "terminate"
+"""The label by which a labeler leaves a passage out."""
 
 _LEAST = 1e-4
 
@@ -118,6 +121,8 @@ class Card(BaseModel):
     def _has_what_its_kind_needs(self) -> "Card":
         if self.kind in ("classifier", "labeler") and len(set(self.labels)) < 2:
             raise ValueError(f"a {self.kind} has two labels or more")
+        if self.kind == "labeler" and TERMINATE not in self.labels:
+            raise ValueError(f"a labeler has the label {TERMINATE}")
         if self.kind == "generator" and self.max_new_tokens is None:
             raise ValueError("a generator has max_new_tokens")
         if self.kind == "confidence" and self.threshold is None:
@@ -136,11 +141,13 @@ def read_card(folder: Path) -> Card:
     """The card of the small model in a folder.
 
     Raises:
-        UserError: there is no card, or this version can't read it.
+        UserError: there is no card, this version can't read it, or it lies elsewhere.
     """
     file = folder / CARD
+    if not is_within(folder, CARD):
+        raise UserError(f"{file}: a link that leads out of {folder}; put the file itself there")
     try:
-        return Card.model_validate(json.loads(file.read_bytes()))
+        return Card.model_validate(read_json(file.read_bytes()))
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(
             f"{folder}: no {CARD} in it, so it is no small model; give a folder that a training finished in"
@@ -152,4 +159,6 @@ def read_card(folder: Path) -> Card:
             f"{file}: {where}: {first['msg'].splitlines()[0]}; take the card that the training wrote, or train again"
         ) from error
     except ValueError as error:  # neither JSON nor UTF-8
-        raise UserError(f"{file}: is not JSON; take the card that the training wrote, or train again") from error
+        raise UserError(
+            f"{file}: is not JSON ({error}); take the card that the training wrote, or train again"
+        ) from error

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer
 
-from hoptimizer.models.engine.loading import quiet_loading
-from hoptimizer.models.small.encoder import cant_load
+from hoptimizer.models.engine.loading import loading
 from hoptimizer.models.weights.store import resolve
 
 _MAX_TOKENS = 256
@@ -26,12 +25,11 @@ class Embedder:
 
     def __init__(self, name: str) -> None:
         folder = resolve(name)
-        with quiet_loading():
-            try:
-                self._model = AutoModel.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False).eval()
-                self._tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-            except (OSError, ValueError) as error:
-                raise cant_load(name, "a sentence encoder", error) from error
+        with loading(folder, "a sentence encoder"):
+            self._model = AutoModel.from_pretrained(
+                folder, dtype=torch.float32, trust_remote_code=False, use_safetensors=True
+            ).eval()
+            self._tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 
     @classmethod
     @cache

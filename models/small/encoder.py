@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from itertools import groupby
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 from transformers import (
     AutoConfig,
@@ -17,7 +16,7 @@ from transformers import (
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.text import Span
-from hoptimizer.models.engine.loading import quiet_loading
+from hoptimizer.models.engine.loading import loading
 
 # Texts in one forward pass.
 ROWS = 64
@@ -42,27 +41,15 @@ def load_encoder(name: str, labels: int, trained: bool) -> tuple[PreTrainedModel
     """
     # Eager attention: SDPA takes twice as long to train a small encoder on a CPU, and is no faster without gradients.
     options = {"dtype": torch.float32, "attn_implementation": "eager"} | ({"use_safetensors": True} if trained else {})
-    with quiet_loading():
-        try:
-            config = AutoConfig.from_pretrained(name, num_labels=labels, trust_remote_code=False)
-            model, found = AutoModelForSequenceClassification.from_pretrained(
-                name, config=config, output_loading_info=True, **options, trust_remote_code=False
-            )
-            tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-            raise cant_load(name, "an encoder", error) from error
+    with loading(name, "an encoder"):
+        config = AutoConfig.from_pretrained(name, num_labels=labels, trust_remote_code=False)
+        model, found = AutoModelForSequenceClassification.from_pretrained(
+            name, config=config, output_loading_info=True, **options, trust_remote_code=False
+        )
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     if trained and (missing := sorted(found["missing_keys"])):
         raise UserError(f"{name}: its weights lack {missing[0]}; copy the whole folder that the training wrote")
     return model.eval(), tokenizer
-
-
-def cant_load(name: str, kind: str, error: Exception) -> UserError:
-    """The error for a model that transformers can't load."""
-    reason = str(error).strip().splitlines()[0].rstrip(".")
-    return UserError(
-        f"can't load {name!r} as {kind}: {reason}; give a name of `hop models list`, a folder with config.json, "
-        "weights and tokenizer, or a hub id"
-    )
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -20,11 +19,11 @@ from transformers import (
 
 from hoptimizer.common.batching import CORES, Batcher
 from hoptimizer.models.engine.generator import Generator
-from hoptimizer.models.engine.loading import device_and_dtype, quiet_loading
+from hoptimizer.models.engine.loading import device_and_dtype, loading
 from hoptimizer.models.engine.request import GenerationRequest
 from hoptimizer.models.small.base import SmallModel
 from hoptimizer.models.small.card import Card
-from hoptimizer.models.small.encoder import by_length, cant_load
+from hoptimizer.models.small.encoder import by_length
 from hoptimizer.models.small.fields import parse, prompt
 
 # Texts that a sequence-to-sequence model writes at once.
@@ -40,14 +39,11 @@ def load_writer(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     Raises:
         UserError: the model can't be loaded, or is of neither kind.
     """
-    with quiet_loading():
-        try:
-            config = AutoConfig.from_pretrained(name, trust_remote_code=False)
-            kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-            model = kind.from_pretrained(name, config=config, dtype=torch.float32, trust_remote_code=False)
-            return model.eval(), AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-            raise cant_load(name, "a language model", error) from error
+    with loading(name, "a language model"):
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+        kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+        model = kind.from_pretrained(name, config=config, dtype=torch.float32, trust_remote_code=False)
+        return model.eval(), AutoTokenizer.from_pretrained(name, trust_remote_code=False)
 
 
 def prompt_tokens(tokenizer: PreTrainedTokenizerBase, text: str, max_tokens: int) -> list[int]:
@@ -63,11 +59,8 @@ class StepGenerator(SmallModel):
 
     def __init__(self, folder: Path, card: Card) -> None:
         super().__init__(folder, card)
-        with quiet_loading():
-            try:
-                config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-            except (OSError, ValueError) as error:
-                raise cant_load(str(folder), "a language model", error) from error
+        with loading(folder, "a language model"):
+            config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         self._writer: _Seq2Seq | _Causal = (_Seq2Seq if config.is_encoder_decoder else _Causal)(folder, card)
 
     async def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:

@@ -12,15 +12,13 @@ from hoptimizer.common.batching import CORES, Batcher
 from hoptimizer.common.text import Span, joined, words
 from hoptimizer.models.engine.loading import device_and_dtype
 from hoptimizer.models.small.base import SmallModel
-from hoptimizer.models.small.card import Card, Label, RankCalibration
+from hoptimizer.models.small.card import TERMINATE, Card, Label, RankCalibration
 from hoptimizer.models.small.encoder import AlignedPair, PairTokenizer, TextPair
 from hoptimizer.models.small.fields import pair
 from hoptimizer.models.small.tagger import TaggerOutput, TokenTagger, load_tagger, tag_texts
 
 # The most pairs in a batch.
 _LIMIT = 512
-
-TERMINATE = "terminate"
 
 
 class _TokenModel(SmallModel):

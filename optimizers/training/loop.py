@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -11,18 +10,14 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.memory import trim_heap
 from hoptimizer.optimizers.optimizer import CompileListener
+from hoptimizer.optimizers.training.checkpoints import Checkpoint, StateDict, last_checkpoint, save_checkpoint
 
 Batch = TypeVar("Batch")
-StateDict = dict[str, Tensor]
-
-_PREFIX = ".checkpoint-"
-_DRAFT = ".checkpoint.part"
 # The most seconds between two checkpoints, however few the updates: on a CPU an update may take ten seconds.
 _PATIENCE = 300
 
@@ -228,44 +223,28 @@ class Training(Generic[Batch]):
         return best is not None and self.plan.patience is not None and epochs - best.epoch >= self.plan.patience
 
     def _save(self, step: int, best: BestEpoch | None, kept: StateDict) -> None:
-        draft = self.folder / _DRAFT
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir(parents=True)
-        save_file(self.master_weights.state(), draft / "weights.safetensors")
-        torch.save(self.master_weights.optimizer.state_dict(), draft / "optimizer.pt")
-        if best is not None:
-            save_file(kept, draft / "best.safetensors")
-        state = {"key": self.plan.key, "step": step, "best": best and asdict(best)}
-        (draft / "state.json").write_text(json.dumps(state), encoding="utf-8")
-        older = list(self.folder.glob(f"{_PREFIX}*"))
-        draft.replace(self.folder / f"{_PREFIX}{step}")
-        for folder in older:
-            shutil.rmtree(folder)
+        checkpoint = Checkpoint(
+            key=self.plan.key,
+            step=step,
+            best=best and asdict(best),
+            weights=self.master_weights.state(),
+            optimizer=self.master_weights.optimizer.state_dict(),
+            kept=kept,
+        )
+        save_checkpoint(checkpoint, self.folder)
 
     def _resume(self) -> tuple[int, BestEpoch | None, StateDict]:
-        found = sorted(self.folder.glob(f"{_PREFIX}*"), key=lambda folder: int(folder.name.removeprefix(_PREFIX)))
-        for folder in found[-1:]:
-            state = json.loads((folder / "state.json").read_bytes())
-            if state["key"] != self.plan.key:
-                raise UserError(
-                    f"{self.folder}: holds an unfinished training of other data or settings; give another folder, or "
-                    "delete this one"
-                )
-            self.master_weights.load(load_file(folder / "weights.safetensors"))
-            self.master_weights.optimizer.load_state_dict(torch.load(folder / "optimizer.pt", weights_only=True))
-            best = BestEpoch(**state["best"]) if state["best"] else None
-            return state["step"], best, load_file(folder / "best.safetensors") if best else {}
-        return 0, None, {}
-
-
-def remove_checkpoints(folder: Path) -> None:
-    """Remove the checkpoints of a training, which only resuming it needs.
-
-    Args:
-        folder: the training's folder.
-    """
-    for left in [*folder.glob(f"{_PREFIX}*"), folder / _DRAFT]:
-        shutil.rmtree(left, ignore_errors=True)
+        last = last_checkpoint(self.folder)
+        if last is None:
+            return 0, None, {}
+        if last.key != self.plan.key:
+            raise UserError(
+                f"{self.folder}: holds an unfinished training of other data or settings; give another folder, or "
+                "delete this one"
+            )
+        self.master_weights.load(last.weights)
+        self.master_weights.optimizer.load_state_dict(last.optimizer)
+        return last.step, BestEpoch(**last.best) if last.best else None, last.kept
 
 
 def training_key(*parts: Any) -> str:  # noqa: ANN401 - whatever JSON holds

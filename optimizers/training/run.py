@@ -16,12 +16,12 @@ from hoptimizer.models.engine.loading import quiet_loading
 from hoptimizer.models.small.card import CARD, Card, read_card, write_card
 from hoptimizer.models.small.tagger import TokenTagger
 from hoptimizer.optimizers.labels.examples import Task, TrainingExample, describe
+from hoptimizer.optimizers.training.checkpoints import remove_checkpoints
 from hoptimizer.optimizers.training.loop import (
     MasterWeights,
     Plan,
     Training,
     TrainingReport,
-    remove_checkpoints,
     shuffled_batches,
     training_key,
 )

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.models.engine.loading import device_and_dtype
-from hoptimizer.models.small.card import Card
+from hoptimizer.models.small.card import TERMINATE, Card
 from hoptimizer.models.small.encoder import AlignedPair, PairTokenizer
 from hoptimizer.models.small.fields import pair
-from hoptimizer.models.small.labeler import TERMINATE
 from hoptimizer.models.small.tagger import TokenTagger, load_tagger, tag, tag_texts
 from hoptimizer.models.weights.store import resolve
 from hoptimizer.optimizers.labels.examples import Task, TrainingExample, check_labels
