@@ -4,12 +4,19 @@ from collections.abc import Iterable, Iterator
 
 from rapidfuzz import process
 
+# Characters of a message; a name or a value that it quotes may be a whole file.
+_LONGEST = 2000
+
 
 class UserError(ValueError):
     """Something the user gave is missing, malformed or out of reach.
 
     Its message is one line that names the file, line or key, what was expected and what to do. The command
     line prints that line alone and exits with code 2; library callers catch it as a ``ValueError``.
+
+    Args:
+        message: what it says. Whatever it quotes, it is one line that can be written: ends of lines become spaces,
+            halves of a character are escaped, and the middle of what is very long is left out.
 
     Example:
         >>> from hoptimizer import UserError, load_config
@@ -19,6 +26,9 @@ class UserError(ValueError):
         ...     print(error)
         metric: there is no metric or count 'f2'; ...
     """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(as_line(message))
 
 
 class ServiceError(UserError):
@@ -46,6 +56,24 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
     while error:
         yield error
         error = error.__cause__ or error.__context__
+
+
+def as_line(message: str) -> str:
+    """A message as one line that can be written, whatever it quotes.
+
+    Args:
+        message: any text: ends of lines become spaces, halves of a character are escaped, and the middle of what is
+            very long is left out.
+
+    Example:
+        >>> from hoptimizer.common.errors import as_line
+        >>> as_line("no answer\\n  from \\ud800")
+        'no answer from \\\\ud800'
+    """
+    line = " ".join(part.strip() for part in message.splitlines())
+    if len(line) > _LONGEST:
+        line = f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
+    return line.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def closest(given: str, known: Iterable[str], score: float = 60) -> str | None:

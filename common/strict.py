@@ -1,8 +1,10 @@
 """JSON and YAML of whatever origin: read whole, or refused in one line."""
 
 import io
+import itertools
 import json
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
 import yaml
@@ -14,6 +16,8 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _DEEPEST = 100
 # What PyYAML raises, beside its own errors and ValueError, for a value that does not fit the tag before it.
 _UNFIT = (AttributeError, LookupError, TypeError)
+# Nothing counts further, and Python writes no number of more than 4,300 digits.
+_BITS = 63
 
 
 def flat(text: str) -> str:
@@ -31,6 +35,19 @@ def flat(text: str) -> str:
     return text
 
 
+def shallow(text: str) -> str:
+    """A text of any format itself.
+
+    Raises:
+        ValueError: so many brackets are open at once that a parser would end the process, or repair it for minutes; the
+            message is one line.
+    """
+    depth = itertools.accumulate((char in "[{") - (char in "]}") for char in text)
+    if max(depth, default=0) > _DEEPEST:
+        raise ValueError(f"nested more than {_DEEPEST} deep")
+    return text
+
+
 def read_yaml(text: str, load: Callable[[TextIO], Any] = yaml.safe_load) -> Any:  # noqa: ANN401 - whatever the text holds
     """What a YAML text holds.
 
@@ -40,7 +57,8 @@ def read_yaml(text: str, load: Callable[[TextIO], Any] = yaml.safe_load) -> Any:
 
     Raises:
         yaml.YAMLError: it is malformed, or names a Python object.
-        ValueError: it is nested too deeply, holds a number that is too long or a value that does not fit its tag.
+        ValueError: it is nested too deeply, holds a number that is endless or too long, or a value that does not fit
+            its tag.
 
     Example:
         >>> from hoptimizer.common.strict import read_yaml
@@ -51,9 +69,35 @@ def read_yaml(text: str, load: Callable[[TextIO], Any] = yaml.safe_load) -> Any:
         ValueError: nested more than 100 deep
     """
     try:
-        return load(io.StringIO(flat(text)))  # from a stream: errors in a string would quote it
+        return sized(load(io.StringIO(flat(text))))  # from a stream: errors in a string would quote it
     except _UNFIT as error:
         raise ValueError(f"a value does not fit the tag before it ({type(error).__name__}: {error})") from error
+
+
+def sized(values: Any) -> Any:  # noqa: ANN401 - any plain data
+    """Plain data itself.
+
+    Raises:
+        ValueError: a number in it is endless or too long; the message is one line.
+
+    Example:
+        >>> from hoptimizer.common.strict import sized
+        >>> sized({"seed": 10**20})
+        Traceback (most recent call last):
+        ValueError: expected a number of at most 64 bits, got a longer one
+    """
+    if isinstance(values, Mapping):
+        for key, inner in values.items():
+            sized(key)
+            sized(inner)
+    elif isinstance(values, list):
+        for inner in values:
+            sized(inner)
+    elif isinstance(values, float) and not math.isfinite(values):
+        raise ValueError(f"expected a finite number, got {values}")
+    elif isinstance(values, int) and values.bit_length() > _BITS:
+        raise ValueError("expected a number of at most 64 bits, got a longer one")
+    return values
 
 
 def read_json(text: str | bytes) -> Any:  # noqa: ANN401 - whatever the text holds
@@ -64,7 +108,7 @@ def read_json(text: str | bytes) -> Any:  # noqa: ANN401 - whatever the text hol
 
     Raises:
         ValueError: it is malformed (a ``json.JSONDecodeError``), is no Unicode text, names a key twice, is nested too
-            deeply or holds a number that is too long; the message is one line.
+            deeply or holds a number that is endless or too long; the message is one line.
 
     Example:
         >>> from hoptimizer.common.strict import read_json
@@ -75,7 +119,7 @@ def read_json(text: str | bytes) -> Any:  # noqa: ANN401 - whatever the text hol
         ValueError: the key 'id' is there twice
     """
     try:
-        return json.loads(text, object_pairs_hook=_once)
+        return sized(json.loads(text, object_pairs_hook=_once))
     except RecursionError:
         raise ValueError("nested too deeply") from None
 

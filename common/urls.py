@@ -65,8 +65,13 @@ def without_secrets(url: str) -> str:
         'https://host:8000/v1?api-version=2'
         >>> without_secrets("sqlite:///mlflow.db")
         'sqlite:///mlflow.db'
+        >>> without_secrets("http://me:word@[")
+        'http://...'
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # nothing in it can be told apart
+        return f"{url.partition('://')[0]}://..."
     query = parse_qsl(parts.query, keep_blank_values=True)
     public = [(name, value) for name, value in query if not says_secret(name)]
     if "@" not in parts.netloc and public == query:

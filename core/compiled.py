@@ -16,7 +16,7 @@ from hoptimizer.config import Config, TrackingSettings, load_config
 from hoptimizer.models import build_adapter
 from hoptimizer.programs import Ensemble, Program
 from hoptimizer.programs.settings import retrieves
-from hoptimizer.stored import read_stored, stored_config, stored_state
+from hoptimizer.stored import kept_in, read_stored, stored_config, stored_state
 from hoptimizer.workbench import Workbench
 
 if TYPE_CHECKING:
@@ -121,10 +121,9 @@ def load_variant(
                     "`variant` of a run or model that was downloaded"
                 )
         check_links(folder)
-        config, state = (read_stored(folder / name, str(source)) for name in _FILES)
-        values, state = stored_config(config, str(source)), stored_state(state, str(source))
-    tracking = values.get("tracking", {}) | {"uri": uri}
-    bench = Workbench(load_config(None, overrides, values | {"tracking": tracking}), report)
+        config, program = (read_stored(folder / name, str(source)) for name in _FILES)
+        values, state = stored_config(config, str(source)), stored_state(program, str(source))
+    bench = Workbench(load_config(None, overrides, kept_in(values, uri)), report)
     if servers := _servers(bench.config):
         _log.warning("%s contacts %s", source, ", ".join(servers))
     bench.check_lms(_NOT_ASKED)

@@ -5,7 +5,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import yaml
 from omegaconf import OmegaConf
@@ -111,7 +111,7 @@ class Config(BaseModel):
     optimizer: SerializeAsAny[Options]
     metric: Metric = "f1"
     tracking: TrackingSettings = TrackingSettings()
-    seed: int = 7
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 7  # as NumPy takes it
     workers: Annotated[int, Field(ge=1)] = 64
     max_unanswered: Annotated[float, Field(ge=0, lt=1)] = MAX_UNANSWERED
 
@@ -216,8 +216,7 @@ def load_config(path: Path | None = None, overrides: Sequence[str] = (), base: d
         4
     """
     source = f"{path}: " if path else ""
-    file: Any = OmegaConf.to_container(read_mapping(path), resolve=False) if path else {}
-    layers = Layers(file, variant=base)
+    layers = Layers(read_mapping(path) if path else {}, variant=base)
     layers.add_words(overrides)
     config = make_config(layers.resolved(), source)
     for note in layers.notes(config.public()):
@@ -225,7 +224,7 @@ def load_config(path: Path | None = None, overrides: Sequence[str] = (), base: d
     return config
 
 
-def read_mapping(path: Path) -> Any:  # noqa: ANN401 - OmegaConf's own loose types
+def read_mapping(path: Path) -> dict[str, Any]:
     """The mapping that a YAML file holds, its interpolations not yet resolved.
 
     Raises:
@@ -234,14 +233,19 @@ def read_mapping(path: Path) -> Any:  # noqa: ANN401 - OmegaConf's own loose typ
     if not path.is_file():
         raise UserError(f"{path}: no such config file")
     try:
-        loaded = read_yaml(path.read_bytes().decode("utf-8-sig"), OmegaConf.load)
+        values = read_yaml(path.read_bytes().decode("utf-8-sig"), _plain)
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8; save the file as UTF-8") from error
     except (yaml.YAMLError, OmegaConfBaseException, OSError, ValueError) as error:
         raise UserError(f"{path}: not a YAML mapping: {' '.join(str(error).split())}") from error
-    if not OmegaConf.is_dict(loaded):
+    if not isinstance(values, dict):
         raise UserError(f"{path}: not a YAML mapping: expected keys such as data and program")
-    return loaded
+    return values
+
+
+def _plain(stream: TextIO) -> Any:  # noqa: ANN401 - whatever the file holds
+    """A YAML text by OmegaConf, which refuses a key that is there twice and aliases without end."""
+    return OmegaConf.to_container(OmegaConf.load(stream), resolve=False)
 
 
 def make_config(values: Any, source: str = "") -> Config:  # noqa: ANN401 - validated here

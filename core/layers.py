@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.common.strict import flat
+from hoptimizer.common.strict import flat, sized
 from hoptimizer.eval.metrics import METRICS
 from hoptimizer.models.settings import LMSettings
 from hoptimizer.programs.settings import count_names
@@ -186,7 +186,10 @@ def _parsed(word: str) -> tuple[Key, dict[str, Any]]:
     except (OmegaConfBaseException, yaml.YAMLError, ValueError):
         # The reason is not told, because it quotes the value, which may be a secret.
         raise UserError(f"{key}: the value after = can't be read; expected YAML, with text in quotes") from None
-    return tuple(key.split(".")), parsed
+    try:
+        return tuple(key.split(".")), sized(parsed)
+    except ValueError as error:
+        raise UserError(f"{key}: {error}") from None
 
 
 def _check_nulls(parts: Sequence[tuple[Key, Mapping[str, Any]]]) -> None:

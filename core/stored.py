@@ -71,6 +71,21 @@ def stored_config(text: str, source: str) -> dict[str, Any]:
     return upgraded_config(values)
 
 
+def kept_in(values: Mapping[str, Any], uri: str) -> dict[str, Any]:
+    """A variant's config with the store that it was found in.
+
+    Args:
+        values: what :func:`stored_config` gives.
+        uri: the store's tracking URI.
+
+    Example:
+        >>> from hoptimizer.stored import kept_in
+        >>> kept_in({"data": "atlas", "tracking": {"experiment": "one"}}, "sqlite:///mlflow.db")["tracking"]
+        {'experiment': 'one', 'uri': 'sqlite:///mlflow.db'}
+    """
+    return {**values, "tracking": {**(values.get("tracking") or {}), "uri": uri}}
+
+
 def guarded(values: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """The config that a variant's own and what the user gave over it come to, without what only the user may say.
 

@@ -10,6 +10,7 @@ from dspy.adapters.utils import format_field_value, parse_value
 from dspy.clients.base_lm import BaseLM
 from dspy.utils.exceptions import AdapterParseError
 
+from hoptimizer.common.strict import shallow
 from hoptimizer.models.engine.engine import LocalEngine
 from hoptimizer.models.reading import chosen, whole_items, without_marks, without_thoughts, writable
 
@@ -37,8 +38,9 @@ class _Reading(dspy.Adapter):
             message = "The answer holds nothing but thoughts; raise max_tokens if they were cut off."
             raise AdapterParseError(type(self).__name__, signature, completion, message)
         try:
-            fields = writable(super().parse(_with_texts(signature), text))  # type: ignore[arg-type] # classes are hashable
-        except (RecursionError, ValueError) as error:  # a model that repeats brackets nests them by the thousand
+            # What is nested further than anything that is meant would be repaired for minutes.
+            fields = writable(super().parse(_with_texts(signature), shallow(text)))  # type: ignore[arg-type] # classes are hashable
+        except (ValueError, RecursionError) as error:
             raise AdapterParseError(type(self).__name__, signature, completion, str(error)) from error
         fields |= {name: fields[name][: whole_items(text, name)] for name in _outputs(signature, list)}
         try:

@@ -47,7 +47,7 @@ class _DataUnpickler(pickle.Unpickler):
         raise DeserializationError(f"{module}.{name} is no part of an answer")
 
 
-class DataDisk(Disk):  # type: ignore[misc] # of a package without types
+class DataDisk(Disk):
     """Values in a folder that may come from others: data alone, and in files of the folder alone."""
 
     def fetch(self, mode: int, filename: str | None, value: Any, read: bool) -> Any:  # noqa: ANN401 - of a package without types

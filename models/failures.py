@@ -18,7 +18,7 @@ from dspy.utils.exceptions import (
     LMUnsupportedModelError,
 )
 
-from hoptimizer.common.errors import ServiceError, UserError
+from hoptimizer.common.errors import ServiceError, UserError, as_line
 
 _PERMANENT = (LMAuthError, LMBillingError, LMConfigurationError, LMUnsupportedModelError)
 # What is wrong with the call itself: a prompt that is too long or was refused, for instance.
@@ -68,8 +68,8 @@ def unusable(error: BaseException, who: str, section: str) -> UserError | None:
 
 
 def one_line(error: BaseException) -> str:
-    """An exception's message on one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
+    """An exception's message on one line that can be written: it may be whatever a server sent."""
+    return as_line(" ".join(f"{type(error).__name__}: {error}".split()))
 
 
 def explained(error: BaseException, who: str = "the language model", section: str = "the lm section") -> UserError:

@@ -243,13 +243,17 @@ def _check_server(settings: LMSettings) -> None:
     key = settings.api_key.get_secret_value() if settings.api_key else os.environ.get("OPENAI_API_KEY", NO_KEY)
     headers = {"Authorization": f"Bearer {key}"} | basic | dict(SecretHeaders(settings.extra_headers or {}))
     try:
-        reply = httpx.get(f"{url.rstrip('/')}/models", headers=headers, timeout=CHECK_TIMEOUT)
+        # The answer's status is enough; its body may have no end.
+        with httpx.stream("GET", f"{url.rstrip('/')}/models", headers=headers, timeout=CHECK_TIMEOUT) as reply:
+            status = reply.status_code
+    except (httpx.InvalidURL, UnicodeError) as error:
+        raise UserError(f"{settings.model}: api_base: {shown!r} is no URL ({error}); correct it") from error
     except httpx.HTTPError as error:
         reason = str(error) or type(error).__name__
         raise ServiceError(
             f"{settings.model}: the server at {shown} can't be reached ({reason}); start it or correct api_base"
         ) from error
-    if reply.status_code in (401, 403):
+    if status in (401, 403):
         raise UserError(f"{settings.model}: the server at {shown} refuses the key; set api_key")
 
 

@@ -14,6 +14,8 @@ _UNFINISHED = re.compile(r"\s*<think>")
 _MARKS = re.compile(r"\[(?=\[ ## \w+ ## ]])|<(?=/?think>)")
 # What may stand around a choice: spaces, quotes, brackets, markdown, the full stop.
 _AROUND = re.compile(r"^[\W_]+|[\W_]+$")
+# What may stand after an item of a list.
+_NEXT_ITEM = re.compile(r"\s*(?:,\s*|$)")
 # What ends a choice that an explanation follows.
 _EXPLAINED = r"[*_`\"']*\s*(?:[.,:;!\n–—]|- )"
 
@@ -92,13 +94,22 @@ def whole_items(text: str, field: str) -> int | None:
     rest = text[opened.end() :] if opened else "]"
     if "]" in rest:
         return None
-    rest = rest.rstrip().removesuffix(",")
-    while rest:
+    return _leading_items(rest)
+
+
+def _leading_items(text: str) -> int:
+    """How many values in JSON stand at the start of a text, a comma after each but the last one of the text."""
+    decoder, count, place = json.JSONDecoder(), 0, len(text) - len(text.lstrip())
+    while place < len(text):
         try:
-            return len(json.loads(f"[{rest}]"))
-        except json.JSONDecodeError:
-            rest = rest.rpartition(",")[0]
-    return 0
+            _, place = decoder.raw_decode(text, place)
+        except (ValueError, RecursionError):
+            break
+        follows = _NEXT_ITEM.match(text, place)
+        if follows is None:
+            break
+        count, place = count + 1, follows.end()
+    return count
 
 
 def _plain(text: str) -> str:

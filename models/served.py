@@ -1,5 +1,6 @@
 """Language models behind a server: how it is asked again when it fails, and what must not be shown of it."""
 
+import asyncio
 import logging
 import os
 from collections.abc import Iterator, KeysView, Mapping
@@ -115,7 +116,9 @@ class ServedLM(dspy.LM):
                 with attempt:
                     async with self.slots:
                         with self._presentable():
-                            return await super().acall(prompt, messages=messages, **kwargs)
+                            # The client's own timeout is that of each read: a server that drips can keep it for ever.
+                            async with asyncio.timeout(self.kwargs["timeout"]):
+                                return await super().acall(prompt, messages=messages, **kwargs)
 
     def dump_state(self) -> dict[str, Any]:
         """The state of a ``dspy.LM``, as which it is loaded, without secrets."""
@@ -128,15 +131,19 @@ class ServedLM(dspy.LM):
         one."""
         try:
             yield
+        except TimeoutError as error:
+            raise self._too_slow() from error
         except LMError as error:
             shown = _without(error.message, self._secrets())
             if isinstance(error, LMTransportError) and "read timed out" in shown:
-                seconds = self.kwargs["timeout"]
-                raise LMTimeoutError(f"no answer in {seconds:g} seconds; raise timeout", model=self.model) from error
+                raise self._too_slow() from error
             if shown == error.message:
                 raise
             error.message, error.args = shown, (f"[{self.model}] {shown}",)
             raise error from None
+
+    def _too_slow(self) -> LMTimeoutError:
+        return LMTimeoutError(f"no answer in {self.kwargs['timeout']:g} seconds; raise timeout", model=self.model)
 
     def _secrets(self) -> list[str]:
         headers: Mapping[str, str] = dict(self.kwargs.get("extra_headers") or {})

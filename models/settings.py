@@ -88,7 +88,7 @@ class LMSettings(BaseModel):
     seed: int | None = None
     top_p: float | None = Field(default=None, gt=0, le=1)
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
-    timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    timeout: float | None = Field(default=None, gt=0, le=86_400)  # a day
     num_retries: int | None = Field(default=None, ge=0)
     max_concurrency: int | None = Field(default=None, ge=1)
     extra_body: dict[str, JsonValue] | None = None

@@ -53,17 +53,31 @@ def config_of(start: str | None, overrides: Sequence[str] | None) -> tuple[str |
     """
     if start is None:
         return None, read_overrides(overrides)
-    from omegaconf import OmegaConf
-
-    from hoptimizer.config import TrackingSettings, read_mapping
-    from hoptimizer.layers import Layers
+    from hoptimizer.stored import kept_in
     from hoptimizer.tracking.journal import find_run
 
-    files = [read_mapping(Path(word)) for word in overrides or () if "=" not in word]
-    given = Layers()
-    given.add_words([word for word in overrides or () if word.startswith("tracking.uri=")])
-    uris = [uri for part in (OmegaConf.create(given.values), *files) if (uri := OmegaConf.select(part, "tracking.uri"))]
-    uri = next(iter(uris), TrackingSettings().uri)
+    uri = _store(overrides or ())
     tracker, run_id = find_run(uri, start)
-    base = tracker.config_values(run_id)
-    return run_id, read_overrides(overrides, base | {"tracking": base.get("tracking", {}) | {"uri": uri}})
+    return run_id, read_overrides(overrides, kept_in(tracker.config_values(run_id), uri))
+
+
+def _store(overrides: Sequence[str]) -> str:
+    """The tracking URI that a command's words say, whose other parts may stand on the config of a run that is there."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from pydantic import ValidationError
+
+    from hoptimizer.common.errors import UserError
+    from hoptimizer.common.validation import explain
+    from hoptimizer.config import TrackingSettings, read_mapping
+    from hoptimizer.layers import Layers
+
+    layers = Layers(*(read_mapping(Path(word)) for word in overrides if "=" not in word))
+    layers.add_words([word for word in overrides if word.startswith("tracking.uri=")])
+    try:
+        uri = OmegaConf.select(OmegaConf.create(layers.values), "tracking.uri")
+        return (TrackingSettings(uri=uri) if uri else TrackingSettings()).uri
+    except OmegaConfBaseException as error:
+        raise UserError(f"tracking.uri: {' '.join(str(error).split())}") from error
+    except ValidationError as error:
+        raise UserError(explain(error, TrackingSettings, prefix="tracking.")) from None

@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
 from pydantic import ValidationError
 
 from hoptimizer.common.errors import UserError
@@ -115,7 +114,7 @@ def load_study(
         >>> [cell.config.retriever.k for cell in study.cells]
         [2, 4]
     """
-    values = OmegaConf.to_container(read_mapping(path), resolve=False)
+    values = read_mapping(path)
     try:
         file = StudyFile.model_validate(values)
         base = Layers(file.base, variant=variant)

@@ -92,7 +92,8 @@ def read_rows(path: Path, report: OnProblem = fail) -> Iterator[DataRow]:
         else:
             yield from _read_lines(path, report)
     except OSError as error:
-        report(f"{path}: cannot be read ({error.strerror or error}); check the path and its permissions")
+        reason = error.strerror or " ".join(str(error).split())
+        report(f"{path}: cannot be read ({reason}); check the path and its permissions")
 
 
 def parse(model: type[Model], row: DataRow, report: OnProblem) -> Model | None:

@@ -226,7 +226,7 @@ class Training(Generic[Batch]):
         checkpoint = Checkpoint(
             key=self.plan.key,
             step=step,
-            best=best and asdict(best),
+            best=asdict(best) if best else None,
             weights=self.master_weights.state(),
             optimizer=self.master_weights.optimizer.state_dict(),
             kept=kept,
