@@ -4,6 +4,7 @@ The MLflow server is a real one, which is out of reach at times; the language mo
 """
 
 import json
+import socket
 import sys
 from collections import Counter
 
@@ -14,6 +15,7 @@ from mlflow_server import MlflowServer
 
 from hoptimizer import (
     ServiceError,
+    Tracker,
     UserError,
     compile_variant,
     evaluate_variant,
@@ -187,6 +189,24 @@ def test_a_compile_goes_on_without_its_server_and_its_model_loads_from_there_aft
     assert sync_runs(server.url) == []
 
 
+def test_a_compile_that_finds_its_server_again_is_kept_there(server, lm, tmp_path):
+    search = ["program=direct", "optimizer=bootstrap_random_search", "optimizer.num_candidate_programs=1"]
+    search += ["optimizer.max_bootstrapped_demos=1", "data.train=6", "data.dev=4", "workers=1"]
+    stops(lm, server, at=3)
+
+    def report(stage, done, total, remark):
+        if stage.startswith("direct compiled on dev"):
+            server.start()
+
+    variant = compile_variant(load_config(None, [*words(server, lm, tmp_path), *search]), report=report)
+    runs = kept(server.url, tmp_path.name)
+    candidates = [run for name, run in runs.items() if name.startswith("candidate")]
+    assert {run.info.status for run in runs.values()} == {"FINISHED"}
+    assert {run.data.tags["mlflow.parentRunId"] for run in candidates} == {variant.run_id}
+    assert len(candidates) == len(runs) - 1 >= 3
+    assert not Journal(server.url).exists
+
+
 @pytest.fixture
 def study(server, lm, tmp_path):
     """Three cells that only search."""
@@ -273,3 +293,9 @@ def test_a_server_that_answers_with_errors_is_out_of_reach(answering, lm, tmp_pa
     assert Journal(server.url).has(variant.run_id)
     with pytest.raises(ServiceError, match=r"503.*runs that wait in the journal: 1"):
         sync_runs(server.url)
+
+
+def test_a_server_that_takes_connections_and_says_nothing_is_out_of_reach(monkeypatch):
+    monkeypatch.setattr("hoptimizer.tracking.server._TIMEOUT", (0.2, 0.2))
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(ServiceError, match=r"no answer .*timed out"):
+        Tracker(f"http://127.0.0.1:{silent.getsockname()[1]}", "x")

@@ -42,6 +42,12 @@ class DeliveredRun:
         kind: ``compile``, ``eval``, ``compare``, ``study`` or ``candidate``.
         name: the run's.
         tracking_uri: the server, without a name and a password.
+
+    Example:
+        >>> from hoptimizer import DeliveredRun
+        >>> run = DeliveredRun("1f2e3d", "4c5b6a", "eval", "direct uncompiled", "http://mlflow.example.org:5000")
+        >>> run.as_dict()["journal_id"]
+        '4c5b6a'
     """
 
     run_id: str
