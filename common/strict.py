@@ -108,7 +108,7 @@ def read_json(text: str | bytes) -> Any:  # noqa: ANN401 - whatever the text hol
 
     Raises:
         ValueError: it is malformed (a ``json.JSONDecodeError``), is no Unicode text, names a key twice, is nested too
-            deeply or holds a number that is endless or too long; the message is one line.
+            deeply or holds a number of thousands of digits; the message is one line.
 
     Example:
         >>> from hoptimizer.common.strict import read_json
@@ -119,7 +119,7 @@ def read_json(text: str | bytes) -> Any:  # noqa: ANN401 - whatever the text hol
         ValueError: the key 'id' is there twice
     """
     try:
-        return sized(json.loads(text, object_pairs_hook=_once))
+        return json.loads(text, object_pairs_hook=_once)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 

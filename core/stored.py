@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.plugins import is_code
-from hoptimizer.common.strict import LOADER, read_json, read_yaml
+from hoptimizer.common.strict import LOADER, read_json, read_yaml, sized
 from hoptimizer.common.validation import explain
 from hoptimizer.models.settings import LOCAL, NO_KEY, PromptFormat
 from hoptimizer.upgrade import upgraded_config, upgraded_state
@@ -145,7 +145,7 @@ def stored_state(text: str, source: str) -> dict[str, Any]:
         UserError: it is none, or a step in it brings a language model or settings of calls, which are the config's.
     """
     try:
-        state = read_json(text)
+        state = sized(read_json(text))
     except ValueError as error:
         raise UserError(f"{source}: program.json: not JSON: {error}") from error
     _check_state(state, f"{source}: program.json")
