@@ -14,6 +14,7 @@ import pytest
 from dspy import lm15
 from scripted import ScriptedEngine, ScriptedRetriever
 
+from hoptimizer import Tracker
 from hoptimizer.answers import answer_all
 from hoptimizer.cli import tables
 from hoptimizer.cli.console import TextConsole, show
@@ -178,8 +179,7 @@ def test_predictions_in_mlflow_are_what_was_answered(store):
     questions = [Question(id=kind, question=kind, answers=[ATTACKS[kind]]) for kind in kinds]
     retriever = ScriptedRetriever({kind: [HARMLESS] for kind in kinds})
     evaluation = evaluate(Quoting(retriever), questions)
-    mlflow.set_tracking_uri(f"sqlite:///{store}/mlflow.db")
-    with mlflow.start_run() as run:
+    with Tracker(f"sqlite:///{store}/mlflow.db", "attacks").run("eval", "attacks") as run:
         log_evaluation(evaluation, "dev", "after")
     found = mlflow.artifacts.load_dict(f"{run.info.artifact_uri}/{predictions_file('dev', 'after')}")
     rows = [dict(zip(found["columns"], row, strict=True)) for row in found["data"]]
