@@ -1,155 +1,156 @@
-"""What is lost, and what is paid twice, when a language model's server fails on a third of its calls.
+"""Is anything lost, paid twice, leaked or run that should not be, whatever fails and whoever sends it?
 
-    python benchmarks/faults.py [--short] [--json]
+    python benchmarks/faults.py [--short] [--json] [PART ...]
 
-A server on this machine fails on 30% of its calls, drawn at random from refusals (429 with and without Retry-After),
-500, 502, 503, hangs, dropped connections, answers that are cut off, and answers that are no JSON or of another shape
-(``tests/faulty_server.py``). Every program answers 200 questions of atlas over BM25; what the language model says is
-scripted. ``--short``: 20 questions.
+Each part is a benchmark or a file of tests of its own, which this runs one after another and sums up:
 
-Exits 1 where a question got no answer, or a call was made again that had been answered.
+- ``server``: a language model's server that fails on a third of its calls (``lm_faults.py``);
+- ``kills``: commands that are ended twice at random moments (``kills.py``);
+- ``secrets``: keys and passwords, looked for in all that commands write (``tests/test_secrets.py``);
+- ``files``: data sets, variants, models and caches made to do harm (``tests/test_hostile_files.py``);
+- ``texts``: passages made to do harm (``tests/test_untrusted_text.py``);
+- ``long``: ten thousand questions (``long_run.py``);
+- ``fuzz``: strange inputs (``fuzz.py``).
+
+All of it takes two and a half hours on two cores; ``--short`` takes a small share of each. Exits 1 where a part does.
 """
 
-import contextlib
 import json
-import os
-import re
+import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
+from xml.etree import ElementTree
 
 from rich.box import MARKDOWN
 from rich.table import Table
 
-from hoptimizer import Workbench, load_config
-from hoptimizer.eval import evaluate
-from hoptimizer.programs import Program
-from reporting import benchmark_parser, show, user_mistakes
+from reporting import benchmark_parser, show
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from faulty_server import FaultyServer  # the tests' own
-
-PROGRAMS = ("direct", "cot", "rag", "ircot", "ra_isf", "efficient_rag")
-QUESTIONS, SHORT = 200, 20
-SHARE = 0.3
-TIMEOUT = 2.0
-RETRIES = 15
-_FIELDS = re.compile(r"(?:the field|then) `\[\[ ## (\w+) ## ]]`")
+ROOT = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
-class Survived:
-    """What one program came to.
+class Part:
+    """A benchmark, and how to sum it up.
 
     Attributes:
-        program: its name.
-        questions: how many were asked.
-        answered: how many of them were answered.
-        prompts: distinct calls.
-        failed: how many calls the server failed on, by the kind of failure.
-        paid_twice: calls that were made again although they had been answered.
-        seconds: wall time.
-        undisturbed: wall time with the same server when it fails on nothing.
+        name: of its file here.
+        short: its arguments for a small share.
+        said: its figures in words.
     """
 
-    program: str
-    questions: int
-    answered: int
-    prompts: int
-    failed: dict[str, int]
-    paid_twice: int
+    name: str
+    short: Sequence[str]
+    said: Callable[[Mapping[str, Any]], str]
+
+    def run(self, short: bool) -> "Outcome":
+        """Run it; what it prints for people goes to stderr."""
+        begin = time.monotonic()
+        command = [sys.executable, str(ROOT / "benchmarks" / self.name), "--json", *(self.short if short else ())]
+        ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        figures = json.loads(ended.stdout) if ended.stdout else {}
+        said = self.said(figures) if figures else "ended without figures"
+        return Outcome(not ended.returncode, said, time.monotonic() - begin, figures)
+
+
+@dataclass(frozen=True)
+class Tests:
+    """A file of tests, each of which tries one thing.
+
+    Attributes:
+        name: of the file.
+        tried: what a test tries, in the plural.
+    """
+
+    name: str
+    tried: str
+
+    def run(self, short: bool) -> "Outcome":
+        """Run them, a small share or not: they are quick."""
+        del short
+        begin = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            report = Path(folder) / "report.xml"
+            command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", str(ROOT / "tests" / self.name)]
+            ended = subprocess.run(command, cwd=ROOT, stdout=sys.stderr, check=False)
+            suite = ElementTree.parse(report).getroot()[0]
+        counts = {name: int(suite.attrib[name]) for name in ("tests", "failures", "errors", "skipped")}
+        failed = counts["failures"] + counts["errors"]
+        said = f"{counts['tests'] - counts['skipped']} {self.tried}, {failed} that did harm"
+        return Outcome(not ended.returncode, said, time.monotonic() - begin, counts)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a part came to.
+
+    Attributes:
+        held: nothing was lost, paid twice, leaked or run.
+        said: its figures in words.
+        seconds: that it took.
+        figures: all of them.
+    """
+
+    held: bool
+    said: str
     seconds: float
-    undisturbed: float
+    figures: Mapping[str, Any]
 
 
-def scripted(program: Program) -> Callable[[dict[str, Any]], str]:
-    """Replies in DSPy's chat prompt format that can be parsed, whatever step asks."""
-    values: dict[str, str] = {}
-    for _, predictor in program.named_predictors():
-        for name, field in predictor.signature.output_fields.items():
-            kind = field.annotation
-            if get_origin(kind) is Literal:
-                values[name] = str(get_args(kind)[0])
-            else:
-                values[name] = {list[str]: '["Which city is it in?"]', bool: "true", float: "0.5"}.get(kind, "Lyon")
-
-    def reply(body: dict[str, Any]) -> str:
-        names = [name for name in _FIELDS.findall(body["messages"][-1]["content"]) if name in values]
-        return "\n\n".join(f"[[ ## {name} ## ]]\n{values[name]}" for name in names) + "\n\n[[ ## completed ## ]]"
-
-    return reply
+def _server(figures: Mapping[str, Any]) -> str:
+    rows = figures["faults"]
+    asked, answered, twice = (sum(row[name] for row in rows) for name in ("questions", "answered", "paid_twice"))
+    injected = figures["injected"]
+    failures = f"{sum(injected.values())} failures of {len(injected)} kinds"
+    return f"{failures}, {asked} questions: {asked - answered} lost, {twice} calls paid twice"
 
 
-@contextlib.contextmanager
-def own_home() -> Iterator[None]:
-    """A cache folder without any answers."""
-    before = os.environ.get("HOPTIMIZER_HOME")
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["HOPTIMIZER_HOME"] = folder
-        try:
-            yield
-        finally:
-            if before is None:
-                del os.environ["HOPTIMIZER_HOME"]
-            else:
-                os.environ["HOPTIMIZER_HOME"] = before
+def _kills(figures: Mapping[str, Any]) -> str:
+    works = {trial["work"] for trial in figures["trials"]}
+    return f"{figures['survived']} of {figures['kills']} kills survived, of {len(works)} kinds of work"
 
 
-def run(name: str, n: int, share: float) -> tuple[float, FaultyServer, dict[str, float]]:
-    """Let a program answer n questions; the seconds that it took, the server, and the metrics."""
-    with own_home(), FaultyServer(share=share, hang=2 * TIMEOUT, seconds=0.01) as server:
-        words = [f"lm.default.api_base={server.url}", f"lm.default.timeout={TIMEOUT}"]
-        words += [f"lm.default.num_retries={RETRIES}", "lm.default=openai/scripted"]
-        bench = Workbench(load_config(None, ["data=atlas", f"program={name}", "retriever=bm25", *words]))
-        with bench.active():
-            program = bench.program()
-            server.answer = scripted(program)
-            start = time.perf_counter()
-            evaluation = evaluate(program, bench.data.split("test", n), max_unanswered=1.0)
-            return time.perf_counter() - start, server, evaluation.metrics
+def _long(figures: Mapping[str, Any]) -> str:
+    growth = ", ".join(f"{name} × {ratio:.2f}" for name, ratio in figures["growth"].items())
+    return f"{figures['logged']} of {figures['questions']} questions in the store; after the first 1,000: {growth}"
 
 
-def survived(name: str, n: int) -> Survived:
-    """One program, undisturbed and with a server that fails."""
-    undisturbed, _, _ = run(name, n, share=0.0)
-    seconds, server, metrics = run(name, n, share=SHARE)
-    prompts = Counter(json.dumps(body["messages"]) for body in server.bodies)
-    answered = len(server.bodies) - sum(server.failed.values())
-    return Survived(
-        program=name,
-        questions=n,
-        answered=n - int(metrics["unanswered"] + metrics["failures"]),
-        prompts=len(prompts),
-        failed=dict(sorted(server.failed.items())),
-        paid_twice=answered - len(prompts),
-        seconds=seconds,
-        undisturbed=undisturbed,
-    )
+def _fuzz(figures: Mapping[str, Any]) -> str:
+    inputs = sum(one["inputs"] for one in figures["fuzzed"])
+    failures = sum(len(one["findings"]) for one in figures["fuzzed"])
+    return f"{inputs} inputs to {len(figures['fuzzed'])} targets, {failures} that ended in no clean error"
+
+
+PARTS: dict[str, Part | Tests] = {
+    "server": Part("lm_faults.py", ("--short",), _server),
+    "kills": Part("kills.py", ("--trials=1", "eval", "study", "import"), _kills),
+    "secrets": Tests("test_secrets.py", "searches of everything that commands write"),
+    "files": Tests("test_hostile_files.py", "hostile files and tests of what surrounds them"),
+    "texts": Tests("test_untrusted_text.py", "hostile texts"),
+    "long": Part("long_run.py", ("--questions=3000",), _long),
+    "fuzz": Part("fuzz.py", ("--minutes=0.2",), _fuzz),
+}
 
 
 def main() -> None:
-    """Measure and print; exits 1 where anything was lost or paid twice."""
+    """Run the parts and print what they came to; exits 1 where one did not hold."""
     parser = benchmark_parser(__doc__)
-    parser.add_argument("--short", action="store_true", help=f"{SHORT} questions instead of {QUESTIONS}")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} (default: all)")
+    parser.add_argument("--short", action="store_true", help="a small share of each")
     options = parser.parse_args()
-    with user_mistakes():
-        rows = [survived(name, SHORT if options.short else QUESTIONS) for name in PROGRAMS]
-    header = ("program", "questions", "answered", "distinct calls", "failures", "paid twice", "time", "undisturbed")
-    table = Table(*header, box=MARKDOWN)
-    for row in rows:
-        counts = (row.questions, row.answered, row.prompts, sum(row.failed.values()), row.paid_twice)
-        table.add_row(row.program, *map(str, counts), f"{row.seconds:.0f} s", f"{row.undisturbed:.0f} s")
-    kinds = Counter[str]()
-    for row in rows:
-        kinds.update(row.failed)
-    injected = ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items()))
-    show({"faults": [asdict(row) for row in rows], "injected": kinds}, options.json, table, f"injected: {injected}")
-    sys.exit(int(any(row.answered < row.questions or row.paid_twice for row in rows)))
+    if strange := sorted(set(options.parts) - set(PARTS)):
+        parser.error(f"no part is called {strange[0]!r}; known: {', '.join(PARTS)}")
+    outcomes = {name: PARTS[name].run(options.short) for name in options.parts or PARTS}
+    table = Table("part", "figures", "held", "time", box=MARKDOWN)
+    for name, outcome in outcomes.items():
+        table.add_row(name, outcome.said, "yes" if outcome.held else "NO", f"{outcome.seconds / 60:.1f} min")
+    show({name: asdict(outcome) for name, outcome in outcomes.items()}, options.json, table)
+    sys.exit(int(not all(outcome.held for outcome in outcomes.values())))
 
 
 if __name__ == "__main__":
