@@ -1,6 +1,6 @@
 """What can be guessed without reading anything: the floor that every program has to beat.
 
-``python -m hoptimizer.eval.blind_guess atlas`` prints its scores on a data set's test questions.
+``python -m hoptimizer.eval.blind_guess atlas [--train N] [--test N]`` prints its scores on a data set's test questions.
 """
 
 import argparse
@@ -86,7 +86,10 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description="Score blind guesses on a data set's test questions.")
     parser.add_argument("data", help="name or folder of the data set")
-    data = load(DataSettings(name=parser.parse_args().data))
+    parser.add_argument("--train", type=int, help="its first training questions (default: all)")
+    parser.add_argument("--test", type=int, help="its first test questions (default: all)")
+    options = parser.parse_args()
+    data = load(DataSettings(name=options.data, train=options.train, test=options.test))
     for name, score in blind_scores(data.split("train"), data.split("test")).items():
         interval = f"[{100 * score.low:.1f}, {100 * score.high:.1f}]"
         print(f"{name} {100 * score.mean:.1f} {interval} n = {score.n}")
