@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import torch
+from torch.nn import functional
 
 from hoptimizer.common.progress import Progress
 from hoptimizer.retrieval.encoder import ColBERTEncoder
@@ -17,6 +18,9 @@ _DECIMALS = 4
 # How far off a product of two vectors of length 1 can be in bf16: both vectors and the result are rounded to 8 bits,
 # which makes 3/512 at most, and fp16 leaves passages' vectors slightly longer than 1.
 _ROUNDING = 1 / 128
+# The smallest size of an estimated product. Of larger ones there are two an octave: oneDNN compiles kernels for every
+# shape of a product in bf16 and keeps them, some 2 MB each, and passages and queries have thousands of shapes.
+_SMALLEST = 32
 
 
 class ExactIndex:
@@ -87,10 +91,15 @@ class ExactIndex:
         """For each query its scores ``(passages,)`` in bf16, passages in the order in which they are stored."""
         for start in range(0, len(queries), _QUERIES):
             group = queries[start : start + _QUERIES]
-            vectors = torch.cat(group).bfloat16().T  # [dim, query tokens]
-            best = torch.empty(len(self._places), vectors.shape[1], dtype=torch.float32)
+            vectors = torch.cat(group).bfloat16()
+            count = len(vectors)
+            vectors = functional.pad(vectors, (0, 0, 0, _rounded(count) - count)).T  # [dim, query tokens]
+            best = torch.empty(len(self._places), count, dtype=torch.float32)
             for rows, tokens, length in self._blocks():
-                best[rows] = (coarse[tokens] @ vectors).float().view(-1, length, vectors.shape[1]).amax(dim=1)
+                # More tokens than asked for, of the passages that follow, are multiplied and left out.
+                wide = coarse[tokens.start : tokens.start + _rounded(tokens.stop - tokens.start)]
+                similar = (wide @ vectors)[: tokens.stop - tokens.start, :count]
+                best[rows] = similar.float().view(-1, length, count).amax(dim=1)
             for part in best.split([len(query) for query in group], dim=1):
                 yield part.sum(dim=1)
 
@@ -114,6 +123,12 @@ class ExactIndex:
     def write(folder: Path, encoder: ColBERTEncoder, texts: list[str], progress: Progress) -> None:
         """Encode passages into ``folder``."""
         TokenStore.write(folder, encoder, texts, progress)
+
+
+def _rounded(count: int) -> int:
+    """The next size of an estimated product: 32, 48, 64, 96, 128, ..."""
+    octave = max(_SMALLEST, 1 << (count - 1).bit_length())
+    return octave * 3 // 4 if octave > _SMALLEST and count <= octave * 3 // 4 else octave
 
 
 def _runs(lengths: torch.Tensor) -> Iterator[tuple[int, int]]:

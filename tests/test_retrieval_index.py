@@ -3,6 +3,7 @@
 import logging
 import shutil
 
+import psutil
 import pytest
 import torch
 
@@ -76,6 +77,21 @@ def test_estimating_first_loses_no_passage():
     for ranking, full in zip(estimated, retriever.search(questions, 10), strict=True):
         assert [p.id for p in ranking] == [p.id for p in full]
         assert [p.score for p in ranking] == pytest.approx([p.score for p in full], abs=2e-4)
+
+
+@pytest.mark.skipif(not torch.cpu._is_avx512_bf16_supported(), reason="this processor does not multiply bf16")
+def test_searches_of_many_sizes_keep_little_memory():
+    data = load(DataSettings(name="atlas"))
+    index = build_retriever(SETTINGS, data.corpus)._index
+    vectors = torch.nn.functional.normalize(
+        torch.randn(64, 16, index._vectors.shape[1], generator=torch.manual_seed(7)), dim=-1
+    )
+    index.search(list(vectors[:1]), 5)
+    before = psutil.Process().memory_info().rss
+    for tokens in range(3, 16, 3):
+        index.search([vector[:tokens] for vector in vectors[: 4 * tokens]], 5)
+    # oneDNN keeps kernels for each shape of a product; passages of 100 lengths took 1 GB of them.
+    assert psutil.Process().memory_info().rss - before < 200e6
 
 
 def test_equal_passages_tie_in_the_order_of_the_corpus():

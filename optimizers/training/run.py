@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hoptimizer.common.errors import UserError
+from hoptimizer.common.memory import trim_heap
 from hoptimizer.models.engine.engine import forget_prefixes
 from hoptimizer.models.engine.loading import quiet_loading
 from hoptimizer.models.small.card import CARD, Card, read_card, write_card
@@ -140,6 +141,7 @@ class TrainingFolder:
         """
         write_card(card, self._folder)
         remove_checkpoints(self._folder)
+        trim_heap()  # the optimizer's states and the last passes left gaps that a program's batches do not fill
 
 
 def training(
