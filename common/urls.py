@@ -92,8 +92,8 @@ def names_host(url: str) -> bool:
     """
     try:
         parts = urlsplit(url)
-        is_host = bool(parts.hostname) and bool(parts.hostname.encode("idna"))
-        return parts.scheme in ("http", "https") and is_host and parts.port != 0
+        host = (parts.hostname or "").encode("idna")
+        return parts.scheme in ("http", "https") and bool(host) and parts.port != 0
     except ValueError:  # of brackets, ports, and names that no host can have
         return False
 
