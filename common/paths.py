@@ -24,9 +24,9 @@ def expanded(path: str | Path) -> Path:
 
     Example:
         >>> from hoptimizer.common.paths import expanded
-        >>> expanded("atlas/" + "x" * 300)
+        >>> expanded("x" * 300)
         Traceback (most recent call last):
-        hoptimizer.common.errors.UserError: atlas/xxx...: no path (File name too long); correct it
+        hoptimizer.common.errors.UserError: xxx...: no path (File name too long); correct it
     """
     try:
         found = Path(path).expanduser()
