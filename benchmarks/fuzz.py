@@ -4,10 +4,10 @@
 
 Strange inputs are fed to each target for so many minutes. Most are valid ones that were changed in a place or two
 (other types, keys that are missing or there twice, deep nesting, endless numbers, halves of characters, other
-encodings, files that are cut off, aliases that grow), because arbitrary bytes fail at the first check. The targets
-(``tests/fuzz_*.py``):
+encodings, files that are cut off, aliases that grow), because arbitrary bytes fail at the first check. The targets are
+the tests' own (``tests/fuzzing.py``):
 
-- ``config``: config files and study files, with arguments over them; what is read is built, and kept and read again;
+- ``config``: config files and study files, with arguments over them; what is read is built, kept, and read again;
 - ``arguments``: the command lines of ``hop``, up to where it would begin to work;
 - ``importers``: files of published data sets, which must make a data set without problems, and folders of data sets;
 - ``states``: the config and the state of a stored variant, which is then asked a question;

@@ -1,4 +1,4 @@
-"""The folder of what hoptimizer downloads and computes, files that stay within a folder, and writing them whole."""
+"""The folder of what hoptimizer downloads and computes, the paths that users give, and writing files whole."""
 
 import os
 from pathlib import Path
@@ -11,6 +11,44 @@ from hoptimizer.common.errors import UserError
 def home() -> Path:
     """Folder of weights, indexes and caches: ``$HOPTIMIZER_HOME``, else the user's cache folder."""
     return Path(os.environ.get("HOPTIMIZER_HOME") or platformdirs.user_cache_path("hoptimizer"))
+
+
+def expanded(path: str | Path) -> Path:
+    """A path that a user gave, the home folder in place of its ``~``. Whether something is there can be asked of it.
+
+    Args:
+        path: of a file or a folder, there or not.
+
+    Raises:
+        UserError: it can't be a path here: a name in it is too long, or nobody is called so after the ``~``.
+
+    Example:
+        >>> from hoptimizer.common.paths import expanded
+        >>> expanded("x" * 300)
+        Traceback (most recent call last):
+        hoptimizer.common.errors.UserError: xxx...: no path (File name too long); correct it
+    """
+    try:
+        found = Path(path).expanduser()
+        found.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: of ~, ValueError: of NUL
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{path}: no path ({reason}); correct it") from error
+    return found
+
+
+def free_folder(out: Path) -> Path:
+    """The folder ``out``, if nothing there could be lost.
+
+    Raises:
+        UserError: it is a file, or a folder with something in it.
+    """
+    out = expanded(out)
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        raise UserError(f"{out}: exists already; choose another folder or remove this one first")
+    return out
 
 
 def is_within(folder: Path, name: str | Path) -> bool:

@@ -4,6 +4,7 @@ import io
 import itertools
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
@@ -18,6 +19,7 @@ _DEEPEST = 100
 _UNFIT = (AttributeError, LookupError, TypeError)
 # Nothing counts further, and Python writes no number of more than 4,300 digits.
 _BITS = 63
+_HALVES = re.compile("[\ud800-\udfff]")
 
 
 def flat(text: str) -> str:
@@ -57,8 +59,7 @@ def read_yaml(text: str, load: Callable[[TextIO], Any] = yaml.safe_load) -> Any:
 
     Raises:
         yaml.YAMLError: it is malformed, or names a Python object.
-        ValueError: it is nested too deeply, holds a number that is endless or too long, or a value that does not fit
-            its tag.
+        ValueError: it is nested too deeply, holds what :func:`checked` refuses, or a value that does not fit its tag.
 
     Example:
         >>> from hoptimizer.common.strict import read_yaml
@@ -69,34 +70,40 @@ def read_yaml(text: str, load: Callable[[TextIO], Any] = yaml.safe_load) -> Any:
         ValueError: nested more than 100 deep
     """
     try:
-        return sized(load(io.StringIO(flat(text))))  # from a stream: errors in a string would quote it
+        return checked(load(io.StringIO(flat(text))))  # from a stream: errors in a string would quote it
     except _UNFIT as error:
         raise ValueError(f"a value does not fit the tag before it ({type(error).__name__}: {error})") from error
 
 
-def sized(values: Any) -> Any:  # noqa: ANN401 - any plain data
+def checked(values: Any, *, texts: bool = True) -> Any:  # noqa: ANN401 - any plain data
     """Plain data itself.
 
+    Args:
+        values: whatever was read.
+        texts: whether texts are looked at, too.
+
     Raises:
-        ValueError: a number in it is endless or too long; the message is one line.
+        ValueError: a number in it is endless or too long, a text is no valid Unicode, so that it can't be written, or
+            something is no plain data, as bytes in YAML are not; the message is one line.
 
     Example:
-        >>> from hoptimizer.common.strict import sized
-        >>> sized({"seed": 10**20})
+        >>> from hoptimizer.common.strict import checked
+        >>> checked({"seed": 10**20})
         Traceback (most recent call last):
         ValueError: expected a number of at most 64 bits, got a longer one
     """
-    if isinstance(values, Mapping):
-        for key, inner in values.items():
-            sized(key)
-            sized(inner)
-    elif isinstance(values, list):
-        for inner in values:
-            sized(inner)
+    if isinstance(values, Mapping | list):
+        parts = itertools.chain.from_iterable(values.items()) if isinstance(values, Mapping) else values
+        for part in parts:
+            checked(part, texts=texts)
     elif isinstance(values, float) and not math.isfinite(values):
         raise ValueError(f"expected a finite number, got {values}")
     elif isinstance(values, int) and values.bit_length() > _BITS:
         raise ValueError("expected a number of at most 64 bits, got a longer one")
+    elif texts and isinstance(values, str) and _HALVES.search(values):
+        raise ValueError(f"expected valid Unicode text, got {values!r:.60}")
+    elif values is not None and not isinstance(values, str | int | float):
+        raise ValueError(f"expected text, numbers, lists and mappings, got {type(values).__name__}")
     return values
 
 

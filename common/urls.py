@@ -79,6 +79,25 @@ def without_secrets(url: str) -> str:
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=urlencode(public)))
 
 
+def names_host(url: str) -> bool:
+    """Whether a text is a URL of HTTP that says which host is asked.
+
+    Args:
+        url: any text.
+
+    Example:
+        >>> from hoptimizer.common.urls import names_host
+        >>> [names_host(url) for url in ("http://localhost:8893/api", "http://[", "http://host:port", "http:///api")]
+        [True, False, False, False]
+    """
+    try:
+        parts = urlsplit(url)
+        host = (parts.hostname or "").encode("idna")
+        return parts.scheme in ("http", "https") and bool(host) and parts.port != 0
+    except ValueError:  # of brackets, ports, and names that no host can have
+        return False
+
+
 def with_basic_auth(url: str) -> tuple[str, dict[str, str]]:
     """A URL without its user name and password, and the header that says them.
 

@@ -8,6 +8,8 @@ import dspy
 from dspy.utils.exceptions import DSPyError
 
 from hoptimizer.common.concurrency import run_async
+from hoptimizer.common.errors import UserError
+from hoptimizer.common.strict import checked
 from hoptimizer.models.failures import explained
 
 
@@ -23,7 +25,7 @@ def answer_all(program: dspy.Module, questions: Sequence[str]) -> list[dict[str,
         data.
 
     Raises:
-        UserError: a language model can't be used, or gave no answer to one of them.
+        UserError: a language model can't be used, or gave no answer to one of them; or a question is no valid Unicode.
 
     Example:
         >>> from hoptimizer import answer_all
@@ -34,6 +36,12 @@ def answer_all(program: dspy.Module, questions: Sequence[str]) -> list[dict[str,
         >>> answer["passages"]
         [{'id': 'curie', 'title': 'Marie Curie', 'text': 'She was born in Warsaw.'}]
     """
+
+    for question in questions:
+        try:
+            checked(question)
+        except ValueError as error:
+            raise UserError(f"question: {error}") from None
 
     async def run() -> list[dspy.Prediction]:
         try:

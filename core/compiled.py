@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import dspy
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.common.paths import check_links
+from hoptimizer.common.paths import check_links, expanded
 from hoptimizer.common.progress import Report, silent
 from hoptimizer.common.urls import without_secrets
 from hoptimizer.config import Config, TrackingSettings, load_config
@@ -108,7 +108,7 @@ def load_variant(
         True
     """
     with tempfile.TemporaryDirectory() as temporary:
-        folder, place, uri = Path(source), str(source), tracking_uri or _default_uri()
+        folder, place, uri = expanded(source), str(source), tracking_uri or _default_uri()
         if str(source).startswith("runs:/"):
             from hoptimizer.tracking.fetching import fetch  # brings MLflow
 
@@ -177,6 +177,7 @@ def restore(bench: Workbench, state: dict[str, Any], variant: str) -> Program:
             f"the run's program has the steps {', '.join(kept)}, not {', '.join(strange)}: leave program.name and the "
             "options that choose steps, such as program.reader, as the run has them"
         )
+    _check_demonstrations(program, state, variant)
     # Steps that settings switched off, as an ablation does, are left out.
     try:
         program.load_state({name: state[name] for name in [*steps, "program"]})
@@ -191,3 +192,19 @@ def restore(bench: Workbench, state: dict[str, Any], variant: str) -> Program:
     lms = {model: bench.tuned_lm(model, variant) for model in set(tuned.values())}
     program.lms = {step: lms[model] for step, model in tuned.items()} | program.lms
     return program
+
+
+def _check_demonstrations(program: Program, state: dict[str, Any], variant: str) -> None:
+    """Make sure that a text of a demonstration is a text, or several: no prompt format can show anything else."""
+    pool = (state["program"].get("neighbours") or {}).get("pool", ())
+    for step, predictor in program.named_predictors():
+        demos = [*state[step]["demos"], *(shown[step] for _, shown in pool if step in shown)]
+        for name, field in predictor.signature.fields.items():
+            for value in (demo[name] for demo in demos if name in demo):
+                wrong = field.annotation is str and isinstance(value, list) and not all(map(_is_text, value))
+                if wrong:
+                    raise UserError(f"{variant}: program.json: {step}.demos: {name}: expected text, got {value!r:.60}")
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)

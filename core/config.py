@@ -23,6 +23,7 @@ from pydantic import (
 
 from hoptimizer.common.errors import UserError, nearest
 from hoptimizer.common.options import Options
+from hoptimizer.common.paths import expanded
 from hoptimizer.common.plugins import DOTTED
 from hoptimizer.common.strict import read_yaml
 from hoptimizer.common.urls import without_secrets
@@ -230,10 +231,10 @@ def read_mapping(path: Path) -> dict[str, Any]:
     Raises:
         UserError: the file is missing or holds something else.
     """
-    if not path.is_file():
+    if not (file := expanded(path)).is_file():
         raise UserError(f"{path}: no such config file")
     try:
-        values = read_yaml(path.read_bytes().decode("utf-8-sig"), _plain)
+        values = read_yaml(file.read_bytes().decode("utf-8-sig"), _plain)
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8; save the file as UTF-8") from error
     except (yaml.YAMLError, OmegaConfBaseException, OSError, ValueError) as error:

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.common.strict import flat, sized
+from hoptimizer.common.strict import checked, flat
 from hoptimizer.eval.metrics import METRICS
 from hoptimizer.models.settings import LMSettings
 from hoptimizer.programs.settings import count_names
@@ -187,7 +187,7 @@ def _parsed(word: str) -> tuple[Key, dict[str, Any]]:
         # The reason is not told, because it quotes the value, which may be a secret.
         raise UserError(f"{key}: the value after = can't be read; expected YAML, with text in quotes") from None
     try:
-        return tuple(key.split(".")), sized(parsed)
+        return tuple(key.split(".")), checked(parsed)
     except ValueError as error:
         raise UserError(f"{key}: {error}") from None
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.plugins import is_code
-from hoptimizer.common.strict import LOADER, read_json, read_yaml, sized
+from hoptimizer.common.strict import LOADER, checked, read_json, read_yaml
 from hoptimizer.common.validation import explain
 from hoptimizer.models.settings import LOCAL, NO_KEY, PromptFormat
 from hoptimizer.upgrade import upgraded_config, upgraded_state
@@ -66,7 +66,8 @@ def stored_config(text: str, source: str) -> dict[str, Any]:
                 f"{source}: config.yaml: {key}: an interpolation, which is resolved in files and arguments of your own "
                 f"alone; give {key}=VALUE yourself, and take it out there"
             )
-    if not isinstance(tracking := values.get("tracking", {}), Mapping):
+    tracking = values.get("tracking")
+    if tracking is not None and not isinstance(tracking, Mapping):
         raise UserError(f"{source}: config.yaml: tracking: expected a mapping, got {type(tracking).__name__}")
     return upgraded_config(values)
 
@@ -145,7 +146,7 @@ def stored_state(text: str, source: str) -> dict[str, Any]:
         UserError: it is none, or a step in it brings a language model or settings of calls, which are the config's.
     """
     try:
-        state = sized(read_json(text))
+        state = checked(read_json(text))
     except ValueError as error:
         raise UserError(f"{source}: program.json: not JSON: {error}") from error
     _check_state(state, f"{source}: program.json")
@@ -188,9 +189,10 @@ class _Step(BaseModel):
 
     signature: _Signature
     demos: list[dict[str, Any]]
+    lm: None
     traces: list[Any] = []
     train: list[Any] = []
-    fields: dict[str, Any] = {}
+    fields: dict[str, dict[str, Any]] = {}
 
 
 class _Neighbours(BaseModel):

@@ -201,7 +201,7 @@ class LMAdapter(dspy.ChatAdapter):
         demos: list,
         inputs: dict[str, Any],
     ) -> list[dict[str, Any]]:
-        return self.of(lm)(lm, lm_kwargs, signature, demos, inputs)
+        return _some(self.of(lm)(lm, lm_kwargs, signature, demos, inputs), signature)
 
     def format_finetune_data(
         self,
@@ -231,4 +231,15 @@ class LMAdapter(dspy.ChatAdapter):
         demos: list,
         inputs: dict[str, Any],
     ) -> list[dict[str, Any]]:
-        return await self.of(lm).acall(lm, lm_kwargs, signature, demos, inputs)
+        return _some(await self.of(lm).acall(lm, lm_kwargs, signature, demos, inputs), signature)
+
+
+def _some(outputs: list[dict[str, Any]], signature: type[dspy.Signature]) -> list[dict[str, Any]]:
+    """The outputs of a call, which are none where a server's answer holds no choice; a prediction would have no field.
+
+    Raises:
+        AdapterParseError: there are none.
+    """
+    if not outputs:
+        raise AdapterParseError("LMAdapter", signature, "", "The server's answer holds no text.")
+    return outputs

@@ -213,14 +213,14 @@ def _check_local(settings: LMSettings) -> None:
         _check_kind(settings, check_model(folder)["config.json"])
         return
     from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
-    if isinstance(config := try_to_load_from_cache(settings.name, "config.json"), str):
-        _check_kind(settings, check_model(Path(config).parent)["config.json"])
-        return
     try:
+        if isinstance(config := try_to_load_from_cache(settings.name, "config.json"), str):
+            _check_kind(settings, check_model(Path(config).parent)["config.json"])
+            return
         get_hf_file_metadata(hf_hub_url(settings.name, "config.json"), timeout=CHECK_TIMEOUT)
-    except (HfHubHTTPError, OfflineModeIsEnabled, httpx.HTTPError) as error:
+    except (HfHubHTTPError, HFValidationError, OfflineModeIsEnabled, httpx.HTTPError) as error:
         reason = str(error).strip().splitlines()[0] or type(error).__name__
         raise UserError(
             f"{settings.model}: neither a name of the weights store nor a folder, and not on the hub as far as it can "

@@ -107,6 +107,14 @@ class LMSettings(BaseModel):
             raise ValueError(f"{', '.join(given)} {verb} no meaning for {self.model}, which runs in this process")
         return self
 
+    @field_validator("model")
+    @classmethod
+    def _has_a_name(cls, model: str) -> str:
+        provider, slash, name = model.partition("/")
+        if slash and not (provider and name):
+            raise ValueError("expected a provider and a name, as in openai/gpt-4o")
+        return model
+
     @field_validator("api_base")
     @classmethod
     def _no_query(cls, url: str | None) -> str | None:

@@ -183,8 +183,8 @@ class Program(dspy.Module):
         """Restore the state that :meth:`dump_state` gave; small models and language models are left as they are."""
         super().load_state(state, allow_unsafe_lm_state=allow_unsafe_lm_state)
         own = state["program"]
-        self.prompt_format = own["prompt_format"]
-        self.neighbours = Neighbours.load_state(own["neighbours"]) if "neighbours" in own else None
+        self.prompt_format = own.get("prompt_format")
+        self.neighbours = Neighbours.load_state(own["neighbours"]) if own.get("neighbours") else None
 
     async def retrieve(self, query: str, *, k: int | None = None) -> list[Passage]:
         """Search the corpus.

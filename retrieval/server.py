@@ -1,12 +1,14 @@
 """A ColBERT server that is searched by its URL."""
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Annotated
 
 import requests
 import tenacity
+from pydantic import BaseModel, FiniteFloat, StringConstraints, ValidationError
 
 from hoptimizer.common.errors import ServiceError, UserError
+from hoptimizer.common.strict import read_json
 from hoptimizer.common.urls import without_secrets
 from hoptimizer.retrieval.passage import Corpus, Passage
 from hoptimizer.retrieval.retriever import Retriever
@@ -16,6 +18,14 @@ _TRIES = 4
 _BUSY = (429, 500, 502, 503, 504)
 _BACKOFF = tenacity.wait_random_exponential(multiplier=1, max=10)
 _AT_ONCE = 8
+
+
+class _Found(BaseModel):
+    """A passage as a server answers it; texts with constraints have to be valid Unicode."""
+
+    text: Annotated[str, StringConstraints(min_length=0)]
+    pid: int | Annotated[str, StringConstraints(min_length=0)]
+    score: FiniteFloat
 
 
 class ColBERTServer(Retriever):
@@ -50,21 +60,21 @@ class ColBERTServer(Retriever):
 
     def _search(self, query: str, k: int) -> list[Passage]:
         try:
-            found = self._answer(query, k).json()["topk"][:k]
-            return [self._passage(item) for item in found]
-        except requests.JSONDecodeError as error:
-            raise UserError(
-                f"retriever.url: {self._shown} answered no JSON: give a ColBERT server's search URL"
-            ) from error
+            found = read_json(self._answer(query, k).content)["topk"][:k]
+            return [self._passage(_Found.model_validate(item)) for item in found]
         except requests.RequestException as error:
             reason = str(error.response.status_code) if error.response is not None else type(error).__name__
             raise ServiceError(
                 f"retriever.url: no answer from {self._shown} ({reason}): is the ColBERT server up?"
             ) from error
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValidationError) as error:
             raise UserError(
                 f"retriever.url: {self._shown} answered without 'topk' passages of 'text', 'pid' and 'score': "
                 "give a ColBERT server's search URL"
+            ) from error
+        except ValueError as error:
+            raise UserError(
+                f"retriever.url: {self._shown} answered no JSON: give a ColBERT server's search URL"
             ) from error
 
     def _answer(self, query: str, k: int) -> requests.Response:
@@ -80,13 +90,12 @@ class ColBERTServer(Retriever):
                 response.raise_for_status()
         return response
 
-    def _passage(self, item: dict[str, Any]) -> Passage:
-        text: str = item["text"]
-        known = self._known.get(_plain(text))
+    def _passage(self, found: _Found) -> Passage:
+        known = self._known.get(_plain(found.text))
         if known is None:
-            title, bar, rest = text.partition(" | ")
-            known = Passage(str(item["pid"]), title if bar else "", rest if bar else text)
-        return known.scored(float(item["score"]))
+            title, bar, rest = found.text.partition(" | ")
+            known = Passage(str(found.pid), title if bar else "", rest if bar else found.text)
+        return known.scored(found.score)
 
 
 def _may_pass(error: BaseException) -> bool:

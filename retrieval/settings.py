@@ -4,11 +4,11 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Literal, Self
 
-from pydantic import ConfigDict, Field, field_serializer, model_validator
+from pydantic import ConfigDict, Field, field_serializer, field_validator, model_validator
 
 from hoptimizer.common.options import Options, options_model
 from hoptimizer.common.plugins import Registry, subclass_of
-from hoptimizer.common.urls import without_secrets
+from hoptimizer.common.urls import names_host, without_secrets
 from hoptimizer.retrieval.retriever import Retriever
 
 
@@ -47,6 +47,13 @@ class RetrieverSettings(RetrieverOptions):
     index: Literal["auto", "exact", "plaid"] = "auto"
     k: int | None = Field(None, ge=1)
     url: str | None = Field(None, pattern="^https?://")
+
+    @field_validator("url")
+    @classmethod
+    def _is_a_url(cls, url: str | None) -> str | None:
+        if url and not names_host(url):
+            raise ValueError("expected a URL such as http://localhost:8893/api/search")
+        return url
 
     @field_serializer("url")
     def _public(self, url: str | None) -> str | None:

@@ -130,7 +130,7 @@ def alone(folder):
 
 
 CONFIG_FILES = st.tuples(
-    st.just("config.yaml"), damaged(st.builds(as_yaml, changed(CONFIGS))), st.lists(words(), max_size=2)
+    st.just("config.yaml"), damaged(st.builds(as_yaml, changed(CONFIGS))), st.lists(words(), max_size=1)
 ) | st.tuples(st.just("study.yaml"), damaged(st.builds(as_yaml, changed(STUDIES))), st.lists(words(), max_size=1))
 
 
@@ -324,6 +324,7 @@ STATES = [
         "reader": {
             "traces": [],
             "train": [],
+            "fields": {},
             "demos": [
                 {"question": "Where?", "context": ["Lyon: a city."], "answer": "Lyon"},
                 {"augmented": True, "question": "Who?", "context": [], "answer": "Ines"},
@@ -367,8 +368,8 @@ STORED = [
         "seed": 7,
     }
 ]
-VARIANTS = st.tuples(
-    damaged(st.builds(as_yaml, changed(STORED, most=1))), damaged(st.builds(as_json, changed(STATES, most=2)))
+VARIANTS = st.tuples(damaged(st.builds(as_yaml, changed(STORED))), damaged(st.builds(as_json, st.just(STATES[0])))) | (
+    st.tuples(damaged(st.builds(as_yaml, st.just(STORED[0]))), damaged(st.builds(as_json, changed(STATES))))
 )
 
 

@@ -23,7 +23,7 @@ TEXTS = [
     "~",
     "/",
     "..",
-    "~nobody/x",
+    "~no-such-user/x",
     "null",
     "true",
     "nan",
@@ -47,22 +47,7 @@ TEXTS = [
     "a:b",
     "hoptimizer.nowhere:Thing",
 ]
-NUMBERS = [
-    0,
-    -1,
-    1,
-    2**63,
-    -(2**64),
-    10**30,
-    10**400,
-    0.5,
-    -0.0,
-    1e-320,
-    1e308,
-    float("inf"),
-    float("-inf"),
-    float("nan"),
-]
+NUMBERS = [0, -1, 1, 2**63, -(2**64), 10**30, 10**400, 0.5, -0.0, 1e-320, 1e308, *map(float, ("inf", "-inf", "nan"))]
 
 
 def texts():
@@ -133,10 +118,10 @@ def _places(data, place=()):
 
 
 @st.composite
-def changed(draw, originals, most=3, others=values):
-    """One of several valid pieces of plain data, changed in up to so many places."""
+def changed(draw, originals, others=values):
+    """One of several valid pieces of plain data, changed in a place, seldom in more."""
     data = copy.deepcopy(draw(st.sampled_from(originals)))
-    for _ in range(draw(st.integers(0, most))):
+    for _ in range(draw(st.sampled_from([0, 1, 1, 1, 1, 1, 2, 3]))):
         places = list(_places(data))
         if not places:
             return draw(others())

@@ -1,7 +1,7 @@
 """What is fed strange inputs, by name, and how: ``search(TARGETS["config"], minutes=1)``."""
 
 from fuzz_answers import ANSWERS, answers
-from fuzz_search import SECONDS, Target, Unclean, feed, search
+from fuzz_search import Target, Unclean, bounded, feed, search
 from fuzz_targets import (
     COMMAND_LINES,
     CONFIG_FILES,
@@ -13,7 +13,7 @@ from fuzz_targets import (
     variants,
 )
 
-__all__ = ["SECONDS", "TARGETS", "Unclean", "feed", "search"]
+__all__ = ["TARGETS", "Unclean", "bounded", "feed", "search"]
 
 TARGETS = {
     target.name: target

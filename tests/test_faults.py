@@ -189,6 +189,24 @@ def test_a_retriever_that_fails_once_is_asked_again_and_one_that_is_down_ends_th
     assert len(server.headers) == 2 + 4
 
 
+@pytest.mark.parametrize(
+    "answered",
+    [
+        [],
+        {"topk": 5},
+        {"topk": [5]},
+        {"topk": [{"text": 5, "pid": 1, "score": 2.0}]},
+        {"topk": [{"text": "Lyon", "pid": 1, "score": "high"}]},
+        {"topk": [{"text": "\ud800", "pid": 1, "score": 2.0}]},
+    ],
+)
+def test_a_retriever_that_answers_something_else_is_no_retriever(answered):
+    with ChatServer() as server:
+        server.get = lambda: (200, answered)
+        with pytest.raises(UserError, match="answered without 'topk' passages"):
+            ColBERTServer(server.url, Corpus([])).search(["Where?"], 1)
+
+
 def test_a_run_with_too_few_answers_has_failed(tmp_path):
     with FaultyServer(lambda number, _: "503" if number > 10 else None) as server:
         server.answer = reply

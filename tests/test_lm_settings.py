@@ -1,10 +1,13 @@
 """Language models from config: settings, the prompt format, and the check before a run."""
 
+import contextlib
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import dspy
 import pytest
+from chat_server import ChatServer, chat_handler
 from pydantic import TypeAdapter, ValidationError
 
 from hoptimizer.common.errors import UserError
@@ -12,6 +15,40 @@ from hoptimizer.models import LMSettings, build_adapter, build_lm, check_lm
 from hoptimizer.models.engine.engine import AsyncLocalEngine, LocalEngine
 
 KEY = "sk-secret-key"
+
+
+class Endless(ChatServer):
+    """Its list of models has no end."""
+
+    def handler(self):
+        class Handler(chat_handler(self)):
+            def do_GET(self):
+                self.start(200, 10**12)
+                with contextlib.suppress(OSError):
+                    while True:
+                        self.wfile.write(b" ")
+                        time.sleep(0.1)
+
+        return Handler
+
+
+def test_the_check_of_a_server_waits_for_no_list_of_models():
+    start = time.monotonic()
+    with Endless() as server:
+        check_lm(LMSettings(model="openai/x", api_base=server.url))
+    assert time.monotonic() - start < 5
+
+
+@pytest.mark.parametrize("base", ["http://127.0.0.1:port/v1", "http://127.0.0.1:99999/v1", "127.0.0.1:9/v1"])
+def test_an_address_that_is_none_is_a_mistake(base):
+    with pytest.raises(UserError, match="openai/x: ") as caught:
+        check_lm(LMSettings(model="openai/x", api_base=base))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_local_model_that_can_have_no_such_name_is_a_mistake():
+    with pytest.raises(UserError, match="neither a name of the weights store nor a folder"):
+        check_lm(LMSettings(model="local/what is it?"))
 
 
 def test_a_string_is_a_model():

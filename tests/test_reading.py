@@ -8,11 +8,12 @@ import dspy
 import pytest
 from dspy import lm15
 from dspy.utils.exceptions import AdapterParseError
+from fuzz_search import bounded
 from scripted import ScriptedEngine, ScriptedRetriever, passage
 
 from hoptimizer.models import build_adapter
 from hoptimizer.models.adapters import LMAdapter, PlainAdapter, ReadingChatAdapter, ReadingJSONAdapter, SchemaAdapter
-from hoptimizer.models.reading import chosen
+from hoptimizer.models.reading import chosen, whole_items
 from hoptimizer.programs import RAG, RAISF
 from hoptimizer.programs.record import counts
 from hoptimizer.signatures.answering import Answer
@@ -123,6 +124,11 @@ def test_thoughts_that_came_to_no_end_are_no_answer():
 def test_the_item_at_which_the_tokens_ran_out_is_left_out(adapter, items, read):
     before = f'{{"{PARTS}": ' if issubclass(adapter, dspy.JSONAdapter) else f"[[ ## {PARTS} ## ]]\n"
     assert adapter().parse(Decompose, before + items) == {PARTS: read}
+
+
+def test_a_list_that_is_cut_off_is_read_once():
+    with bounded():
+        assert whole_items('{"items": ["' + "a, " * 200_000, "items") == 0
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS)

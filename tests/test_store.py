@@ -297,10 +297,15 @@ def test_an_unknown_name_gets_the_nearest_or_all(own_home, name, message):
         store.pull(name)
 
 
-def test_resolve_keeps_folders_and_hub_ids(own_home, tmp_path):
+def test_resolve_keeps_folders_and_hub_ids(own_home, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path.parent))
+    assert store.resolve(f"~/{tmp_path.name}") == str(tmp_path)
     assert store.resolve(str(tmp_path)) == str(tmp_path)
     assert store.resolve("colbert-ir/colbertv2.0") == "colbert-ir/colbertv2.0"
     assert store.resolve("gpt2") == "gpt2"
+    for name in ("x" * 300, "a\0b"):
+        with pytest.raises(UserError, match="no path"):
+            store.resolve(name)
     with pytest.raises(UserError, match="did you mean 'minilm'"):
         store.resolve("minilmm")
 

@@ -4,6 +4,7 @@ import pytest
 
 from hoptimizer import UserError, load_config
 from hoptimizer.eval.datasets.rows import read_rows
+from hoptimizer.models.folder import check_model
 from hoptimizer.stored import stored_config, stored_state
 
 DEEP = "[" * 100_000
@@ -44,6 +45,13 @@ def test_a_strangers_variant_that_is_malformed_is_one_line():
     ):
         with pytest.raises(UserError, match=says):
             stored_state(text, "a run")
+
+
+def test_a_models_own_settings_may_hold_numbers_of_any_size(tmp_path):
+    """Tokenizers without a longest text say so by one, and name tokens that are no characters."""
+    settings = '{"model_max_length": 1000000000000000019884624838656, "scale": 1e999, "token": "\\ud800"}'
+    (tmp_path / "tokenizer_config.json").write_text(settings)
+    assert check_model(tmp_path)["tokenizer_config.json"]["model_max_length"] == int(1e30)
 
 
 @pytest.mark.parametrize(

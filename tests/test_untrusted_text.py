@@ -18,6 +18,7 @@ from hoptimizer import Tracker
 from hoptimizer.answers import answer_all
 from hoptimizer.cli import tables
 from hoptimizer.cli.console import TextConsole, show
+from hoptimizer.common.errors import UserError
 from hoptimizer.eval import Question
 from hoptimizer.eval.runner import evaluate
 from hoptimizer.models.adapters import LMAdapter
@@ -168,6 +169,12 @@ def test_an_answer_with_its_steps_and_as_json_stays_one(capsys, attack):
     [line] = capsys.readouterr().out.split("\n")[:-1]
     assert json.loads(line) == result
     assert time.perf_counter() - start < 20
+
+
+def test_a_question_with_half_of_a_character_is_a_mistake():
+    """No server takes it, and no file."""
+    with pytest.raises(UserError, match="question: expected valid Unicode text"):
+        answer_all(RAG(ScriptedRetriever({}), reader="none"), [QUESTION, "Where is \ud800?"])
 
 
 def test_predictions_in_mlflow_are_what_was_answered(store):

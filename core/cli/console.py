@@ -102,7 +102,9 @@ def tell(line: str) -> None:
 def show(result: dict[str, Any], as_json: bool, *tables: RenderableType) -> None:
     """Print a command's result: one JSON object, or tables for people."""
     if as_json:
-        sys.stdout.write(json.dumps(result, ensure_ascii=False) + "\n")
+        text = json.dumps(result, ensure_ascii=False)
+        # Halves of a character, of which names of files can consist, are written as JSON escapes them.
+        sys.stdout.write(text.encode("utf-8", "backslashreplace").decode("utf-8") + "\n")
         return
     console = TextConsole()
     for table in tables:

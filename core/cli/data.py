@@ -198,14 +198,14 @@ def show_labels_command(
     from hoptimizer.cli import tables
     from hoptimizer.cli.console import show
     from hoptimizer.common.errors import UserError
+    from hoptimizer.common.paths import expanded
     from hoptimizer.eval.datasets.dataset import load
-    from hoptimizer.eval.datasets.settings import DataSettings
     from hoptimizer.optimizers.labels.hop_labels import annotated, read_labels
 
-    if Path(source).is_file():
-        found = read_labels(Path(source))
+    if (file := expanded(source)).is_file():
+        found = read_labels(file)
     else:
-        data = load(DataSettings(name=source))
+        data = load(source)
         found = [annotated(asked, data.corpus) for asked in data.split(split)]
     shown = [one for one in found if question in (None, one.id)][:n]
     if not shown:

@@ -12,11 +12,13 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from hoptimizer.common.disk import disk_failure
 from hoptimizer.common.errors import ServiceError, UserError, causes
-from hoptimizer.common.urls import line_without_secrets, text_without_secrets, without_secrets
+from hoptimizer.common.urls import line_without_secrets, names_host, text_without_secrets, without_secrets
 
 STORE_ERRORS = (MlflowException, SQLAlchemyError, requests.RequestException)
 """What MLflow raises itself, and what comes through from its database and from its connections."""
 
+# What neither a path nor a URL can hold: a zero byte and halves of a character.
+_NOT_WRITABLE = re.compile("[\0\ud800-\udfff]")
 # Seconds for a connection, and for the first byte of an answer.
 _TIMEOUT = (10, 30)
 _TRANSIENT = (
@@ -51,13 +53,21 @@ class Unreachable(ServiceError):
 def is_remote(uri: str) -> bool:
     """Whether a tracking URI is that of a server.
 
+    Raises:
+        UserError: it is no URL.
+
     Example:
         >>> from hoptimizer.tracking.server import is_remote
         >>> is_remote("https://mlflow.example.org"), is_remote("sqlite:///mlflow.db")
         (True, False)
     """
-    parts = urlsplit(uri)
-    return parts.scheme in ("http", "https") and bool(parts.hostname)
+    try:
+        is_http = urlsplit(uri).scheme in ("http", "https")
+    except ValueError:
+        is_http = True
+    if _NOT_WRITABLE.search(uri) or (is_http and not names_host(uri)):
+        raise UserError(f"tracking.uri: {without_secrets(uri)} is no URL; expected one such as http://localhost:5000")
+    return is_http
 
 
 def check_server(uri: str) -> None:
@@ -65,6 +75,7 @@ def check_server(uri: str) -> None:
 
     Raises:
         Unreachable: none does.
+        UserError: it is no URL.
 
     Example:
         >>> from hoptimizer.tracking.server import check_server

@@ -63,8 +63,8 @@ class Tracker(StoredRuns):
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "4")
         # What it logs with a traceback it raises, too.
         logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
-        self.held = HeldRuns(uri)
         check_server(uri)
+        self.held = HeldRuns(uri)
         mlflow.set_tracking_uri(uri)
         try:
             with self.held.opening():
@@ -73,7 +73,9 @@ class Tracker(StoredRuns):
                 if artifacts and client.get_experiment_by_name(experiment) is None:
                     client.create_experiment(experiment, artifacts)
                 super().__init__(uri, client, mlflow.set_experiment(experiment))
-        except (*STORE_ERRORS, OSError) as error:
+        except UserError:
+            raise
+        except (*STORE_ERRORS, OSError, ImportError, ValueError) as error:  # no driver; a port that is no number
             if unreachable := outage(uri, error):
                 raise unreachable from error
             reason, full = line_without_secrets(error), disk_failure(error)

@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from hoptimizer.common.errors import UserError, unknown
+from hoptimizer.common.paths import expanded
 from hoptimizer.eval.datasets import folder as folders
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.datasets.settings import DataSettings, bundled
@@ -82,7 +83,9 @@ def locate(name: str | Path) -> Path:
     known = bundled()
     if str(name) in known:
         return known[str(name)]
-    path = Path(name).expanduser()
+    if not str(name):
+        raise UserError(f"data: expected a data set's folder or a bundled set ({', '.join(known)}), got nothing")
+    path = expanded(name)
     if path.exists():
         return path
     if len(path.parts) > 1:
@@ -103,10 +106,11 @@ def load(settings: DataSettings | str) -> DataSet:
         {'train': 10, 'dev': 5, 'test': 200}
     """
     if isinstance(settings, str):
+        locate(settings)  # raises where there is none, and where the name is empty
         settings = DataSettings(name=settings)
     path = locate(settings.name)
     name = settings.name if path in bundled().values() else path.resolve().name
-    corpus, splits = folders.read_folder(path, settings.corpus and settings.corpus.expanduser(), name)
+    corpus, splits = folders.read_folder(path, settings.corpus and expanded(settings.corpus), name)
     whole = DataSet(name, path, corpus, splits)
     sizes = settings.sizes()
     for split, size in sizes.items():
@@ -132,4 +136,4 @@ def check(name: str | Path, corpus: Path | None = None, limit: int = 20) -> fold
         >>> found.problems, found.splits["train"].questions, found.corpus.passages
         ([], 200, 1482)
     """
-    return folders.check(locate(name), corpus, limit)
+    return folders.check(locate(name), corpus and expanded(corpus), limit)

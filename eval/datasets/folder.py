@@ -15,7 +15,8 @@ from statistics import fmean
 from pydantic import BaseModel
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.eval.datasets.question import Hop, Question, Record, Text
+from hoptimizer.common.paths import free_folder
+from hoptimizer.eval.datasets.question import AnyText, Hop, Question, Record, Text
 from hoptimizer.eval.datasets.rows import DataRow, OnProblem, fail, misspelt, own_file, parse, read_rows
 from hoptimizer.retrieval.passage import Corpus, Passage
 
@@ -27,7 +28,7 @@ class PassageRow(Record):
     """A row of a corpus file."""
 
     id: Text
-    title: str = ""
+    title: AnyText = ""
     text: Text
 
 
@@ -213,24 +214,13 @@ def _figures(questions: list[Question]) -> SplitFigures:
     )
 
 
-def free_folder(out: Path) -> Path:
-    """The folder ``out``, if nothing there could be lost.
-
-    Raises:
-        UserError: it is a file, or a folder with something in it.
-    """
-    if out.is_file() or (out.is_dir() and any(out.iterdir())):
-        raise UserError(f"{out}: exists already; choose another folder or remove this one first")
-    return out
-
-
 def write_folder(out: Path, corpus: Iterable[Passage], splits: Mapping[str, Iterable[Question]]) -> None:
     """Write a data set's folder, whole or not at all.
 
     Raises:
         UserError: ``out`` exists and isn't empty, or can't be written.
     """
-    free_folder(out)
+    out = free_folder(out)
     passages = [{"id": p.id, "title": p.title, "text": p.text} for p in corpus]
     files = {"corpus": passages} if passages else {}
     files |= {name: [q.model_dump(exclude_defaults=True) for q in questions] for name, questions in splits.items()}

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hoptimizer.common.errors import UserError, unknown
+from hoptimizer.common.paths import expanded, free_folder
 from hoptimizer.common.plugins import Registry, subclass_of
-from hoptimizer.eval.datasets.folder import SPLITS, free_folder, write_folder
+from hoptimizer.eval.datasets.folder import SPLITS, write_folder
 from hoptimizer.eval.datasets.published_formats import (
     FORMATS,
     Aliases,
@@ -20,7 +21,7 @@ from hoptimizer.eval.datasets.published_formats import (
     WikiItem,
     with_aliases,
 )
-from hoptimizer.eval.datasets.question import Question, Record, Text
+from hoptimizer.eval.datasets.question import AnyText, Question, Record, Text
 from hoptimizer.eval.datasets.rows import DataRow, own_file, read_rows, require
 from hoptimizer.retrieval.passage import Passage
 
@@ -62,7 +63,7 @@ class ExtraPassage(Record):
     """A row of an extra corpus file."""
 
     id: Text | None = None
-    title: str = ""
+    title: AnyText = ""
     text: Text
 
 
@@ -153,13 +154,14 @@ def import_published(
         raise UserError(f"decompositions are published beside 2wikimultihopqa, not {name}; leave them out")
     if sizes and not isinstance(paths, Path):
         raise UserError("split sizes divide one file, but there is one a split already; leave the sizes out")
-    free_folder(out)
+    out = free_folder(out)
     pool = PassagePool()
     if corpus:
-        _pool_extra(corpus, pool)
+        _pool_extra(expanded(corpus), pool)
+    paths = expanded(paths) if isinstance(paths, Path) else {split: expanded(path) for split, path in paths.items()}
     files = [paths] if isinstance(paths, Path) else list(paths.values())
     aliases = _read_aliases(files) if issubclass(item, WikiItem) else {}
-    reader = _Reader(item, pool, _read_decompositions(decompositions), aliases)
+    reader = _Reader(item, pool, _read_decompositions([expanded(path) for path in decompositions]), aliases)
     if isinstance(paths, Path):
         questions = reader.read(paths)
         splits = divide(questions, sizes or DEFAULT_SIZES, seed)

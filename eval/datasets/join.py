@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hoptimizer.common.errors import UserError
+from hoptimizer.common.paths import free_folder
 from hoptimizer.eval.datasets.dataset import DataSet, load
-from hoptimizer.eval.datasets.folder import free_folder, write_folder
+from hoptimizer.eval.datasets.folder import write_folder
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.retrieval.passage import Corpus, Passage
 

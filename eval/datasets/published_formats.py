@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from rapidfuzz import fuzz, process
 from rapidfuzz.utils import default_process
 
-from hoptimizer.eval.datasets.question import Hop, Question, Text
+from hoptimizer.eval.datasets.question import AnyText, Hop, Question, Text
 
 # Takes a paragraph's title and text into the corpus and gives its id; None where it has no text.
 Pool = Callable[[str, str], str | None]
@@ -40,8 +40,8 @@ class Aliases(BaseModel):
     """A line of 2WikiMultihopQA's ``id_aliases.json``: the other names of an entity of Wikidata."""
 
     id: Text = Field(alias="Q_id")
-    aliases: list[str]
-    demonyms: list[str]
+    aliases: list[AnyText]
+    demonyms: list[AnyText]
 
     @property
     def names(self) -> list[str]:
@@ -74,8 +74,8 @@ class HotpotItem(Published):
     question: Text
     answer: Text
     type: Text | None = None
-    context: Annotated[list[tuple[Text, list[str]]], Field(min_length=1)]
-    supporting_facts: Annotated[list[tuple[str, int]], Field(min_length=1)]
+    context: Annotated[list[tuple[Text, list[AnyText]]], Field(min_length=1)]
+    supporting_facts: Annotated[list[tuple[AnyText, int]], Field(min_length=1)]
 
     @model_validator(mode="after")
     def _facts_in_context(self) -> Self:
@@ -170,8 +170,8 @@ class MusiqueParagraph(BaseModel):
     """A paragraph of a MuSiQue item."""
 
     idx: int
-    title: str
-    paragraph_text: str
+    title: AnyText
+    paragraph_text: AnyText
     is_supporting: bool
 
 
@@ -189,7 +189,7 @@ class MusiqueItem(Published):
     id: Text
     question: Text
     answer: Text
-    answer_aliases: list[str] = []
+    answer_aliases: list[AnyText] = []
     answerable: bool = True
     paragraphs: Annotated[list[MusiqueParagraph], Field(min_length=1)]
     question_decomposition: list[MusiqueStep] = []
@@ -241,7 +241,7 @@ class StrategyItem(Published):
     id: Text = Field(alias="qid")
     question: Text
     answer: bool
-    term: str = ""
+    term: AnyText = ""
     facts: list[Text] = []
 
     def convert(self, pool: Pool, decomposition: Decomposition | None) -> Question:

@@ -8,6 +8,9 @@ if TYPE_CHECKING:
     import dspy
 
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+AnyText = Annotated[str, StringConstraints(min_length=0)]
+"""A text that may be empty. Pydantic refuses halves of a character, which can't be written, in texts with constraints
+alone."""
 
 
 class Record(BaseModel):

@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 
 from hoptimizer.common.errors import UserError, closest
 from hoptimizer.common.paths import is_within
-from hoptimizer.common.strict import read_json, sized
+from hoptimizer.common.strict import checked, read_json
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -168,7 +168,7 @@ def _read_array(path: Path, report: OnProblem) -> Iterator[DataRow]:
     if text is None:
         return
     try:
-        items = sized(read_json(text))
+        items = checked(read_json(text), texts=False)
     except json.JSONDecodeError as error:
         report(f"{path}:{error.lineno}: malformed JSON, {error.msg} at column {error.colno}; correct the file")
         return
@@ -186,7 +186,7 @@ def _read_lines(path: Path, report: OnProblem) -> Iterator[DataRow]:
             place = f"{path}:{number}"
             try:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
-                fields = sized(read_json(text)) if text else None
+                fields = checked(read_json(text), texts=False) if text else None
             except UnicodeDecodeError:
                 report(f"{place}: not UTF-8; save the file as UTF-8")
                 continue
@@ -249,7 +249,7 @@ def _decode_lists(row: DataRow, report: OnProblem) -> bool:
         text = row.fields.get(key)
         if isinstance(text, str):
             try:
-                row.fields[key] = sized(read_json(text))
+                row.fields[key] = checked(read_json(text), texts=False)
             except ValueError:
                 report(f'{row.place}: {key!r} must be JSON text such as ["…"], but is {text!r:.60}; correct it')
                 return False

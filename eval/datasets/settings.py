@@ -5,6 +5,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator, model_validator
 
+from hoptimizer.common.paths import expanded
+
 
 def bundled() -> dict[str, Path]:
     """Folders of the data sets that come with the package, by name.
@@ -49,7 +51,7 @@ class DataSettings(BaseModel):
     @classmethod
     def _from_anywhere(cls, value: str | Path | None) -> str | Path | None:
         """Make existing paths absolute, because a run's config may be read again from another working folder."""
-        if value is None or str(value) in bundled() or not (path := Path(value).expanduser()).exists():
+        if value is None or str(value) in bundled() or not (path := expanded(value)).exists():
             return value
         return type(value)(path.resolve())
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hoptimizer.common.errors import UserError
+from hoptimizer.common.paths import expanded
 from hoptimizer.models.small.base import SmallModel
 from hoptimizer.models.small.card import Card, read_card
 from hoptimizer.models.small.classifier import Classifier
@@ -48,7 +49,7 @@ def load_step_model(source: str, step: str, fetch: Fetch | None = None) -> Small
 
 
 def _folder(source: str, fetch: Fetch | None) -> Path:
-    folder = Path(source).expanduser()
+    folder = expanded(source)
     if folder.is_dir():
         return folder
     if ":/" in source:

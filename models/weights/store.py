@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from hoptimizer.common.errors import UserError, closest
-from hoptimizer.common.paths import home, is_within
+from hoptimizer.common.paths import expanded, home, is_within
 from hoptimizer.common.strict import read_json
 from hoptimizer.models.weights import catalog as pinned
 from hoptimizer.models.weights.catalog import PinnedWeights
@@ -79,8 +79,8 @@ def resolve(name: str) -> str:
     Raises:
         UserError: the name is a misspelt one of the store, or a model of the store can't be pulled.
     """
-    if Path(name).is_dir():
-        return name
+    if expanded(name).is_dir():
+        return str(expanded(name))
     if pinned.known(name) is not None:
         return str(pull(name))
     if "/" not in name and (near := _nearest(name)):

@@ -12,6 +12,9 @@ from dspy.utils.callback import BaseCallback
 
 _UNKNOWN = {"prompt_tokens": None, "completion_tokens": None, "cached_tokens": None, "usd": None}
 
+# Tokens that no call has, whatever its server says.
+_TOO_MANY = 1 << 40
+
 
 class StepCalls(BaseCallback):
     """Hears of the calls that a step really makes: an adapter may ask a second time, in another prompt format.
@@ -67,14 +70,19 @@ class StepCalls(BaseCallback):
 
 def _cost(entry: Mapping[str, Any], lm: dspy.BaseLM) -> dict[str, Any]:
     usage = entry["usage"] or _usage_before(entry["response"], lm)
-    if usage.get("prompt_tokens") is None or usage.get("completion_tokens") is None:
+    if not all(_is_count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens")):
         return _UNKNOWN | {"usd": entry["cost"]}
+    cached = dict(usage.get("prompt_tokens_details") or {}).get("cached_tokens")
     return {
         "prompt_tokens": usage["prompt_tokens"],
         "completion_tokens": usage["completion_tokens"],
-        "cached_tokens": dict(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
+        "cached_tokens": cached if _is_count(cached) else 0,
         "usd": entry["cost"],
     }
+
+
+def _is_count(value: Any) -> bool:  # noqa: ANN401 - whatever a server says
+    return isinstance(value, int) and 0 <= value < _TOO_MANY
 
 
 def _usage_before(response: Any, lm: dspy.BaseLM) -> dict[str, Any]:  # noqa: ANN401 - DSPy's or LiteLLM's
