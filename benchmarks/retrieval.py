@@ -80,8 +80,8 @@ def measure_encoding(texts: list[str]) -> dict[str, Any]:
     from colbert.modeling.checkpoint import Checkpoint
 
     from hoptimizer.models.engine.loading import quiet_loading
-    from hoptimizer.retrieval.checkpoint import find_checkpoint
-    from hoptimizer.retrieval.encoder import ColBERTEncoder
+    from hoptimizer.retrieval.colbert.checkpoint import find_checkpoint
+    from hoptimizer.retrieval.colbert.encoder import ColBERTEncoder
 
     checkpoint = find_checkpoint("minilm")
     ours = ColBERTEncoder(checkpoint)

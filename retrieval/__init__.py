@@ -11,14 +11,14 @@ from hoptimizer.retrieval.settings import RetrieverSettings
 
 if TYPE_CHECKING:
     from hoptimizer.retrieval.bm25 import BM25Retriever
-    from hoptimizer.retrieval.colbert import ColBERTRetriever
-    from hoptimizer.retrieval.server import ColBERTServer
+    from hoptimizer.retrieval.colbert.retriever import ColBERTRetriever
+    from hoptimizer.retrieval.colbert.server import ColBERTServer
 
 # Imported when first used, because each brings its own heavy packages.
 _HOMES = {
     "BM25Retriever": "hoptimizer.retrieval.bm25",
-    "ColBERTRetriever": "hoptimizer.retrieval.colbert",
-    "ColBERTServer": "hoptimizer.retrieval.server",
+    "ColBERTRetriever": "hoptimizer.retrieval.colbert.retriever",
+    "ColBERTServer": "hoptimizer.retrieval.colbert.server",
 }
 
 __all__ = [

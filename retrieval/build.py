@@ -40,9 +40,9 @@ def build_retriever(
 
         return BM25Retriever(corpus)
     if settings.url:
-        from hoptimizer.retrieval.server import ColBERTServer
+        from hoptimizer.retrieval.colbert.server import ColBERTServer
 
         return ColBERTServer(settings.url, corpus)
-    from hoptimizer.retrieval.colbert import ColBERTRetriever
+    from hoptimizer.retrieval.colbert.retriever import ColBERTRetriever
 
     return ColBERTRetriever(settings, corpus, progress)

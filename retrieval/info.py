@@ -36,8 +36,8 @@ def index_info(settings: RetrieverOptions, corpus: Corpus) -> dict[str, str | in
     if settings.name == "bm25" or settings.url:
         return info
     # Imported here, because they bring torch.
-    from hoptimizer.retrieval.checkpoint import find_checkpoint
-    from hoptimizer.retrieval.colbert import index_kind, manifest
+    from hoptimizer.retrieval.colbert.checkpoint import find_checkpoint
+    from hoptimizer.retrieval.colbert.retriever import index_kind, manifest
     from hoptimizer.retrieval.index_folder import BrokenIndexError, check_index, index_folder
 
     checkpoint = find_checkpoint(settings.checkpoint)

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from hoptimizer.common.progress import Progress
-from hoptimizer.retrieval.encoder import ColBERTEncoder
+from hoptimizer.retrieval.colbert.encoder import ColBERTEncoder
 from hoptimizer.retrieval.index_folder import BrokenIndexError
 
 _VECTORS = "vectors.f16"

@@ -16,10 +16,10 @@ import torch
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.progress import Progress
 from hoptimizer.models.engine.loading import quiet_loading
-from hoptimizer.retrieval.colbert_shim import load_extensions
-from hoptimizer.retrieval.encoder import ColBERTEncoder
+from hoptimizer.retrieval.colbert.encoder import ColBERTEncoder
+from hoptimizer.retrieval.colbert.shim import load_extensions
+from hoptimizer.retrieval.colbert.token_store import TokenStore
 from hoptimizer.retrieval.index_folder import BrokenIndexError
-from hoptimizer.retrieval.token_store import TokenStore
 
 # Chosen on 6,119 passages so that PLAID finds at least 95 of 100 passages of exact search's top 10, which
 # benchmarks/retrieval.py measures. colbert-ai's defaults compress to 1 bit and look into one cell per query token.

@@ -6,10 +6,10 @@ from typing import ClassVar, Protocol
 import torch
 
 from hoptimizer.common.progress import Progress
-from hoptimizer.retrieval.checkpoint import Checkpoint, find_checkpoint
-from hoptimizer.retrieval.encoder import ColBERTEncoder
-from hoptimizer.retrieval.exact import ExactIndex
-from hoptimizer.retrieval.index_folder import Kind, Manifest, index_folder, open_index
+from hoptimizer.retrieval.colbert.checkpoint import Checkpoint, find_checkpoint
+from hoptimizer.retrieval.colbert.encoder import ColBERTEncoder
+from hoptimizer.retrieval.colbert.exact import ExactIndex
+from hoptimizer.retrieval.index_folder import Kind, Manifest, index_folder, new_manifest, open_index
 from hoptimizer.retrieval.passage import Corpus, Passage
 from hoptimizer.retrieval.retriever import Retriever
 from hoptimizer.retrieval.settings import RetrieverSettings
@@ -88,15 +88,7 @@ def index_kind(settings: RetrieverSettings, corpus: Corpus) -> Kind:
 
 def manifest(kind: Kind, corpus: Corpus, checkpoint: Checkpoint) -> Manifest:
     """What the manifest of an index of ``corpus`` must say."""
-    return Manifest(
-        corpus=corpus.name,
-        corpus_digest=corpus.digest,
-        passages=len(corpus),
-        checkpoint=checkpoint.name,
-        checkpoint_digest=checkpoint.digest,
-        kind=kind,
-        settings=_index_class(kind).SETTINGS,
-    )
+    return new_manifest(corpus, checkpoint, kind, _index_class(kind).SETTINGS)
 
 
 def _open(kind: Kind, corpus: Corpus, checkpoint: Checkpoint, encoder: ColBERTEncoder, progress: Progress) -> Index:
@@ -114,6 +106,6 @@ def _open(kind: Kind, corpus: Corpus, checkpoint: Checkpoint, encoder: ColBERTEn
 def _index_class(kind: Kind) -> type[Index]:
     if kind == "exact":
         return ExactIndex
-    from hoptimizer.retrieval.plaid import PlaidIndex  # brings faiss, which the exact index does without
+    from hoptimizer.retrieval.colbert.plaid import PlaidIndex  # brings faiss, which the exact index does without
 
     return PlaidIndex

@@ -8,8 +8,8 @@ import torch
 from transformers import PreTrainedModel
 
 from hoptimizer.models.engine.loading import device_and_dtype, loading
-from hoptimizer.retrieval.checkpoint import Checkpoint
-from hoptimizer.retrieval.colbert_shim import adapt_colbert_ai
+from hoptimizer.retrieval.colbert.checkpoint import Checkpoint
+from hoptimizer.retrieval.colbert.shim import adapt_colbert_ai
 
 # Passages that are tokenized and put in order at a time, and passages per batch.
 _WINDOW = 2048

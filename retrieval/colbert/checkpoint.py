@@ -22,7 +22,7 @@ from hoptimizer.models.weights.store import resolve
 
 EMBEDDED = "minilm"
 BASE = "all-minilm-l6-v2"
-_ASSET = Path(__file__).parent / "assets" / "minilm-colbert.safetensors"
+_ASSET = Path(__file__).parents[1] / "assets" / "minilm-colbert.safetensors"
 _COPIED = ("config.json", "tokenizer.json", "vocab.txt")
 
 # colbert-ai fills queries up with the tokenizer's mask token, and gives the padding token a vector of zeros. With one

@@ -7,8 +7,8 @@ from typing import ClassVar
 import torch
 
 from hoptimizer.common.progress import Progress
-from hoptimizer.retrieval.encoder import ColBERTEncoder
-from hoptimizer.retrieval.token_store import TokenStore
+from hoptimizer.retrieval.colbert.encoder import ColBERTEncoder
+from hoptimizer.retrieval.colbert.token_store import TokenStore
 
 # Token vectors, and queries, that are compared at a time, so that the products stay in a processor's cache.
 _CHUNK_TOKENS = 1024
