@@ -1,4 +1,4 @@
-"""Finding passages: ColBERT and BM25 behind one interface."""
+"""Finding passages: ColBERT, BM25 and dense retrieval behind one interface."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -7,18 +7,20 @@ from hoptimizer.retrieval.build import build_retriever
 from hoptimizer.retrieval.info import index_info
 from hoptimizer.retrieval.passage import Corpus, Passage
 from hoptimizer.retrieval.retriever import Retriever
-from hoptimizer.retrieval.settings import RetrieverSettings
+from hoptimizer.retrieval.settings import DenseSettings, RetrieverSettings
 
 if TYPE_CHECKING:
     from hoptimizer.retrieval.bm25 import BM25Retriever
     from hoptimizer.retrieval.colbert.retriever import ColBERTRetriever
     from hoptimizer.retrieval.colbert.server import ColBERTServer
+    from hoptimizer.retrieval.dense.retriever import DenseRetriever
 
 # Imported when first used, because each brings its own heavy packages.
 _HOMES = {
     "BM25Retriever": "hoptimizer.retrieval.bm25",
     "ColBERTRetriever": "hoptimizer.retrieval.colbert.retriever",
     "ColBERTServer": "hoptimizer.retrieval.colbert.server",
+    "DenseRetriever": "hoptimizer.retrieval.dense.retriever",
 }
 
 __all__ = [
@@ -26,6 +28,8 @@ __all__ = [
     "ColBERTRetriever",
     "ColBERTServer",
     "Corpus",
+    "DenseRetriever",
+    "DenseSettings",
     "Passage",
     "Retriever",
     "RetrieverSettings",

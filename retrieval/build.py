@@ -4,7 +4,7 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.common.progress import Progress
 from hoptimizer.retrieval.passage import Corpus
 from hoptimizer.retrieval.retriever import Retriever
-from hoptimizer.retrieval.settings import RetrieverOptions, RetrieverSettings, retriever_class
+from hoptimizer.retrieval.settings import DenseSettings, RetrieverOptions, RetrieverSettings, retriever_class
 
 
 def build_retriever(
@@ -12,7 +12,7 @@ def build_retriever(
 ) -> Retriever:
     """The retriever that ``settings`` describe, ready to search ``corpus``.
 
-    A ColBERT index is built at the first call and found again later; it is kept under ``home()/indexes``.
+    An index is built at the first call and found again later; it is kept under ``home()/indexes``.
 
     Args:
         settings: the config's ``retriever`` section.
@@ -20,7 +20,7 @@ def build_retriever(
         progress: called with the passages encoded so far and all there are, while an index is built.
 
     Raises:
-        UserError: the corpus is empty, or the checkpoint can't be had, or the index' folder can't be written.
+        UserError: the corpus is empty, the model can't be had, or the index' folder can't be written.
 
     Example:
         >>> from hoptimizer.retrieval import Corpus, Passage, RetrieverSettings, build_retriever
@@ -31,10 +31,14 @@ def build_retriever(
     """
     if not len(corpus) and not getattr(settings, "url", None):
         raise UserError(f"{corpus.name} holds no passages: a retriever needs at least one")
+    # Imported here, because each brings its own heavy packages.
+    if isinstance(settings, DenseSettings):
+        from hoptimizer.retrieval.dense.retriever import DenseRetriever
+
+        return DenseRetriever(settings, corpus, progress)
     if not isinstance(settings, RetrieverSettings):
         options = {name: getattr(settings, name) for name in type(settings).model_fields if name not in ("name", "k")}
         return retriever_class(settings.name)(corpus, **options)
-    # Imported here, because each brings its own heavy packages.
     if settings.name == "bm25":
         from hoptimizer.retrieval.bm25 import BM25Retriever
 
