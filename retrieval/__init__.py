@@ -1,4 +1,4 @@
-"""Finding passages: ColBERT, BM25 and dense retrieval behind one interface."""
+"""Finding passages: ColBERT, BM25, dense retrieval and several at once behind one interface."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -7,13 +7,14 @@ from hoptimizer.retrieval.build import build_retriever
 from hoptimizer.retrieval.info import index_info
 from hoptimizer.retrieval.passage import Corpus, Passage
 from hoptimizer.retrieval.retriever import Retriever
-from hoptimizer.retrieval.settings import DenseSettings, RetrieverSettings
+from hoptimizer.retrieval.settings import DenseSettings, HybridSettings, RetrieverSettings
 
 if TYPE_CHECKING:
     from hoptimizer.retrieval.bm25 import BM25Retriever
     from hoptimizer.retrieval.colbert.retriever import ColBERTRetriever
     from hoptimizer.retrieval.colbert.server import ColBERTServer
     from hoptimizer.retrieval.dense.retriever import DenseRetriever
+    from hoptimizer.retrieval.hybrid import HybridRetriever
 
 # Imported when first used, because each brings its own heavy packages.
 _HOMES = {
@@ -21,6 +22,7 @@ _HOMES = {
     "ColBERTRetriever": "hoptimizer.retrieval.colbert.retriever",
     "ColBERTServer": "hoptimizer.retrieval.colbert.server",
     "DenseRetriever": "hoptimizer.retrieval.dense.retriever",
+    "HybridRetriever": "hoptimizer.retrieval.hybrid",
 }
 
 __all__ = [
@@ -30,6 +32,8 @@ __all__ = [
     "Corpus",
     "DenseRetriever",
     "DenseSettings",
+    "HybridRetriever",
+    "HybridSettings",
     "Passage",
     "Retriever",
     "RetrieverSettings",

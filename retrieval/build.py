@@ -4,7 +4,13 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.common.progress import Progress
 from hoptimizer.retrieval.passage import Corpus
 from hoptimizer.retrieval.retriever import Retriever
-from hoptimizer.retrieval.settings import DenseSettings, RetrieverOptions, RetrieverSettings, retriever_class
+from hoptimizer.retrieval.settings import (
+    DenseSettings,
+    HybridSettings,
+    RetrieverOptions,
+    RetrieverSettings,
+    retriever_class,
+)
 
 
 def build_retriever(
@@ -29,13 +35,17 @@ def build_retriever(
         >>> [passage.id for passage in retriever.search(["Which city?"], k=1)[0]]
         ['oslo']
     """
-    if not len(corpus) and not getattr(settings, "url", None):
+    if not len(corpus) and not settings.urls:
         raise UserError(f"{corpus.name} holds no passages: a retriever needs at least one")
     # Imported here, because each brings its own heavy packages.
     if isinstance(settings, DenseSettings):
         from hoptimizer.retrieval.dense.retriever import DenseRetriever
 
         return DenseRetriever(settings, corpus, progress)
+    if isinstance(settings, HybridSettings):
+        from hoptimizer.retrieval.hybrid import HybridRetriever
+
+        return HybridRetriever([build_retriever(one, corpus, progress=progress) for one in settings.of], settings.depth)
     if not isinstance(settings, RetrieverSettings):
         options = {name: getattr(settings, name) for name in type(settings).model_fields if name not in ("name", "k")}
         return retriever_class(settings.name)(corpus, **options)

@@ -2,13 +2,24 @@
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, field_serializer, model_validator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    WithJsonSchema,
+    field_serializer,
+    model_validator,
+)
 
+from hoptimizer.common.errors import UserError
 from hoptimizer.common.options import Options, options_model
 from hoptimizer.common.plugins import Registry, subclass_of
 from hoptimizer.common.urls import without_secrets
+from hoptimizer.common.validation import explain
 from hoptimizer.retrieval.retriever import Retriever
 
 DENSE = "all-minilm-l6-v2"
@@ -21,7 +32,7 @@ class RetrieverOptions(Options):
     """Which retriever finds passages, and how many; the options of a user's own are the fields of a subclass.
 
     Attributes:
-        name: ``colbert``, ``bm25``, ``dense``, an entry point of ``hoptimizer.retrievers``, or a dotted path.
+        name: one of ours, an entry point of ``hoptimizer.retrievers``, or a dotted path.
         k: passages that a search returns; ``None`` for as many as the program takes by default.
     """
 
@@ -31,6 +42,11 @@ class RetrieverOptions(Options):
     def shown(self) -> str:
         """What is searched with, in a few words without secrets."""
         return self.name
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The servers that are asked."""
+        return ()
 
 
 class RetrieverSettings(RetrieverOptions):
@@ -75,6 +91,11 @@ class RetrieverSettings(RetrieverOptions):
             return self.name
         return f"{self.name} {without_secrets(self.url) if self.url else self.checkpoint}"
 
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The ColBERT server, if there is one."""
+        return (self.url,) if self.url else ()
+
 
 class DenseSettings(RetrieverOptions):
     """One vector for a passage (Karpukhin et al., 2020), such as Contriever's, E5's, BGE's or MiniLM's.
@@ -114,10 +135,67 @@ class DenseSettings(RetrieverOptions):
         return f"{self.name} {self.model}"
 
 
+def _member(section: Any) -> RetrieverOptions:  # noqa: ANN401 - whatever the config holds
+    if isinstance(section, RetrieverOptions):
+        return section
+    options = {"name": section} if isinstance(section, str) else section
+    if not isinstance(options, dict) or not isinstance(options.get("name"), str):
+        raise UserError(f"retriever.of: expected a retriever's name or a mapping with it, got {type(section).__name__}")
+    name = options["name"]
+    model = settings_model(name)
+    try:
+        validated = model.model_validate(options)
+    except ValidationError as error:
+        raise UserError(f"retriever.of: {explain(error, model, prefix=f'{name}.')}") from None
+    if validated.k is not None:
+        raise UserError(f"retriever.of: {name}, as a part of another, has k; give one for all, retriever.k")
+    return validated
+
+
+_NAMED = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+Member = Annotated[
+    SerializeAsAny[RetrieverOptions],
+    BeforeValidator(_member),
+    WithJsonSchema({"anyOf": [{"type": "string"}, _NAMED]}),
+]
+"""A retriever's name, or a mapping of its name and options."""
+
+
+class HybridSettings(RetrieverOptions):
+    """Several retrievers, whose rankings are fused by reciprocal ranks (Cormack et al., 2009).
+
+    Attributes:
+        name: ``hybrid``.
+        of: the retrievers, each a name or a mapping of its name and options.
+        depth: passages of each that are fused; at least ``k`` are.
+        k: passages that a search returns; ``None`` for as many as the program takes by default.
+
+    Example:
+        >>> from hoptimizer.retrieval import HybridSettings
+        >>> HybridSettings(of=["bm25", {"name": "colbert", "checkpoint": "minilm"}], depth=50).shown
+        'hybrid of bm25, colbert minilm'
+    """
+
+    name: Literal["hybrid"] = "hybrid"
+    of: tuple[Member, ...] = Field(("bm25", "colbert"), min_length=2, validate_default=True)
+    depth: int = Field(100, ge=1)
+
+    @property
+    def shown(self) -> str:
+        """The retrievers that it fuses."""
+        return f"{self.name} of {', '.join(member.shown for member in self.of)}"
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The servers of all of them."""
+        return tuple(url for member in self.of for url in member.urls)
+
+
 _SETTINGS: dict[str, type[RetrieverOptions]] = {
     "colbert": RetrieverSettings,
     "bm25": RetrieverSettings,
     "dense": DenseSettings,
+    "hybrid": HybridSettings,
 }
 OWN = tuple(_SETTINGS)
 # Ours are built from their settings; a user's own from the arguments of its constructor.
