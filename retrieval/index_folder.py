@@ -16,7 +16,7 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import home, is_within
 from hoptimizer.retrieval.passage import Corpus
 
-Kind = Literal["exact", "plaid", "dense"]
+Kind = Literal["exact", "plaid", "dense", "bm25"]
 Loaded = TypeVar("Loaded")
 
 _MANIFEST = "manifest.json"
@@ -44,7 +44,7 @@ class Manifest(BaseModel):
         passages: how many there are.
         checkpoint: what it was made with, as the user named it.
         checkpoint_digest: SHA-256 of that.
-        kind: ``exact`` or ``plaid`` for ColBERT, or ``dense``.
+        kind: ``exact`` or ``plaid`` for ColBERT, ``dense`` or ``bm25``.
         settings: settings that the index was built with.
         files: SHA-256 of every file, by its path in the folder.
     """

@@ -16,10 +16,10 @@ def index_info(settings: RetrieverOptions, corpus: Corpus) -> dict[str, Any]:
         corpus: the passages to search.
 
     Returns:
-        ``retriever``; ``index``: ``exact`` or ``plaid`` for ColBERT, ``dense``, ``memory`` for BM25, ``server`` for a
-        ColBERT server, ``hybrid`` for several retrievers, ``own`` for a retriever of the user's;
+        ``retriever``; ``index``: ``exact`` or ``plaid`` for ColBERT, ``dense``, ``bm25``, ``server`` for a ColBERT
+        server, ``hybrid`` for several retrievers, ``own`` for a retriever of the user's;
         ``corpus``, its ``passages`` and ``corpus_digest``. For an index on disk also ``checkpoint`` and
-        ``checkpoint_digest`` of the model that it was made with, ``folder``, ``bytes`` and ``state``: ``ready``,
+        ``checkpoint_digest`` of what it was made with, ``folder``, ``bytes`` and ``state``: ``ready``,
         ``absent`` (it will be built) or ``broken`` with the reason. For several retrievers ``of``, what there is to say
         of each.
 
@@ -30,8 +30,8 @@ def index_info(settings: RetrieverOptions, corpus: Corpus) -> dict[str, Any]:
         >>> from hoptimizer.retrieval import Corpus, Passage, RetrieverSettings, index_info
         >>> corpus = Corpus([Passage("rhine", "Rhine", "The Rhine flows through Basel.")], name="rivers")
         >>> info = index_info(RetrieverSettings(name="bm25"), corpus)
-        >>> info["index"], info["corpus"], info["passages"]
-        ('memory', 'rivers', 1)
+        >>> info["index"], info["corpus"], info["passages"], info["state"]
+        ('bm25', 'rivers', 1, 'absent')
     """
     info: dict[str, Any] = {"retriever": settings.name, "index": "own"}
     info |= {"corpus": corpus.name, "passages": len(corpus), "corpus_digest": corpus.digest}
@@ -45,8 +45,12 @@ def index_info(settings: RetrieverOptions, corpus: Corpus) -> dict[str, Any]:
         return info | _on_disk(index_folder(corpus, found, "dense"), retriever.manifest(corpus, found))
     if not isinstance(settings, RetrieverSettings):
         return info
-    if settings.name == "bm25" or settings.url:
-        return info | {"index": "server" if settings.url else "memory"}
+    if settings.url:
+        return info | {"index": "server"}
+    if settings.name == "bm25":
+        from hoptimizer.retrieval import bm25
+
+        return info | _on_disk(bm25.bm25_folder(corpus), bm25.manifest(corpus))
     from hoptimizer.retrieval.colbert.checkpoint import find_checkpoint
     from hoptimizer.retrieval.colbert.retriever import index_kind, manifest
 

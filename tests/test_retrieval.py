@@ -120,7 +120,6 @@ def test_a_server_is_colberts_only():
 
 
 def test_info_of_what_is_not_on_disk(corpus):
-    assert index_info(RetrieverSettings(name="bm25"), corpus)["index"] == "memory"
     assert index_info(RetrieverSettings(url="http://localhost:1/api/search"), corpus)["index"] == "server"
 
 
