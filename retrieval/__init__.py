@@ -7,7 +7,7 @@ from hoptimizer.retrieval.build import build_retriever
 from hoptimizer.retrieval.info import index_info
 from hoptimizer.retrieval.passage import Corpus, Passage
 from hoptimizer.retrieval.retriever import Retriever
-from hoptimizer.retrieval.settings import DenseSettings, HybridSettings, RetrieverSettings
+from hoptimizer.retrieval.settings import DenseSettings, HybridSettings, RerankSettings, RetrieverSettings
 
 if TYPE_CHECKING:
     from hoptimizer.retrieval.bm25 import BM25Retriever
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hoptimizer.retrieval.colbert.server import ColBERTServer
     from hoptimizer.retrieval.dense.retriever import DenseRetriever
     from hoptimizer.retrieval.hybrid import HybridRetriever
+    from hoptimizer.retrieval.rerank import RerankedRetriever
 
 # Imported when first used, because each brings its own heavy packages.
 _HOMES = {
@@ -23,6 +24,7 @@ _HOMES = {
     "ColBERTServer": "hoptimizer.retrieval.colbert.server",
     "DenseRetriever": "hoptimizer.retrieval.dense.retriever",
     "HybridRetriever": "hoptimizer.retrieval.hybrid",
+    "RerankedRetriever": "hoptimizer.retrieval.rerank",
 }
 
 __all__ = [
@@ -35,6 +37,8 @@ __all__ = [
     "HybridRetriever",
     "HybridSettings",
     "Passage",
+    "RerankSettings",
+    "RerankedRetriever",
     "Retriever",
     "RetrieverSettings",
     "build_retriever",

@@ -37,6 +37,17 @@ def build_retriever(
     """
     if not len(corpus) and not settings.urls:
         raise UserError(f"{corpus.name} holds no passages: a retriever needs at least one")
+    retriever = _build(settings, corpus, progress)
+    if settings.rerank is None:
+        return retriever
+    from hoptimizer.retrieval.rerank import RerankedRetriever, cross_encoder
+
+    return RerankedRetriever(
+        retriever, cross_encoder(settings.rerank.model, settings.rerank.max_tokens), settings.rerank.depth
+    )
+
+
+def _build(settings: RetrieverOptions, corpus: Corpus, progress: Progress) -> Retriever:
     # Imported here, because each brings its own heavy packages.
     if isinstance(settings, DenseSettings):
         from hoptimizer.retrieval.dense.retriever import DenseRetriever
@@ -47,8 +58,8 @@ def build_retriever(
 
         return HybridRetriever([build_retriever(one, corpus, progress=progress) for one in settings.of], settings.depth)
     if not isinstance(settings, RetrieverSettings):
-        options = {name: getattr(settings, name) for name in type(settings).model_fields if name not in ("name", "k")}
-        return retriever_class(settings.name)(corpus, **options)
+        own = [name for name in type(settings).model_fields if name not in RetrieverOptions.model_fields]
+        return retriever_class(settings.name)(corpus, **{name: getattr(settings, name) for name in own})
     if settings.name == "bm25":
         from hoptimizer.retrieval.bm25 import BM25Retriever
 

@@ -5,6 +5,7 @@ from functools import cache
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -28,19 +29,47 @@ DENSE = "all-minilm-l6-v2"
 Pooling = Literal["mean", "cls", "last"]
 
 
+class RerankSettings(BaseModel):
+    """A cross-encoder that orders the first passages of a search anew.
+
+    Attributes:
+        model: hub id or folder of a model of transformers that gives a pair of texts one score.
+        depth: passages that it reads for each query; at least ``k``.
+        max_tokens: the most tokens of query and passage together; the model may read fewer.
+
+    Example:
+        >>> from hoptimizer.retrieval import RerankSettings, RetrieverSettings
+        >>> RetrieverSettings(name="bm25", rerank=RerankSettings(model="cross-encoder/ms-marco-MiniLM-L6-v2")).shown
+        'bm25, reranked by cross-encoder/ms-marco-MiniLM-L6-v2'
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str = Field(min_length=1)
+    depth: int = Field(30, ge=1)
+    max_tokens: int = Field(512, ge=8)
+
+
 class RetrieverOptions(Options):
     """Which retriever finds passages, and how many; the options of a user's own are the fields of a subclass.
 
     Attributes:
         name: one of ours, an entry point of ``hoptimizer.retrievers``, or a dotted path.
         k: passages that a search returns; ``None`` for as many as the program takes by default.
+        rerank: the cross-encoder that orders what was found anew; ``None`` for none.
     """
 
     k: int | None = Field(None, ge=1)
+    # Left out of a config that has none, which is then the one that it was before there were rerankers.
+    rerank: RerankSettings | None = Field(None, exclude_if=lambda rerank: rerank is None)
 
     @property
     def shown(self) -> str:
         """What is searched with, in a few words without secrets."""
+        return f"{self._found_by}, reranked by {self.rerank.model}" if self.rerank else self._found_by
+
+    @property
+    def _found_by(self) -> str:
         return self.name
 
     @property
@@ -63,7 +92,7 @@ class RetrieverSettings(RetrieverOptions):
     Example:
         >>> from hoptimizer.retrieval import RetrieverSettings
         >>> RetrieverSettings(name="bm25", k=6)
-        RetrieverSettings(name='bm25', k=6, checkpoint='minilm', index='auto', url=None)
+        RetrieverSettings(name='bm25', k=6, rerank=None, checkpoint='minilm', index='auto', url=None)
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -85,8 +114,7 @@ class RetrieverSettings(RetrieverOptions):
         return self
 
     @property
-    def shown(self) -> str:
-        """The name and, for ColBERT, the checkpoint or the server."""
+    def _found_by(self) -> str:
         if self.name != "colbert":
             return self.name
         return f"{self.name} {without_secrets(self.url) if self.url else self.checkpoint}"
@@ -130,8 +158,7 @@ class DenseSettings(RetrieverOptions):
     max_tokens: int | None = Field(None, ge=8)
 
     @property
-    def shown(self) -> str:
-        """The name and the encoder."""
+    def _found_by(self) -> str:
         return f"{self.name} {self.model}"
 
 
@@ -181,8 +208,7 @@ class HybridSettings(RetrieverOptions):
     depth: int = Field(100, ge=1)
 
     @property
-    def shown(self) -> str:
-        """The retrievers that it fuses."""
+    def _found_by(self) -> str:
         return f"{self.name} of {', '.join(member.shown for member in self.of)}"
 
     @property
