@@ -46,7 +46,7 @@ RETRIEVERS: dict[str, RetrieverOptions] = {
 
 
 def measure_recall(one: RetrievalSet) -> dict[str, Any]:
-    """Share of the supporting passages among the first 2, 5 and 10, by retriever; and each one's difference from the first."""
+    """Share of the supporting passages among the first 2, 5 and 10, by retriever; and how it differs from BM25's."""
     questions = one.dev
     figures: dict[str, Any] = {"data": one.name, "passages": len(one.corpus), "n": len(questions)}
     recalls: dict[str, dict[int, list[float]]] = {}

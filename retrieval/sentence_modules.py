@@ -1,6 +1,6 @@
 """The files by which sentence-transformers and PyLate describe an encoder: its modules, their settings and weights."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -127,6 +127,23 @@ class Projection(nn.Module):
         """Vectors ``(..., dim)`` from vectors ``(..., in)``."""
         projected: torch.Tensor = self.activation(self.linear(vectors))
         return projected if self.residual is None else projected + self.residual(vectors)
+
+
+def load_projections(folders: Sequence[Path], size: int) -> tuple[nn.Sequential, int]:
+    """Projections one after the other, and the length of the vectors that come out.
+
+    Args:
+        folders: of each, in order.
+        size: length of the vectors that come in.
+
+    Raises:
+        UserError: one's files are malformed, or it does not fit what comes before it.
+    """
+    layers = []
+    for folder in folders:
+        layers.append(Projection(folder, size))
+        size = layers[-1].dim
+    return nn.Sequential(*layers), size
 
 
 def _activation(settings: dict[str, Any], folder: Path) -> nn.Module:

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+from transformers import BertConfig, BertModel, ModernBertConfig, ModernBertModel, PreTrainedTokenizerFast
 
 WORDS = [
     *(
@@ -39,7 +39,7 @@ def write(folder: Path, name: str, content: object) -> None:
     file.write_text(json.dumps(content))
 
 
-def save_tokenizer(folder: Path, lower: bool = True, longest: int = 64) -> None:
+def save_tokenizer(folder: Path, lower: bool = True, longest: int = 64, added: tuple[str, ...] = ()) -> None:
     """A tokenizer of whole words, with BERT's special tokens."""
     tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="[UNK]"))
     if lower:
@@ -50,6 +50,7 @@ def save_tokenizer(folder: Path, lower: bool = True, longest: int = 64) -> None:
     )
     special = {name: f"[{name[:-6].upper()}]" for name in ("pad_token", "unk_token", "cls_token", "sep_token")}
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=longest, mask_token="[MASK]", **special)
+    fast.add_tokens(list(added))
     fast.save_pretrained(folder)
 
 
@@ -58,6 +59,16 @@ def tiny_bert(folder: Path, **options: object) -> Path:
     torch.manual_seed(0)
     BertModel(BertConfig(vocab_size=len(WORDS), max_position_embeddings=64, **SIZES)).save_pretrained(folder)
     save_tokenizer(folder, **options)
+    return folder
+
+
+def tiny_modernbert(folder: Path, added: tuple[str, ...] = ()) -> Path:
+    """A ModernBERT in transformers' layout, whose tokenizer has more tokens."""
+    special = {"pad_token_id": 0, "bos_token_id": 2, "cls_token_id": 2, "eos_token_id": 3, "sep_token_id": 3}
+    size = len(WORDS) + len(added)
+    torch.manual_seed(0)
+    ModernBertModel(ModernBertConfig(vocab_size=size, **SIZES, **special)).save_pretrained(folder)
+    save_tokenizer(folder, longest=512, added=added)
     return folder
 
 

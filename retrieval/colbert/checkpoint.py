@@ -18,6 +18,7 @@ from hoptimizer.models.engine.loading import loading
 from hoptimizer.models.folder import check_model
 from hoptimizer.models.weights.store import resolve
 from hoptimizer.retrieval.model_files import digest_of, local_folder
+from hoptimizer.retrieval.sentence_modules import MODULES, SETTINGS, Module, read_modules
 
 EMBEDDED = "minilm"
 BASE = "all-minilm-l6-v2"
@@ -70,11 +71,13 @@ class Checkpoint:
         name: as the user named it.
         folder: where its files are.
         digest: SHA-256 over its weights, tokenizer and settings.
+        modules: of a checkpoint in PyLate's layout, its encoder and its projections; none in colbert-ai's.
     """
 
     name: str
     folder: Path
     digest: str
+    modules: tuple[Module, ...] = ()
 
 
 def find_checkpoint(name: str) -> Checkpoint:
@@ -92,15 +95,33 @@ def load_checkpoint(folder: Path, name: str | None = None) -> Checkpoint:
     """The checkpoint in a folder.
 
     Args:
-        folder: holds weights, config, tokenizer and colbert-ai's ``artifact.metadata``.
+        folder: holds weights, config, tokenizer and colbert-ai's ``artifact.metadata``, or PyLate's ``modules.json``.
         name: as the user named it; the folder by default.
 
     Raises:
         UserError: it is no ColBERT checkpoint, or needs code of its own.
     """
     name = name or str(folder)
+    # Some have the files of both.
+    if (folder / MODULES).is_file() and not (folder / "artifact.metadata").is_file():
+        return _of_pylate(folder, name)
     _check(name, folder)
     return Checkpoint(name, folder, digest_of(folder, _DECIDING))
+
+
+def _of_pylate(folder: Path, name: str) -> Checkpoint:
+    check_model(folder)
+    # PyLate passes over what makes one vector of a text.
+    modules = tuple(module for module in read_modules(folder) if module.kind in ("Transformer", "Dense"))
+    if len(modules) < 2:
+        raise UserError(
+            f"retriever.checkpoint: {name!r} has no projection of its tokens, so it is no ColBERT checkpoint; take one "
+            "such as 'lightonai/GTE-ModernColBERT-v1', or retriever=dense"
+        )
+    sha = hashlib.sha256(digest_of(folder, [SETTINGS]).encode())
+    for module in modules:
+        sha.update(digest_of(module.folder, (*_DECIDING, "sentence_bert_config.json", "*.model")).encode())
+    return Checkpoint(name, folder, sha.hexdigest(), modules)
 
 
 def _embedded() -> Checkpoint:

@@ -4,13 +4,12 @@ from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding, AutoTokenizer, PreTrainedTokenizerBase
 
-from hoptimizer.common.errors import UserError
-from hoptimizer.models.engine.loading import device_and_dtype, loading
+from hoptimizer.models.engine.loading import device_and_dtype
 from hoptimizer.models.small.encoder import ROWS, WIDTH, by_length
 from hoptimizer.retrieval.dense.model import DenseModel
-from hoptimizer.retrieval.sentence_modules import Projection
+from hoptimizer.retrieval.sentence_modules import load_projections
+from hoptimizer.retrieval.text_encoder import load_text_encoder
 
 # Passages that are tokenized and put in order at a time.
 _WINDOW = 2048
@@ -31,35 +30,13 @@ class DenseEncoder:
     """
 
     def __init__(self, model: DenseModel) -> None:
-        folder = str(model.encoder)
         self.device, dtype = device_and_dtype()
-        with loading(folder, "an encoder"):
-            config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-            # Of T5 the encoder alone.
-            auto = AutoModelForTextEncoding if config.is_encoder_decoder else AutoModel
-            loaded, found = auto.from_pretrained(
-                folder,
-                config=config,
-                dtype=torch.float32,
-                trust_remote_code=False,
-                use_safetensors=True,
-                output_loading_info=True,
-            )
-            self._tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-                folder, padding_side="right", trust_remote_code=False
-            )
-        # The pooler on BERT's first token is no part of what is used, and many checkpoints lack it.
-        if missing := sorted(key for key in found["missing_keys"] if not key.startswith("pooler.")):
-            raise UserError(f"retriever.model: the weights in {folder} lack {missing[0]}; take another checkpoint")
+        loaded, self._tokenizer, config = load_text_encoder(model.encoder, "retriever.model")
         if self._tokenizer.pad_token is None:
             self._tokenizer.pad_token = self._tokenizer.eos_token
-        self._model = loaded.eval().to(self.device, dtype)
-        self.dim: int = config.hidden_size
-        projections = []
-        for part in model.projections:
-            projections.append(Projection(part, self.dim))
-            self.dim = projections[-1].dim
-        self._projections = torch.nn.Sequential(*projections).to(self.device)
+        self._model = loaded.to(self.device, dtype)
+        self._projections, self.dim = load_projections(model.projections, config.hidden_size)
+        self._projections.to(self.device)
         self._encoding = model.encoding
         places = getattr(config, "max_position_embeddings", None) or model.encoding.max_tokens
         self._max_tokens = min(model.encoding.max_tokens, places, self._tokenizer.model_max_length)
