@@ -279,25 +279,22 @@ def _raised(error: ValidationError) -> BaseException | None:
 def json_schema() -> dict[str, Any]:
     """JSON schema of a config file, for editors."""
     schema = Config.model_json_schema()
-    schema["properties"]["program"] = _choices(programs.PROGRAMS, programs.settings_model, schema["$defs"])
-    schema["properties"]["optimizer"] = _choices(optimizers.OPTIMIZERS, optimizers.settings_model, schema["$defs"])
-    schema["properties"]["retriever"] = _choices(retrievers.OWN, retrievers.settings_model, schema["$defs"])
+    schema["properties"]["program"] = _choices(programs.PROGRAMS, programs.settings_model)
+    schema["properties"]["optimizer"] = _choices(optimizers.OPTIMIZERS, optimizers.settings_model)
+    schema["properties"]["retriever"] = _choices(retrievers.OWN, retrievers.settings_model)
+    # References are looked up from the top.
+    for choice in [choice for section in schema["properties"].values() for choice in section.get("anyOf", ())]:
+        schema["$defs"] |= choice.pop("$defs", {})
     schema["required"] = ["data"]
     return schema
 
 
-def _choices(
-    names: Iterable[str], model: Callable[[str], type[Options]], definitions: dict[str, Any]
-) -> dict[str, Any]:
-    """Ours with their options, and a user's own by its dotted path, whose options are not known here.
-
-    What an option refers to is added to the definitions of the whole schema, where references are looked up.
-    """
+def _choices(names: Iterable[str], model: Callable[[str], type[Options]]) -> dict[str, Any]:
+    """Ours with their options, and a user's own by its dotted path, whose options are not known here."""
     own = {"type": "string", "pattern": DOTTED}
     options: list[dict[str, Any]] = [own, {"type": "object", "properties": {"name": own}, "required": ["name"]}]
     for name in names:
         option = model(name).model_json_schema()
         option["properties"]["name"] = {"const": name}
-        definitions |= option.pop("$defs", {})
         options.append(option)
     return {"anyOf": [{"enum": list(names)}, *options]}
