@@ -1,10 +1,10 @@
-"""How well and how fast the embedded ColBERT checkpoint retrieves, beside BM25 and colbert-ai's own encoder.
+"""How well our retrievers retrieve, and how fast the embedded ColBERT checkpoint does beside colbert-ai's own encoder.
 
-    python benchmarks/retrieval.py --data DIR [--json]
+    python benchmarks/retrieval.py --data DIR [--recall] [--json]
 
 DIR holds a folder for each data set that the checkpoint was trained on (``hotpotqa``, ``2wikimultihopqa``,
 ``musique``), with the published files as ``read_sets`` of ``hoptimizer.optimizers.training.retriever.colbert_data``
-reads them. Recall is measured on their dev questions, which the training left out.
+reads them. Recall is measured on their dev questions, which the training left out; ``--recall`` measures nothing else.
 """
 
 import random
@@ -21,27 +21,43 @@ from hoptimizer.eval import mean
 from hoptimizer.eval.datasets.importers import ExtraPassage, PassagePool
 from hoptimizer.eval.datasets.rows import read_rows, require
 from hoptimizer.optimizers.training.retriever.colbert_data import QuestionWithContext, RetrievalSet, read_sets
-from hoptimizer.retrieval import Corpus, Passage, Retriever, RetrieverSettings, build_retriever
+from hoptimizer.retrieval import (
+    Corpus,
+    DenseSettings,
+    HybridSettings,
+    Passage,
+    Retriever,
+    RetrieverSettings,
+    build_retriever,
+)
+from hoptimizer.retrieval.settings import RetrieverOptions
 from reporting import benchmark_parser, show, user_mistakes
 
 CUTS = (2, 5, 10)
 SEED = 7
+# The first is what the others are compared with.
+RETRIEVERS: dict[str, RetrieverOptions] = {
+    "bm25": RetrieverSettings(name="bm25"),
+    "colbert": RetrieverSettings(),
+    "dense": DenseSettings(),
+    "hybrid of bm25, colbert": HybridSettings(of=("bm25", "colbert")),
+    "hybrid of bm25, dense": HybridSettings(of=("bm25", "dense")),
+}
 
 
 def measure_recall(one: RetrievalSet) -> dict[str, Any]:
-    """Share of the supporting passages among the first 2, 5 and 10, by retriever; and how ColBERT's differs."""
+    """Share of the supporting passages among the first 2, 5 and 10, by retriever; and how it differs from BM25's."""
     questions = one.dev
     figures: dict[str, Any] = {"data": one.name, "passages": len(one.corpus), "n": len(questions)}
     recalls: dict[str, dict[int, list[float]]] = {}
-    for name in ("bm25", "colbert"):
-        retriever = build_retriever(RetrieverSettings(name=name), one.corpus, progress=report)
-        recalls[name] = recall(retriever, questions)
+    base, *_ = RETRIEVERS
+    for name, settings in RETRIEVERS.items():
+        recalls[name] = recall(build_retriever(settings, one.corpus, progress=report), questions)
         for cut in CUTS:
             estimate = mean(recalls[name][cut])
+            gain = mean([c - b for b, c in zip(recalls[base][cut], recalls[name][cut], strict=True)])
             figures[f"{name}@{cut}"] = [estimate.mean, estimate.low, estimate.high]
-    for cut in CUTS:
-        gain = mean([c - b for b, c in zip(recalls["bm25"][cut], recalls["colbert"][cut], strict=True)])
-        figures[f"gain@{cut}"] = [gain.mean, gain.low, gain.high]
+            figures[f"{name} - {base}@{cut}"] = [gain.mean, gain.low, gain.high]
     return figures
 
 
@@ -80,8 +96,8 @@ def measure_encoding(texts: list[str]) -> dict[str, Any]:
     from colbert.modeling.checkpoint import Checkpoint
 
     from hoptimizer.models.engine.loading import quiet_loading
-    from hoptimizer.retrieval.checkpoint import find_checkpoint
-    from hoptimizer.retrieval.encoder import ColBERTEncoder
+    from hoptimizer.retrieval.colbert.checkpoint import find_checkpoint
+    from hoptimizer.retrieval.colbert.encoder import ColBERTEncoder
 
     checkpoint = find_checkpoint("minilm")
     ours = ColBERTEncoder(checkpoint)
@@ -119,13 +135,19 @@ def report(done: int, total: int) -> None:
     sys.stderr.write(f"\rencoding {done}/{total} " + ("\n" if done == total else ""))
 
 
-def tables(figures: dict[str, Any]) -> tuple[Table, str, str]:
-    """The figures for people."""
+def recall_table(figures: dict[str, Any]) -> Table:
+    """The recall of each retriever, and how it differs from the first's."""
     table = Table("data", "passages", "n", "retriever", *(f"recall@{cut}" for cut in CUTS))
     for one in figures["recall"]:
-        for name in ("bm25", "colbert", "gain"):
+        base, *others = RETRIEVERS
+        for name in (*RETRIEVERS, *(f"{name} - {base}" for name in others)):
             cells = [f"{m:.3f} [{low:.3f}, {high:.3f}]" for m, low, high in (one[f"{name}@{cut}"] for cut in CUTS)]
             table.add_row(one["data"], str(one["passages"]), str(one["n"]), name, *cells)
+    return table
+
+
+def speed_lines(figures: dict[str, Any]) -> tuple[str, str]:
+    """What there is to say of PLAID and of encoding."""
     plaid, encoding = figures["plaid"], figures["encoding"]
     shared, low, high = plaid["agreement@10"]
     times = ", ".join(f"{index} {1000 * s:.0f} ms" for index, s in plaid["seconds_per_query"].items())
@@ -137,16 +159,20 @@ def tables(figures: dict[str, Any]) -> tuple[Table, str, str]:
         f"Encoding {encoding['passages']} passages: ours {encoding['ours_seconds']:.1f} s, "
         f"colbert-ai's {encoding['colbert_ai_seconds']:.1f} s, {encoding['ratio']:.1f} times as long"
     )
-    return table, agreement, speed
+    return agreement, speed
 
 
 def main() -> None:
     """Measure and print."""
     parser = benchmark_parser(__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder of the data sets' folders")
+    parser.add_argument("--recall", action="store_true", help="measure recall alone")
     options = parser.parse_args()
     with user_mistakes():
         sets = read_sets(options.data)
+        if options.recall:
+            recalls = {"recall": [measure_recall(one) for one in sets]}
+            return show(recalls, options.json, recall_table(recalls))
         wiki = next((one for one in sets if one.name == "2wikimultihopqa"), None)
         if wiki is None:
             raise UserError(f"{options.data}: no folder 2wikimultihopqa in it, which PLAID is measured on")
@@ -157,7 +183,7 @@ def main() -> None:
             "plaid": measure_agreement(corpus, [a.question.question for a in wiki.train + wiki.dev]),
             "encoding": measure_encoding([str(p) for p in passages]),
         }
-    show(figures, options.json, *tables(figures))
+    show(figures, options.json, recall_table(figures), *speed_lines(figures))
 
 
 if __name__ == "__main__":

@@ -133,8 +133,8 @@ def load_variant(
 def _servers(config: Config) -> list[str]:
     """The addresses that a config names, without secrets, each after what is asked there."""
     asked = [f"lm.{role} {lm.shown}" for role, lm in config.lm.items() if lm.api_base and role not in _NOT_ASKED]
-    url = getattr(config.retriever, "url", None) if retrieves(config.program.name) else None
-    return asked + ([f"retriever {without_secrets(url)}"] if url else [])
+    urls = config.retriever.urls if retrieves(config.program.name) else ()
+    return asked + [f"retriever {without_secrets(url)}" for url in urls]
 
 
 def _default_uri() -> str:

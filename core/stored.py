@@ -18,8 +18,9 @@ from hoptimizer.upgrade import upgraded_config, upgraded_state
 # What DSPy keeps of a predictor. It would take any other key as an attribute of the predictor: its ``config``, for one,
 # goes into every call, so that an ``api_base`` there would get the user's key.
 _OF_A_STEP = frozenset({"demos", "fields", "lm", "signature", "traces", "train"})
-# The keys of a config that name a part, which may be code.
-_PART = re.compile(r"metric|(program|retriever|optimizer)(\.of|\.strategy\.\d+)*(\.name)?")
+# The keys of a config that name a part, which may be code; and how those end that are of a list.
+_PART = re.compile(r"metric|(program|retriever|optimizer)(\.of(\.\d+)?|\.strategy\.\d+)*(\.name)?")
+_IN_A_LIST = re.compile(r"\.\d+(\.name)?$")
 
 
 def read_stored(file: Path, source: str) -> str:
@@ -113,9 +114,11 @@ def guarded(values: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     known = {name for _, name in _parts(given)}
     for key, name in _parts(values):
         if name not in known and is_code(name):
+            listed = _IN_A_LIST.sub("", key)
+            remedy = f"{key}={name}" if listed == key else f"{listed}=[...], with it among the others"
             raise UserError(
                 f"{key}: {name} is code that the variant's config names and no installed package declares; if you know "
-                f"it, name it yourself: {key}={name}"
+                f"it, name it yourself: {remedy}"
             )
     if not isinstance(lms := values.get("lm"), dict):
         return values

@@ -18,7 +18,6 @@ from hoptimizer.answers import answer_all
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import home
 from hoptimizer.common.progress import Report, silent
-from hoptimizer.common.urls import without_secrets
 from hoptimizer.config import Config
 from hoptimizer.eval.datasets.dataset import DataSet, load
 from hoptimizer.models import build_adapter, build_lm, check_lm
@@ -31,7 +30,7 @@ from hoptimizer.optimizers.training.dspy_provider import LocalProvider
 from hoptimizer.programs import Program, build_program
 from hoptimizer.programs.settings import retrieves
 from hoptimizer.retrieval import Corpus, Retriever, build_retriever
-from hoptimizer.retrieval.settings import RetrieverOptions, RetrieverSettings
+from hoptimizer.retrieval.settings import RetrieverOptions
 
 # DSPy keeps so many calls with all their texts, by default 10,000, and copies them with each copy of a language model.
 HISTORY = 100
@@ -127,11 +126,7 @@ class Workbench:
         return f"{self._retriever_summary(k)} · {self._data_summary(())}"
 
     def _retriever_summary(self, k: int | None) -> str:
-        settings = self.config.retriever
-        words = [settings.name]
-        if isinstance(settings, RetrieverSettings) and settings.name == "colbert":
-            words.append(without_secrets(settings.url) if settings.url else settings.checkpoint)
-        return " ".join([*words, *([f"k={k}"] if k else [])])
+        return " ".join([self.config.retriever.shown, *([f"k={k}"] if k else [])])
 
     def _data_summary(self, splits: Sequence[str]) -> str:
         sizes = [f"{split} {len(self.data.split(split))}" for split in dict.fromkeys(splits)]

@@ -1,4 +1,4 @@
-"""Finding passages: ColBERT and BM25 behind one interface."""
+"""Finding passages: ColBERT, BM25, dense retrieval and several at once behind one interface."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -7,18 +7,24 @@ from hoptimizer.retrieval.build import build_retriever
 from hoptimizer.retrieval.info import index_info
 from hoptimizer.retrieval.passage import Corpus, Passage
 from hoptimizer.retrieval.retriever import Retriever
-from hoptimizer.retrieval.settings import RetrieverSettings
+from hoptimizer.retrieval.settings import DenseSettings, HybridSettings, RerankSettings, RetrieverSettings
 
 if TYPE_CHECKING:
     from hoptimizer.retrieval.bm25 import BM25Retriever
-    from hoptimizer.retrieval.colbert import ColBERTRetriever
-    from hoptimizer.retrieval.server import ColBERTServer
+    from hoptimizer.retrieval.colbert.retriever import ColBERTRetriever
+    from hoptimizer.retrieval.colbert.server import ColBERTServer
+    from hoptimizer.retrieval.dense.retriever import DenseRetriever
+    from hoptimizer.retrieval.hybrid import HybridRetriever
+    from hoptimizer.retrieval.rerank import RerankedRetriever
 
 # Imported when first used, because each brings its own heavy packages.
 _HOMES = {
     "BM25Retriever": "hoptimizer.retrieval.bm25",
-    "ColBERTRetriever": "hoptimizer.retrieval.colbert",
-    "ColBERTServer": "hoptimizer.retrieval.server",
+    "ColBERTRetriever": "hoptimizer.retrieval.colbert.retriever",
+    "ColBERTServer": "hoptimizer.retrieval.colbert.server",
+    "DenseRetriever": "hoptimizer.retrieval.dense.retriever",
+    "HybridRetriever": "hoptimizer.retrieval.hybrid",
+    "RerankedRetriever": "hoptimizer.retrieval.rerank",
 }
 
 __all__ = [
@@ -26,7 +32,13 @@ __all__ = [
     "ColBERTRetriever",
     "ColBERTServer",
     "Corpus",
+    "DenseRetriever",
+    "DenseSettings",
+    "HybridRetriever",
+    "HybridSettings",
     "Passage",
+    "RerankSettings",
+    "RerankedRetriever",
     "Retriever",
     "RetrieverSettings",
     "build_retriever",

@@ -1,17 +1,46 @@
 """BM25, the sparse retriever of IRCoT (Trivedi et al., 2023, section 4.2)."""
 
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+
 import bm25s
+import numpy as np
 import Stemmer
 
+from hoptimizer.common.errors import UserError
+from hoptimizer.retrieval.index_folder import BrokenIndexError, Manifest, index_folder, new_manifest, open_index
 from hoptimizer.retrieval.passage import Corpus, Passage
 from hoptimizer.retrieval.retriever import Retriever
 
+_LANGUAGE, _STOPWORDS = "english", "en"
+
+
+@dataclass(frozen=True)
+class _Words:
+    """How texts are taken apart and weighed, which an index is tied to."""
+
+    name: str = "bm25"
+
+    @cached_property
+    def digest(self) -> str:
+        weights = bm25s.BM25()
+        parts = [_LANGUAGE, _STOPWORDS, weights.method, weights.k1, weights.b]
+        versions = [version("bm25s"), version("PyStemmer")]
+        return hashlib.sha256(json.dumps([*parts, *versions]).encode()).hexdigest()
+
 
 class BM25Retriever(Retriever):
-    """Okapi BM25 over title and text, stemmed, without English stopwords; held in memory.
+    """Okapi BM25 over title and text, stemmed, without English stopwords; its index is kept on disk, memory-mapped.
 
     Args:
         corpus: the passages to search; it must not be empty.
+
+    Raises:
+        UserError: the index can't be written, or the passages have no words to search by.
 
     Example:
         >>> from hoptimizer.retrieval import BM25Retriever, Corpus, Passage
@@ -26,9 +55,10 @@ class BM25Retriever(Retriever):
 
     def __init__(self, corpus: Corpus) -> None:
         self.corpus = corpus
-        self._stemmer = Stemmer.Stemmer("english")
-        self._index = bm25s.BM25()
-        self._index.index(self._tokens([str(passage) for passage in corpus]), show_progress=False)
+        self._stemmer = Stemmer.Stemmer(_LANGUAGE)
+        self._index = open_index(
+            bm25_folder(corpus), manifest(corpus), build=self._write, load=lambda folder: _load(folder, len(corpus))
+        )
 
     def search(self, queries: list[str], k: int) -> list[list[Passage]]:
         if not queries:
@@ -42,4 +72,58 @@ class BM25Retriever(Retriever):
         ]
 
     def _tokens(self, texts: list[str]) -> bm25s.tokenization.Tokenized:
-        return bm25s.tokenize(texts, stopwords="en", stemmer=self._stemmer, show_progress=False)
+        return bm25s.tokenize(texts, stopwords=_STOPWORDS, stemmer=self._stemmer, show_progress=False)
+
+    def _write(self, folder: Path) -> None:
+        tokens = self._tokens([str(passage) for passage in self.corpus])
+        if not tokens.vocab:
+            raise UserError(
+                f"{self.corpus.name} holds no word but English stopwords, so BM25 finds nothing; take retriever=colbert"
+            )
+        index = bm25s.BM25()
+        index.index(tokens, show_progress=False)
+        index.save(folder, show_progress=False)
+
+
+def bm25_folder(corpus: Corpus) -> Path:
+    """The folder of a corpus' index."""
+    return index_folder(corpus, _Words(), "bm25")
+
+
+def manifest(corpus: Corpus) -> Manifest:
+    """What the manifest of an index of ``corpus`` must say."""
+    return new_manifest(corpus, _Words(), "bm25", {})
+
+
+def _load(folder: Path, passages: int) -> bm25s.BM25:
+    """The index of so many passages in a folder.
+
+    Raises:
+        BrokenIndexError: what is there is none.
+    """
+    try:
+        index = bm25s.BM25.load(folder, mmap=True, allow_pickle=False, show_progress=False)
+    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+        raise BrokenIndexError("it is no index of bm25s") from error
+    if not _fits(index, passages):
+        raise BrokenIndexError(f"it is no index of {passages} passages")
+    return index
+
+
+def _fits(index: bm25s.BM25, passages: int) -> bool:
+    """Whether an index's arrays are those of so many passages: a sparse matrix with a column for each word."""
+    scores, places, starts = (index.scores[name] for name in ("data", "indices", "indptr"))
+    if any(
+        array.ndim != 1 or array.dtype.kind != kind for array, kind in ((scores, "f"), (places, "i"), (starts, "i"))
+    ):
+        return False
+    words = len(starts) - 1
+    return bool(
+        index.scores["num_docs"] == passages
+        and len(scores) == len(places) == starts[-1]
+        and starts[0] == 0
+        and np.all(np.diff(starts) >= 0)
+        and (len(places) == 0 or 0 <= places.min() <= places.max() < passages)
+        # bm25s gives the empty word, which stands for texts without any, a number of its own behind all others.
+        and all(isinstance(n, int) and 0 <= n < words + (not word) for word, n in index.vocab_dict.items())
+    )

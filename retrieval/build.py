@@ -4,7 +4,13 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.common.progress import Progress
 from hoptimizer.retrieval.passage import Corpus
 from hoptimizer.retrieval.retriever import Retriever
-from hoptimizer.retrieval.settings import RetrieverOptions, RetrieverSettings, retriever_class
+from hoptimizer.retrieval.settings import (
+    DenseSettings,
+    HybridSettings,
+    RetrieverOptions,
+    RetrieverSettings,
+    retriever_class,
+)
 
 
 def build_retriever(
@@ -12,7 +18,7 @@ def build_retriever(
 ) -> Retriever:
     """The retriever that ``settings`` describe, ready to search ``corpus``.
 
-    A ColBERT index is built at the first call and found again later; it is kept under ``home()/indexes``.
+    An index is built at the first call and found again later; it is kept under ``home()/indexes``.
 
     Args:
         settings: the config's ``retriever`` section.
@@ -20,7 +26,7 @@ def build_retriever(
         progress: called with the passages encoded so far and all there are, while an index is built.
 
     Raises:
-        UserError: the corpus is empty, or the checkpoint can't be had, or the index' folder can't be written.
+        UserError: the corpus is empty, the model can't be had, or the index' folder can't be written.
 
     Example:
         >>> from hoptimizer.retrieval import Corpus, Passage, RetrieverSettings, build_retriever
@@ -29,20 +35,39 @@ def build_retriever(
         >>> [passage.id for passage in retriever.search(["Which city?"], k=1)[0]]
         ['oslo']
     """
-    if not len(corpus) and not getattr(settings, "url", None):
+    if not len(corpus) and not settings.urls:
         raise UserError(f"{corpus.name} holds no passages: a retriever needs at least one")
-    if not isinstance(settings, RetrieverSettings):
-        options = {name: getattr(settings, name) for name in type(settings).model_fields if name not in ("name", "k")}
-        return retriever_class(settings.name)(corpus, **options)
+    retriever = _build(settings, corpus, progress)
+    if settings.rerank is None:
+        return retriever
+    from hoptimizer.retrieval.rerank import RerankedRetriever, cross_encoder
+
+    return RerankedRetriever(
+        retriever, cross_encoder(settings.rerank.model, settings.rerank.max_tokens), settings.rerank.depth
+    )
+
+
+def _build(settings: RetrieverOptions, corpus: Corpus, progress: Progress) -> Retriever:
     # Imported here, because each brings its own heavy packages.
+    if isinstance(settings, DenseSettings):
+        from hoptimizer.retrieval.dense.retriever import DenseRetriever
+
+        return DenseRetriever(settings, corpus, progress)
+    if isinstance(settings, HybridSettings):
+        from hoptimizer.retrieval.hybrid import HybridRetriever
+
+        return HybridRetriever([build_retriever(one, corpus, progress=progress) for one in settings.of], settings.depth)
+    if not isinstance(settings, RetrieverSettings):
+        own = [name for name in type(settings).model_fields if name not in RetrieverOptions.model_fields]
+        return retriever_class(settings.name)(corpus, **{name: getattr(settings, name) for name in own})
     if settings.name == "bm25":
         from hoptimizer.retrieval.bm25 import BM25Retriever
 
         return BM25Retriever(corpus)
     if settings.url:
-        from hoptimizer.retrieval.server import ColBERTServer
+        from hoptimizer.retrieval.colbert.server import ColBERTServer
 
         return ColBERTServer(settings.url, corpus)
-    from hoptimizer.retrieval.colbert import ColBERTRetriever
+    from hoptimizer.retrieval.colbert.retriever import ColBERTRetriever
 
     return ColBERTRetriever(settings, corpus, progress)

@@ -7,21 +7,32 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 from filelock import FileLock
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import home, is_within
-from hoptimizer.retrieval.checkpoint import Checkpoint
 from hoptimizer.retrieval.passage import Corpus
 
-Kind = Literal["exact", "plaid"]
+Kind = Literal["exact", "plaid", "dense", "bm25"]
 Loaded = TypeVar("Loaded")
 
 _MANIFEST = "manifest.json"
 _log = logging.getLogger(__name__)
+
+
+class IndexSource(Protocol):
+    """What an index is made with besides the corpus: a model, or a way to take texts apart."""
+
+    @property
+    def name(self) -> str:
+        """What the user calls it."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of everything in it that decides on the index."""
 
 
 class Manifest(BaseModel):
@@ -31,9 +42,9 @@ class Manifest(BaseModel):
         corpus: name of the corpus.
         corpus_digest: SHA-256 of its passages.
         passages: how many there are.
-        checkpoint: the checkpoint as the user named it.
-        checkpoint_digest: SHA-256 of the checkpoint.
-        kind: ``exact`` or ``plaid``.
+        checkpoint: what it was made with, as the user named it.
+        checkpoint_digest: SHA-256 of that.
+        kind: ``exact`` or ``plaid`` for ColBERT, ``dense`` or ``bm25``.
         settings: settings that the index was built with.
         files: SHA-256 of every file, by its path in the folder.
     """
@@ -54,9 +65,22 @@ class BrokenIndexError(Exception):
     """An index on disk is not what its manifest says; the message says how."""
 
 
-def index_folder(corpus: Corpus, checkpoint: Checkpoint, kind: Kind) -> Path:
-    """The folder of a corpus' index; its name holds corpus and checkpoint, so that a change of either gives another."""
-    return home() / "indexes" / f"{corpus.digest[:16]}-{checkpoint.digest[:16]}-{kind}"
+def index_folder(corpus: Corpus, source: IndexSource, kind: Kind) -> Path:
+    """The folder of a corpus' index; its name holds corpus and source, so that a change of either gives another."""
+    return home() / "indexes" / f"{corpus.digest[:16]}-{source.digest[:16]}-{kind}"
+
+
+def new_manifest(corpus: Corpus, source: IndexSource, kind: Kind, settings: dict[str, int]) -> Manifest:
+    """What the manifest of an index must say, without ``files``."""
+    return Manifest(
+        corpus=corpus.name,
+        corpus_digest=corpus.digest,
+        passages=len(corpus),
+        checkpoint=source.name,
+        checkpoint_digest=source.digest,
+        kind=kind,
+        settings=settings,
+    )
 
 
 def open_index(folder: Path, wanted: Manifest, build: Callable[[Path], None], load: Callable[[Path], Loaded]) -> Loaded:

@@ -1,10 +1,14 @@
 """The state of a retriever's index on this machine."""
 
+from pathlib import Path
+from typing import Any
+
+from hoptimizer.retrieval.index_folder import BrokenIndexError, Manifest, check_index, index_folder
 from hoptimizer.retrieval.passage import Corpus
-from hoptimizer.retrieval.settings import RetrieverOptions, RetrieverSettings
+from hoptimizer.retrieval.settings import DenseSettings, HybridSettings, RetrieverOptions, RetrieverSettings
 
 
-def index_info(settings: RetrieverOptions, corpus: Corpus) -> dict[str, str | int]:
+def index_info(settings: RetrieverOptions, corpus: Corpus) -> dict[str, Any]:
     """Look at the index that ``build_retriever`` would open, and check all of it; nothing is built.
 
     Args:
@@ -12,49 +16,62 @@ def index_info(settings: RetrieverOptions, corpus: Corpus) -> dict[str, str | in
         corpus: the passages to search.
 
     Returns:
-        ``retriever``; ``index``: ``exact`` or ``plaid``, ``memory`` for BM25, ``server`` for a ColBERT server, ``own``
-        for a retriever of the user's;
+        ``retriever``; ``index``: ``exact`` or ``plaid`` for ColBERT, ``dense``, ``bm25``, ``server`` for a ColBERT
+        server, ``hybrid`` for several retrievers, ``own`` for a retriever of the user's;
         ``corpus``, its ``passages`` and ``corpus_digest``. For an index on disk also ``checkpoint`` and
-        ``checkpoint_digest``, ``folder``, ``bytes`` and ``state``: ``ready``, ``absent`` (it will be built) or
-        ``broken`` with the reason.
+        ``checkpoint_digest`` of what it was made with, ``folder``, ``bytes`` and ``state``: ``ready``,
+        ``absent`` (it will be built) or ``broken`` with the reason. For several retrievers ``of``, what there is to say
+        of each.
 
     Raises:
-        UserError: the checkpoint can't be had.
+        UserError: the model can't be had.
 
     Example:
         >>> from hoptimizer.retrieval import Corpus, Passage, RetrieverSettings, index_info
         >>> corpus = Corpus([Passage("rhine", "Rhine", "The Rhine flows through Basel.")], name="rivers")
         >>> info = index_info(RetrieverSettings(name="bm25"), corpus)
-        >>> info["index"], info["corpus"], info["passages"]
-        ('memory', 'rivers', 1)
+        >>> info["index"], info["corpus"], info["passages"], info["state"]
+        ('bm25', 'rivers', 1, 'absent')
     """
-    info: dict[str, str | int] = {"retriever": settings.name, "index": "own"}
+    info: dict[str, Any] = {"retriever": settings.name, "index": "own"}
     info |= {"corpus": corpus.name, "passages": len(corpus), "corpus_digest": corpus.digest}
+    if isinstance(settings, HybridSettings):
+        return info | {"index": "hybrid", "of": [index_info(one, corpus) for one in settings.of]}
+    # What follows is imported here, because it brings torch.
+    if isinstance(settings, DenseSettings):
+        from hoptimizer.retrieval.dense import model, retriever
+
+        found = model.find_model(settings)
+        return info | _on_disk(index_folder(corpus, found, "dense"), retriever.manifest(corpus, found))
     if not isinstance(settings, RetrieverSettings):
         return info
-    info["index"] = "server" if settings.url else "memory"
-    if settings.name == "bm25" or settings.url:
-        return info
-    # Imported here, because they bring torch.
-    from hoptimizer.retrieval.checkpoint import find_checkpoint
-    from hoptimizer.retrieval.colbert import index_kind, manifest
-    from hoptimizer.retrieval.index_folder import BrokenIndexError, check_index, index_folder
+    if settings.url:
+        return info | {"index": "server"}
+    if settings.name == "bm25":
+        from hoptimizer.retrieval import bm25
 
-    checkpoint = find_checkpoint(settings.checkpoint)
-    kind = index_kind(settings, corpus)
-    folder = index_folder(corpus, checkpoint, kind)
+        return info | _on_disk(bm25.bm25_folder(corpus), bm25.manifest(corpus))
+    from hoptimizer.retrieval.colbert.checkpoint import find_checkpoint
+    from hoptimizer.retrieval.colbert.retriever import index_kind, manifest
+
+    checkpoint, kind = find_checkpoint(settings.checkpoint), index_kind(settings, corpus)
+    return info | _on_disk(index_folder(corpus, checkpoint, kind), manifest(kind, corpus, checkpoint))
+
+
+def _on_disk(folder: Path, wanted: Manifest) -> dict[str, Any]:
+    """What there is to say of an index in a folder."""
     state = "absent"
     if folder.is_dir():
         try:
-            check_index(folder, manifest(kind, corpus, checkpoint))
+            check_index(folder, wanted)
             state = "ready"
         except BrokenIndexError as error:
             state = f"broken: {error}"
-    return info | {
-        "index": kind,
+    return {
+        "index": wanted.kind,
         "state": state,
-        "checkpoint": checkpoint.name,
-        "checkpoint_digest": checkpoint.digest,
+        "checkpoint": wanted.checkpoint,
+        "checkpoint_digest": wanted.checkpoint_digest,
         "folder": str(folder),
         "bytes": sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()),
     }

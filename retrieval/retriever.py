@@ -3,7 +3,6 @@
 import asyncio
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import ClassVar
 
 from hoptimizer.common.batching import CORES, Batcher
 from hoptimizer.retrieval.passage import Passage
@@ -32,7 +31,7 @@ class Retriever(ABC):
 
     name: str
     """What reports call it; the name of its class by default."""
-    computes: ClassVar[bool] = True
+    computes: bool = True
     """Whether a search computes on this machine, rather than waiting for another one."""
 
     def __init_subclass__(cls) -> None:

@@ -2,29 +2,85 @@
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, field_serializer, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    WithJsonSchema,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 
+from hoptimizer.common.errors import UserError
 from hoptimizer.common.options import Options, options_model
 from hoptimizer.common.plugins import Registry, subclass_of
 from hoptimizer.common.urls import names_host, without_secrets
+from hoptimizer.common.validation import explain
 from hoptimizer.retrieval.retriever import Retriever
+
+DENSE = "all-minilm-l6-v2"
+"""The encoder of the weights store that a dense retriever takes by default."""
+
+Pooling = Literal["mean", "cls", "last"]
+
+
+class RerankSettings(BaseModel):
+    """A cross-encoder that orders the first passages of a search anew.
+
+    Attributes:
+        model: hub id or folder of a model of transformers that gives a pair of texts one score.
+        depth: passages that it reads for each query; at least ``k``.
+        max_tokens: the most tokens of query and passage together; the model may read fewer.
+
+    Example:
+        >>> from hoptimizer.retrieval import RerankSettings, RetrieverSettings
+        >>> RetrieverSettings(name="bm25", rerank=RerankSettings(model="cross-encoder/ms-marco-MiniLM-L6-v2")).shown
+        'bm25, reranked by cross-encoder/ms-marco-MiniLM-L6-v2'
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str = Field(min_length=1)
+    depth: int = Field(30, ge=1)
+    max_tokens: int = Field(512, ge=8)
 
 
 class RetrieverOptions(Options):
     """Which retriever finds passages, and how many; the options of a user's own are the fields of a subclass.
 
     Attributes:
-        name: ``colbert``, ``bm25``, an entry point of ``hoptimizer.retrievers``, or a dotted path.
+        name: one of ours, an entry point of ``hoptimizer.retrievers``, or a dotted path.
         k: passages that a search returns; ``None`` for as many as the program takes by default.
+        rerank: the cross-encoder that orders what was found anew; ``None`` for none.
     """
 
     k: int | None = Field(None, ge=1)
+    # Left out of a config that has none, which is then the one that it was before there were rerankers.
+    rerank: RerankSettings | None = Field(None, exclude_if=lambda rerank: rerank is None)
+
+    @property
+    def shown(self) -> str:
+        """What is searched with, in a few words without secrets."""
+        return f"{self._found_by}, reranked by {self.rerank.model}" if self.rerank else self._found_by
+
+    @property
+    def _found_by(self) -> str:
+        return self.name
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The servers that are asked."""
+        return ()
 
 
 class RetrieverSettings(RetrieverOptions):
-    """Our own retrievers.
+    """ColBERT and BM25.
 
     Attributes:
         name: ``colbert`` (late interaction; Khattab and Zaharia, 2020) or ``bm25`` (IRCoT's retriever).
@@ -37,7 +93,7 @@ class RetrieverSettings(RetrieverOptions):
     Example:
         >>> from hoptimizer.retrieval import RetrieverSettings
         >>> RetrieverSettings(name="bm25", k=6)
-        RetrieverSettings(name='bm25', k=6, checkpoint='minilm', index='auto', url=None)
+        RetrieverSettings(name='bm25', k=6, rerank=None, checkpoint='minilm', index='auto', url=None)
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -65,8 +121,117 @@ class RetrieverSettings(RetrieverOptions):
             raise ValueError(f"url is a ColBERT server's, but name is {self.name!r}: drop one of them")
         return self
 
+    @property
+    def _found_by(self) -> str:
+        if self.name != "colbert":
+            return self.name
+        return f"{self.name} {without_secrets(self.url) if self.url else self.checkpoint}"
 
-OWN = ("colbert", "bm25")
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The ColBERT server, if there is one."""
+        return (self.url,) if self.url else ()
+
+
+class DenseSettings(RetrieverOptions):
+    """One vector for a passage (Karpukhin et al., 2020), such as Contriever's, E5's, BGE's or MiniLM's.
+
+    Where an option is ``None``, the files of sentence-transformers in the model's folder say it; where there are none,
+    vectors are the mean of all hidden states with length 1, and texts are up to 512 tokens without a prefix.
+
+    Attributes:
+        name: ``dense``.
+        model: the encoder: a name of the weights store, a hub id or a folder, in the format of transformers or
+            sentence-transformers, with weights as safetensors.
+        pooling: which hidden states a text's vector is made of: the ``mean`` of all, the first (``cls``) or the
+            ``last``.
+        normalize: whether vectors have length 1, so that scores are cosines.
+        query_prefix: stands before every query, such as E5's ``"query: "``.
+        passage_prefix: stands before every passage.
+        max_tokens: the most tokens of a text; the encoder may read fewer.
+        k: passages that a search returns; ``None`` for as many as the program takes by default.
+
+    Example:
+        >>> from hoptimizer.retrieval import DenseSettings
+        >>> DenseSettings(model="intfloat/e5-base-v2", query_prefix="query: ", passage_prefix="passage: ").shown
+        'dense intfloat/e5-base-v2'
+    """
+
+    name: Literal["dense"] = "dense"
+    model: str = Field(DENSE, min_length=1)
+    pooling: Pooling | None = None
+    normalize: bool | None = None
+    query_prefix: str | None = None
+    passage_prefix: str | None = None
+    max_tokens: int | None = Field(None, ge=8)
+
+    @property
+    def _found_by(self) -> str:
+        return f"{self.name} {self.model}"
+
+
+def _member(section: Any) -> RetrieverOptions:  # noqa: ANN401 - whatever the config holds
+    if isinstance(section, RetrieverOptions):
+        return section
+    options = {"name": section} if isinstance(section, str) else section
+    if not isinstance(options, dict) or not isinstance(options.get("name"), str):
+        raise UserError(f"retriever.of: expected a retriever's name or a mapping with it, got {type(section).__name__}")
+    name = options["name"]
+    model = settings_model(name)
+    try:
+        validated = model.model_validate(options)
+    except ValidationError as error:
+        raise UserError(f"retriever.of: {explain(error, model, prefix=f'{name}.')}") from None
+    if validated.k is not None:
+        raise UserError(f"retriever.of: {name}, as a part of another, has k; give one for all, retriever.k")
+    return validated
+
+
+_NAMED = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+Member = Annotated[
+    SerializeAsAny[RetrieverOptions],
+    BeforeValidator(_member),
+    WithJsonSchema({"anyOf": [{"type": "string"}, _NAMED]}),
+]
+"""A retriever's name, or a mapping of its name and options."""
+
+
+class HybridSettings(RetrieverOptions):
+    """Several retrievers, whose rankings are fused by reciprocal ranks (Cormack et al., 2009).
+
+    Attributes:
+        name: ``hybrid``.
+        of: the retrievers, each a name or a mapping of its name and options.
+        depth: passages of each that are fused; at least ``k`` are.
+        k: passages that a search returns; ``None`` for as many as the program takes by default.
+
+    Example:
+        >>> from hoptimizer.retrieval import HybridSettings
+        >>> HybridSettings(of=["bm25", {"name": "colbert", "checkpoint": "minilm"}], depth=50).shown
+        'hybrid of bm25, colbert minilm'
+    """
+
+    name: Literal["hybrid"] = "hybrid"
+    of: tuple[Member, ...] = Field(("bm25", "colbert"), min_length=2, validate_default=True)
+    depth: int = Field(100, ge=1)
+
+    @property
+    def _found_by(self) -> str:
+        return f"{self.name} of {', '.join(member.shown for member in self.of)}"
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The servers of all of them."""
+        return tuple(url for member in self.of for url in member.urls)
+
+
+_SETTINGS: dict[str, type[RetrieverOptions]] = {
+    "colbert": RetrieverSettings,
+    "bm25": RetrieverSettings,
+    "dense": DenseSettings,
+    "hybrid": HybridSettings,
+}
+OWN = tuple(_SETTINGS)
 # Ours are built from their settings; a user's own from the arguments of its constructor.
 _REGISTRY: Registry[Any] = Registry(
     "retriever",
@@ -93,7 +258,7 @@ def settings_model(name: str) -> type[RetrieverOptions]:
     Raises:
         UserError: there is no retriever of that name.
     """
-    if name in OWN:
-        return RetrieverSettings
+    if name in _SETTINGS:
+        return _SETTINGS[name]
     own: Any = options_model(name, _REGISTRY.get(name, "retriever.name"), given=("corpus",), base=RetrieverOptions)
     return own

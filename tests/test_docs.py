@@ -95,6 +95,11 @@ def test_the_schema_for_editors_is_the_current_one():
     )
 
 
+def test_every_reference_in_the_schema_leads_to_a_definition():
+    text = (ROOT / "configs" / "schema.json").read_text(encoding="utf-8")
+    assert set(re.findall(r'"#/\$defs/(\w+)"', text)) <= set(json.loads(text)["$defs"])
+
+
 def test_every_link_between_pages_leads_somewhere():
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):

@@ -177,7 +177,7 @@ def test_a_question_that_is_asked_alone_fails_in_one_line(status, kind):
 
 
 def test_a_retriever_that_fails_once_is_asked_again_and_one_that_is_down_ends_the_run(monkeypatch):
-    monkeypatch.setattr("hoptimizer.retrieval.server._BACKOFF", tenacity.wait_none())
+    monkeypatch.setattr("hoptimizer.retrieval.colbert.server._BACKOFF", tenacity.wait_none())
     replies = [(502, {}), (200, {"topk": [{"text": "Lyon | A city.", "pid": 1, "score": 2.0}]})]
     with ChatServer() as server:
         server.get = lambda: replies.pop(0) if replies else (502, {})

@@ -43,9 +43,9 @@ from hoptimizer.models.weights.sources import WheelSource
 from hoptimizer.optimizers.training.loop import MasterWeights, Plan, Training
 from hoptimizer.programs import build_program, settings_model
 from hoptimizer.retrieval import Corpus, Passage, RetrieverSettings, build_retriever
-from hoptimizer.retrieval.checkpoint import DIM, find_checkpoint, write_checkpoint
-from hoptimizer.retrieval.colbert_shim import adapt_colbert_ai
-from hoptimizer.retrieval.encoder import ColBERTEncoder
+from hoptimizer.retrieval.colbert.checkpoint import DIM, find_checkpoint, write_checkpoint
+from hoptimizer.retrieval.colbert.encoder import ColBERTEncoder
+from hoptimizer.retrieval.colbert.shim import adapt_colbert_ai
 from hoptimizer.stored import state_to_store, stored_config
 from hoptimizer.tracking.fetching import fetch
 

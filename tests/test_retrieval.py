@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.retrieval import Corpus, Passage, RetrieverSettings, build_retriever, index_info
+from hoptimizer.retrieval import Corpus, DenseSettings, Passage, RetrieverSettings, build_retriever, index_info
 
 FACTS = [
     ("Marie Curie", "Marie Curie was a physicist and chemist who discovered polonium and radium in Paris."),
@@ -36,9 +36,12 @@ def corpus():
     return Corpus([Passage(f"p{i}", title, text) for i, (title, text) in enumerate(FACTS)], "facts")
 
 
-@pytest.fixture(scope="module", params=["bm25", "colbert"])
+KINDS = {"bm25": RetrieverSettings(name="bm25"), "colbert": RetrieverSettings(), "dense": DenseSettings()}
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def retriever(request, corpus):
-    return build_retriever(RetrieverSettings(name=request.param), corpus)
+    return build_retriever(KINDS[request.param], corpus)
 
 
 def test_finds_the_passage_that_answers(retriever):
@@ -91,8 +94,8 @@ def test_searches_that_are_under_way_together_share_batches(retriever, monkeypat
 def test_takes_passages_of_any_length():
     long = "Granite is an igneous rock. " + "It cools slowly below the surface of the earth. " * 2_000  # 100 kB
     corpus = Corpus([Passage("long", "Granite", long), Passage("short", "", "?"), Passage("empty", "", "")], "odd")
-    for name in ("bm25", "colbert"):
-        [ranking] = build_retriever(RetrieverSettings(name=name), corpus).search(["What is granite?"], 3)
+    for settings in KINDS.values():
+        [ranking] = build_retriever(settings, corpus).search(["What is granite?"], 3)
         assert ranking[0].id == "long"
         assert len(ranking) == 3
 
@@ -117,7 +120,6 @@ def test_a_server_is_colberts_only():
 
 
 def test_info_of_what_is_not_on_disk(corpus):
-    assert index_info(RetrieverSettings(name="bm25"), corpus)["index"] == "memory"
     assert index_info(RetrieverSettings(url="http://localhost:1/api/search"), corpus)["index"] == "server"
 
 

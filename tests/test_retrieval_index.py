@@ -11,8 +11,8 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.eval.datasets.dataset import load
 from hoptimizer.eval.datasets.settings import DataSettings
 from hoptimizer.retrieval import Corpus, Passage, RetrieverSettings, build_retriever, index_info
-from hoptimizer.retrieval.checkpoint import find_checkpoint, load_checkpoint
-from hoptimizer.retrieval.encoder import ColBERTEncoder
+from hoptimizer.retrieval.colbert.checkpoint import find_checkpoint, load_checkpoint
+from hoptimizer.retrieval.colbert.encoder import ColBERTEncoder
 from hoptimizer.retrieval.index_folder import index_folder
 
 SETTINGS = RetrieverSettings(index="exact")

@@ -77,5 +77,9 @@ def info_command(overrides: Overrides = None, as_json: Json = False) -> None:
         info = index_info(bench.config.retriever, bench.data.corpus)
     listing = Table(box=None, show_header=False, pad_edge=False)
     for key, value in info.items():
-        listing.add_row(key, str(value))
+        for number, one in enumerate(value if key == "of" else ()):
+            for name, said in one.items():
+                listing.add_row(f"of.{number}.{name}", str(said))
+        if key != "of":
+            listing.add_row(key, str(value))
     show(info, as_json, listing)

@@ -28,8 +28,8 @@ from hoptimizer.models.weights.store import resolve
 from hoptimizer.optimizers.training.retriever.colbert_data import QuestionWithContext, RetrievalSet, read_sets
 from hoptimizer.optimizers.training.retriever.colbert_queries import batch_queries
 from hoptimizer.retrieval import Passage
-from hoptimizer.retrieval.checkpoint import BASE, DIM, load_checkpoint, write_checkpoint
-from hoptimizer.retrieval.encoder import ColBERTEncoder, Tokens
+from hoptimizer.retrieval.colbert.checkpoint import BASE, DIM, load_checkpoint, write_checkpoint
+from hoptimizer.retrieval.colbert.encoder import ColBERTEncoder, Tokens
 
 # Directions whose share of the variance is smaller are whitened as if it were this, since below it there is only noise.
 _FLOOR = 1e-5
@@ -100,7 +100,7 @@ def train(
         steps: iterates over the steps, and may show the progress.
 
     Returns:
-        the weights by name, in fp16, as :func:`hoptimizer.retrieval.checkpoint.write_checkpoint` takes them.
+        the weights by name, in fp16, as :func:`hoptimizer.retrieval.colbert.checkpoint.write_checkpoint` takes them.
     """
     torch.manual_seed(config.seed)
     draw = random.Random(config.seed)

@@ -1,15 +1,18 @@
 """Token vectors of passages and queries by a ColBERT checkpoint (Khattab and Zaharia, 2020, section 3.2)."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
 from hoptimizer.models.engine.loading import device_and_dtype, loading
-from hoptimizer.retrieval.checkpoint import Checkpoint
-from hoptimizer.retrieval.colbert_shim import adapt_colbert_ai
+from hoptimizer.retrieval.colbert.checkpoint import Checkpoint
+from hoptimizer.retrieval.colbert.shim import adapt_colbert_ai
 
 # Passages that are tokenized and put in order at a time, and passages per batch.
 _WINDOW = 2048
@@ -37,8 +40,8 @@ class Tokens:
         return Tokens(ids[:, :longest], mask[:, :longest], kept[:, :longest])
 
 
-class ColBERTEncoder:
-    """A checkpoint's model and tokenizers as colbert-ai loads them, run in the hardware's best precision.
+class TokenEncoder(ABC):
+    """A checkpoint that gives each token of a text a vector, run in the hardware's best precision.
 
     Passages are encoded in the order of their lengths, so that a batch holds hardly any padding. colbert-ai's own
     encoder takes them as they come and in fp32, which takes several times as long on a CPU that has bf16.
@@ -46,37 +49,16 @@ class ColBERTEncoder:
     Attributes:
         folder: the checkpoint's folder.
         dim: length of a token vector.
+        device: where it runs.
+        model: the encoder under the projection.
         config: the checkpoint's settings, as colbert-ai's ``ColBERTConfig``.
     """
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        adapt_colbert_ai()
-        from colbert.infra import ColBERTConfig
-        from colbert.modeling.checkpoint import Checkpoint as ColBERTCheckpoint
-
-        self.folder = checkpoint.folder
-        folder = str(checkpoint.folder)
-        with loading(folder, "a ColBERT checkpoint"):
-            # The settings of the checkpoint may name another model, whose classes would be taken.
-            here = ColBERTConfig(checkpoint=folder, model_name=folder)
-            self.config = ColBERTConfig.from_existing(ColBERTConfig.load_from_checkpoint(folder), here)
-            self._colbert = ColBERTCheckpoint(folder, colbert_config=self.config, verbose=0)
-        self.device: torch.device = self._colbert.device
-        self.dim: int = self.config.dim
-        self._colbert.model.to(device_and_dtype()[1])
-        self.projection.float()
-        skipped = {i for i in self._colbert.skiplist if isinstance(i, int)} if self.config.mask_punctuation else set()
-        self._skipped = torch.tensor([self._colbert.pad_token, *sorted(skipped)])
-
-    @property
-    def model(self) -> PreTrainedModel:
-        """The encoder under the projection."""
-        return self._colbert.bert
-
-    @property
-    def projection(self) -> torch.nn.Linear:
-        """The layer from hidden states to token vectors, in fp32."""
-        return self._colbert.linear
+    folder: Path
+    dim: int
+    device: torch.device
+    model: PreTrainedModel
+    config: Any
 
     @torch.inference_mode()
     def passages(self, texts: Sequence[str]) -> Iterator[tuple[list[int], list[torch.Tensor]]]:
@@ -126,6 +108,56 @@ class ColBERTEncoder:
                     found[place] = self._projected(hidden[row])[each[place].kept[0]]
         return [found[place] for place in range(len(texts))]
 
+    @abstractmethod
+    def tokenize_passages(self, texts: list[str]) -> Tokens:
+        """Passages as the checkpoint reads them; punctuation is read, but its vectors are not kept."""
+
+    @abstractmethod
+    def tokenize_queries(self, texts: list[str]) -> Tokens:
+        """Queries as the checkpoint reads them."""
+
+    def vectors(self, tokens: Tokens) -> torch.Tensor:
+        """Vectors ``(texts, tokens, dim)`` of length 1, fp32; only those of kept tokens have a meaning."""
+        return self._projected(self.model(tokens.ids, attention_mask=tokens.mask)[0])
+
+    def _projected(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Token vectors of length 1 from hidden states ``(..., tokens, hidden)``."""
+        return torch.nn.functional.normalize(self.projection(hidden.float()), dim=-1)
+
+    @property
+    @abstractmethod
+    def projection(self) -> torch.nn.Module:
+        """What makes token vectors of hidden states, in fp32."""
+
+
+class ColBERTEncoder(TokenEncoder):
+    """A checkpoint's model and tokenizers as colbert-ai loads them."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        adapt_colbert_ai()
+        from colbert.infra import ColBERTConfig
+        from colbert.modeling.checkpoint import Checkpoint as ColBERTCheckpoint
+
+        self.folder = checkpoint.folder
+        folder = str(checkpoint.folder)
+        with loading(folder, "a ColBERT checkpoint"):
+            # The settings of the checkpoint may name another model, whose classes would be taken.
+            here = ColBERTConfig(checkpoint=folder, model_name=folder)
+            self.config = ColBERTConfig.from_existing(ColBERTConfig.load_from_checkpoint(folder), here)
+            self._colbert = ColBERTCheckpoint(folder, colbert_config=self.config, verbose=0)
+        self.device = self._colbert.device
+        self.dim = self.config.dim
+        self.model = self._colbert.bert
+        self._colbert.model.to(device_and_dtype()[1])
+        self.projection.float()
+        skipped = {i for i in self._colbert.skiplist if isinstance(i, int)} if self.config.mask_punctuation else set()
+        self._skipped = torch.tensor([self._colbert.pad_token, *sorted(skipped)])
+
+    @property
+    def projection(self) -> torch.nn.Linear:
+        """The layer from hidden states to token vectors, in fp32."""
+        return self._colbert.linear
+
     def tokenize_passages(self, texts: list[str]) -> Tokens:
         """Passages as the checkpoint reads them; punctuation is read, but its vectors are not kept."""
         ids, mask = self._colbert.doc_tokenizer.tensorize(texts)
@@ -135,11 +167,3 @@ class ColBERTEncoder:
         """Queries as the checkpoint reads them."""
         ids, mask = self._colbert.query_tokenizer.tensorize(texts)
         return Tokens(ids, mask, ids != self._colbert.pad_token).rows(torch.arange(len(ids)))
-
-    def vectors(self, tokens: Tokens) -> torch.Tensor:
-        """Vectors ``(texts, tokens, dim)`` of length 1, fp32; only those of kept tokens have a meaning."""
-        return self._projected(self.model(tokens.ids, attention_mask=tokens.mask)[0])
-
-    def _projected(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Token vectors of length 1 from hidden states ``(..., tokens, hidden)``."""
-        return torch.nn.functional.normalize(self.projection(hidden.float()), dim=-1)

@@ -7,8 +7,9 @@ import torch
 from numpy.typing import NDArray
 
 from hoptimizer.common.progress import Progress
-from hoptimizer.retrieval.encoder import ColBERTEncoder
+from hoptimizer.retrieval.colbert.encoder import TokenEncoder
 from hoptimizer.retrieval.index_folder import BrokenIndexError
+from hoptimizer.retrieval.mapped import mapped
 
 _VECTORS = "vectors.f16"
 _COARSE = "vectors.bf16"
@@ -42,11 +43,11 @@ class TokenStore:
             raise BrokenIndexError(f"{_LENGTHS} has passages without tokens")
         self.places, self.lengths = torch.from_numpy(places), torch.from_numpy(lengths)
         shape = int(lengths.sum()), dim
-        self.vectors = _mapped(folder / _VECTORS, torch.float16, shape)
-        self.coarse = _mapped(folder / _COARSE, torch.bfloat16, shape)
+        self.vectors = mapped(folder / _VECTORS, torch.float16, shape)
+        self.coarse = mapped(folder / _COARSE, torch.bfloat16, shape)
 
     @staticmethod
-    def write(folder: Path, encoder: ColBERTEncoder, texts: list[str], progress: Progress) -> None:
+    def write(folder: Path, encoder: TokenEncoder, texts: list[str], progress: Progress) -> None:
         """Encode passages into four files of ``folder``."""
         places: list[int] = []
         lengths: list[int] = []
@@ -70,11 +71,3 @@ def _numbers(file: Path, count: int) -> NDArray[np.int64]:
     if not isinstance(numbers, np.ndarray) or numbers.dtype != np.int64 or numbers.shape != (count,):
         raise BrokenIndexError(f"{file.name} holds other numbers than {count} passages have")
     return numbers
-
-
-def _mapped(file: Path, dtype: torch.dtype, shape: tuple[int, int]) -> torch.Tensor:
-    wanted = shape[0] * shape[1] * dtype.itemsize
-    if not file.is_file() or file.stat().st_size != wanted:
-        raise BrokenIndexError(f"{file.name} has another size than {shape[0]} vectors of {shape[1]} numbers")
-    # Mapped copy-on-write, because torch warns of read-only memory; nothing writes to it.
-    return torch.from_numpy(np.memmap(file, dtype=np.int16, mode="c")).view(dtype).view(shape)

@@ -6,10 +6,10 @@ from typing import ClassVar, Protocol
 import torch
 
 from hoptimizer.common.progress import Progress
-from hoptimizer.retrieval.checkpoint import Checkpoint, find_checkpoint
-from hoptimizer.retrieval.encoder import ColBERTEncoder
-from hoptimizer.retrieval.exact import ExactIndex
-from hoptimizer.retrieval.index_folder import Kind, Manifest, index_folder, open_index
+from hoptimizer.retrieval.colbert.checkpoint import Checkpoint, find_checkpoint
+from hoptimizer.retrieval.colbert.encoder import ColBERTEncoder, TokenEncoder
+from hoptimizer.retrieval.colbert.exact import ExactIndex
+from hoptimizer.retrieval.index_folder import Kind, Manifest, index_folder, new_manifest, open_index
 from hoptimizer.retrieval.passage import Corpus, Passage
 from hoptimizer.retrieval.retriever import Retriever
 from hoptimizer.retrieval.settings import RetrieverSettings
@@ -24,7 +24,7 @@ class Index(Protocol):
     #: What an index is built with; an index with other settings is built anew.
     SETTINGS: ClassVar[dict[str, int]]
 
-    def __init__(self, folder: Path, encoder: ColBERTEncoder, texts: list[str]) -> None:
+    def __init__(self, folder: Path, encoder: TokenEncoder, texts: list[str]) -> None:
         """Open the index of ``texts`` that :meth:`write` put into ``folder``; what else is there is a
         ``BrokenIndexError``."""
 
@@ -33,7 +33,7 @@ class Index(Protocol):
         dim)``."""
 
     @staticmethod
-    def write(folder: Path, encoder: ColBERTEncoder, texts: list[str], progress: Progress) -> None:
+    def write(folder: Path, encoder: TokenEncoder, texts: list[str], progress: Progress) -> None:
         """Encode ``texts`` and write their index into ``folder``."""
 
 
@@ -68,7 +68,7 @@ class ColBERTRetriever(Retriever):
     ) -> None:
         self.corpus = corpus
         checkpoint = find_checkpoint(settings.checkpoint)
-        self._encoder = ColBERTEncoder(checkpoint)
+        self._encoder = load_encoder(checkpoint)
         self.kind = index_kind(settings, corpus)
         self._index = _open(self.kind, corpus, checkpoint, self._encoder, progress)
 
@@ -77,6 +77,19 @@ class ColBERTRetriever(Retriever):
             return []
         found = self._index.search(self._encoder.queries(queries), min(k, len(self.corpus)))
         return [[self.corpus.passages[place].scored(score) for place, score in ranking] for ranking in found]
+
+
+def load_encoder(checkpoint: Checkpoint) -> TokenEncoder:
+    """The encoder of a checkpoint, in whichever layout it is.
+
+    Raises:
+        UserError: it can't be loaded.
+    """
+    if checkpoint.modules:
+        from hoptimizer.retrieval.colbert.pylate import PyLateEncoder
+
+        return PyLateEncoder(checkpoint)
+    return ColBERTEncoder(checkpoint)
 
 
 def index_kind(settings: RetrieverSettings, corpus: Corpus) -> Kind:
@@ -88,18 +101,10 @@ def index_kind(settings: RetrieverSettings, corpus: Corpus) -> Kind:
 
 def manifest(kind: Kind, corpus: Corpus, checkpoint: Checkpoint) -> Manifest:
     """What the manifest of an index of ``corpus`` must say."""
-    return Manifest(
-        corpus=corpus.name,
-        corpus_digest=corpus.digest,
-        passages=len(corpus),
-        checkpoint=checkpoint.name,
-        checkpoint_digest=checkpoint.digest,
-        kind=kind,
-        settings=_index_class(kind).SETTINGS,
-    )
+    return new_manifest(corpus, checkpoint, kind, _index_class(kind).SETTINGS)
 
 
-def _open(kind: Kind, corpus: Corpus, checkpoint: Checkpoint, encoder: ColBERTEncoder, progress: Progress) -> Index:
+def _open(kind: Kind, corpus: Corpus, checkpoint: Checkpoint, encoder: TokenEncoder, progress: Progress) -> Index:
     index = _index_class(kind)
     folder = index_folder(corpus, checkpoint, kind)
     texts = [str(passage) for passage in corpus]
@@ -114,6 +119,6 @@ def _open(kind: Kind, corpus: Corpus, checkpoint: Checkpoint, encoder: ColBERTEn
 def _index_class(kind: Kind) -> type[Index]:
     if kind == "exact":
         return ExactIndex
-    from hoptimizer.retrieval.plaid import PlaidIndex  # brings faiss, which the exact index does without
+    from hoptimizer.retrieval.colbert.plaid import PlaidIndex  # brings faiss, which the exact index does without
 
     return PlaidIndex

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import torch
 from filelock import FileLock
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -19,10 +17,15 @@ from hoptimizer.common.paths import home
 from hoptimizer.models.engine.loading import loading
 from hoptimizer.models.folder import check_model
 from hoptimizer.models.weights.store import resolve
+from hoptimizer.retrieval.model_files import digest_of, local_folder
+from hoptimizer.retrieval.sentence_modules import MODULES, SETTINGS, Module, read_modules
 
 EMBEDDED = "minilm"
 BASE = "all-minilm-l6-v2"
-_ASSET = Path(__file__).parent / "assets" / "minilm-colbert.safetensors"
+_ASSET = Path(__file__).parents[1] / "assets" / "minilm-colbert.safetensors"
+# The weights of a repository in other formats, and the files of a checkpoint that decide on its vectors.
+_UNUSED = ["*.onnx", "onnx/*", "*.h5", "*.msgpack", "*.ot"]
+_DECIDING = ("config.json", "artifact.metadata", "tokenizer*", "vocab.txt", "*.safetensors", "*.bin")
 _COPIED = ("config.json", "tokenizer.json", "vocab.txt")
 
 # colbert-ai fills queries up with the tokenizer's mask token, and gives the padding token a vector of zeros. With one
@@ -68,11 +71,13 @@ class Checkpoint:
         name: as the user named it.
         folder: where its files are.
         digest: SHA-256 over its weights, tokenizer and settings.
+        modules: of a checkpoint in PyLate's layout, its encoder and its projections; none in colbert-ai's.
     """
 
     name: str
     folder: Path
     digest: str
+    modules: tuple[Module, ...] = ()
 
 
 def find_checkpoint(name: str) -> Checkpoint:
@@ -83,22 +88,40 @@ def find_checkpoint(name: str) -> Checkpoint:
     """
     if name == EMBEDDED:
         return _embedded()
-    return load_checkpoint(_local_folder(name), name)
+    return load_checkpoint(local_folder(name, "retriever.checkpoint", EMBEDDED, ignore=_UNUSED), name)
 
 
 def load_checkpoint(folder: Path, name: str | None = None) -> Checkpoint:
     """The checkpoint in a folder.
 
     Args:
-        folder: holds weights, config, tokenizer and colbert-ai's ``artifact.metadata``.
+        folder: holds weights, config, tokenizer and colbert-ai's ``artifact.metadata``, or PyLate's ``modules.json``.
         name: as the user named it; the folder by default.
 
     Raises:
         UserError: it is no ColBERT checkpoint, or needs code of its own.
     """
     name = name or str(folder)
+    # Some have the files of both.
+    if (folder / MODULES).is_file() and not (folder / "artifact.metadata").is_file():
+        return _of_pylate(folder, name)
     _check(name, folder)
-    return Checkpoint(name, folder, _digest(folder))
+    return Checkpoint(name, folder, digest_of(folder, _DECIDING))
+
+
+def _of_pylate(folder: Path, name: str) -> Checkpoint:
+    check_model(folder)
+    # PyLate passes over what makes one vector of a text.
+    modules = tuple(module for module in read_modules(folder) if module.kind in ("Transformer", "Dense"))
+    if len(modules) < 2:
+        raise UserError(
+            f"retriever.checkpoint: {name!r} has no projection of its tokens, so it is no ColBERT checkpoint; take one "
+            "such as 'lightonai/GTE-ModernColBERT-v1', or retriever=dense"
+        )
+    sha = hashlib.sha256(digest_of(folder, [SETTINGS]).encode())
+    for module in modules:
+        sha.update(digest_of(module.folder, (*_DECIDING, "sentence_bert_config.json", "*.model")).encode())
+    return Checkpoint(name, folder, sha.hexdigest(), modules)
 
 
 def _embedded() -> Checkpoint:
@@ -147,23 +170,6 @@ def write_checkpoint(encoder: Path, trained: dict[str, torch.Tensor], folder: Pa
         draft.replace(folder)
 
 
-def _local_folder(name: str) -> Path:
-    where = resolve(name)
-    if Path(where).is_dir():
-        return Path(where).resolve()
-    try:
-        return Path(snapshot_download(where, ignore_patterns=["*.onnx", "onnx/*", "*.h5", "*.msgpack", "*.ot"]))
-    except HFValidationError as error:
-        raise UserError(
-            f"retriever.checkpoint: {name!r} is no folder and no hub id: give 'minilm', OWNER/NAME or a folder"
-        ) from error
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        raise UserError(
-            f"retriever.checkpoint: {name!r} is no folder here and the hub did not give it "
-            f"({type(error).__name__}): check the name and the network, or use 'minilm'"
-        ) from error
-
-
 def _check(name: str, folder: Path) -> None:
     if not (folder / "config.json").is_file():
         raise UserError(f"retriever.checkpoint: {folder} has no config.json: expected a ColBERT checkpoint's folder")
@@ -188,13 +194,3 @@ def _has_projection(folder: Path) -> bool:
         "linear.weight" in torch.load(file, map_location="cpu", weights_only=True, mmap=True)
         for file in folder.glob("pytorch_model*.bin")
     )
-
-
-def _digest(folder: Path) -> str:
-    sha = hashlib.sha256()
-    for pattern in ("config.json", "artifact.metadata", "tokenizer*", "vocab.txt", "*.safetensors", "*.bin"):
-        for file in sorted(folder.glob(pattern)):
-            with file.open("rb") as opened:
-                sha.update(file.name.encode())
-                sha.update(hashlib.file_digest(opened, "sha256").digest())
-    return sha.hexdigest()

@@ -16,10 +16,10 @@ import torch
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.progress import Progress
 from hoptimizer.models.engine.loading import quiet_loading
-from hoptimizer.retrieval.colbert_shim import load_extensions
-from hoptimizer.retrieval.encoder import ColBERTEncoder
+from hoptimizer.retrieval.colbert.encoder import TokenEncoder
+from hoptimizer.retrieval.colbert.shim import adapt_colbert_ai, load_extensions
+from hoptimizer.retrieval.colbert.token_store import TokenStore
 from hoptimizer.retrieval.index_folder import BrokenIndexError
-from hoptimizer.retrieval.token_store import TokenStore
 
 # Chosen on 6,119 passages so that PLAID finds at least 95 of 100 passages of exact search's top 10, which
 # benchmarks/retrieval.py measures. colbert-ai's defaults compress to 1 bit and look into one cell per query token.
@@ -45,10 +45,12 @@ class PlaidIndex:
 
     SETTINGS: ClassVar[dict[str, int]] = {"nbits": 8, "kmeans_niters": 4}
 
-    def __init__(self, folder: Path, encoder: ColBERTEncoder, texts: list[str]) -> None:
+    def __init__(self, folder: Path, encoder: TokenEncoder, texts: list[str]) -> None:
+        adapt_colbert_ai()
         from colbert import Searcher
+        from colbert import searcher as searching
 
-        with _compiling(), quiet_loading():
+        with _compiling(), _replaced(searching, Checkpoint=_NoCheckpoint), quiet_loading():
             load_extensions()
             try:
                 searcher = Searcher(
@@ -60,7 +62,6 @@ class PlaidIndex:
                 )
             except pickle.UnpicklingError as error:  # torch reads tensors alone
                 raise BrokenIndexError("it holds more than tensors") from error
-        # Queries are encoded already, so that the searcher's own copy of the model is not needed.
         self._ranker = searcher.ranker
         self._settings = encoder.config
         self._passages = len(texts)
@@ -81,12 +82,13 @@ class PlaidIndex:
         return list(zip(places[:k], scores[:k], strict=True))
 
     @staticmethod
-    def write(folder: Path, encoder: ColBERTEncoder, texts: list[str], progress: Progress) -> None:
+    def write(folder: Path, encoder: TokenEncoder, texts: list[str], progress: Progress) -> None:
         """Encode passages with our encoder and have colbert-ai's Indexer cluster and compress them into ``folder``.
 
         Raises:
             UserError: the corpus is too small, or the C++ extensions can't be compiled.
         """
+        adapt_colbert_ai()
         from colbert import Indexer
         from colbert.indexing import collection_indexer
         from colbert.infra import ColBERTConfig, Run, RunConfig
@@ -98,14 +100,29 @@ class PlaidIndex:
         if len(store.vectors) < _LEAST_TOKENS:
             raise UserError(f"retriever.index: {len(texts)} short passages are too few for plaid: set it to exact")
         stored = _Stored(store, texts)
-        config = ColBERTConfig(**PlaidIndex.SETTINGS, index_path=str(folder))
+        settings = PlaidIndex.SETTINGS | {"nbits": _bits(encoder.dim), "dim": encoder.dim}
+        config = ColBERTConfig(**settings, index_path=str(folder))
         # In this process, because indexing on a CPU fails in processes of its own.
         run = Run().context(RunConfig(nranks=1, avoid_fork_if_possible=True))
-        with _compiling(), _replaced(collection_indexer, stored), _global_state_kept(), quiet_loading(), run:
+        ours: dict[str, Any] = {"Checkpoint": _NoCheckpoint, "CollectionEncoder": lambda config, checkpoint: stored}
+        ours["compute_faiss_kmeans"] = _centroids
+        with _compiling(), _replaced(collection_indexer, **ours), _global_state_kept(), quiet_loading(), run:
             load_extensions()
             indexer = Indexer(str(encoder.folder), config=config, verbose=0)
             indexer.index(name=folder.name, collection=texts, overwrite="force_silent_overwrite")
         shutil.rmtree(vectors)
+
+
+def _bits(dim: int) -> int:
+    """The most bits for each number of a vector, which colbert-ai packs by the byte and reads by the vector.
+
+    Raises:
+        UserError: there is none.
+    """
+    fitting = [bits for bits in (8, 4, 2, 1) if bits <= PlaidIndex.SETTINGS["nbits"] and dim % (8 * bits) == 0]
+    if not fitting:
+        raise UserError(f"retriever.index: plaid takes no token vectors of {dim} numbers: set it to exact")
+    return fitting[0]
 
 
 class _Stored:
@@ -138,16 +155,24 @@ def _centroids(dim: int, partitions: int, iterations: int, samples: list[list[to
     return torch.from_numpy(kmeans.centroids)[torch.arange(partitions) % cells]
 
 
+class _NoCheckpoint:
+    """Stands in for colbert-ai's Checkpoint, a second copy of the model: passages and queries are encoded already."""
+
+    def __init__(self, *args: object, **options: object) -> None: ...
+
+    def cuda(self) -> "_NoCheckpoint":
+        return self
+
+
 @contextmanager
-def _replaced(indexer: Any, stored: _Stored) -> Iterator[None]:  # noqa: ANN401 - a module
-    """colbert-ai's indexer with our vectors and our k-means in the place of its own."""
-    theirs = indexer.CollectionEncoder, indexer.compute_faiss_kmeans
-    indexer.CollectionEncoder = lambda config, checkpoint: stored
-    indexer.compute_faiss_kmeans = _centroids
+def _replaced(module: Any, **ours: Any) -> Iterator[None]:  # noqa: ANN401 - a module and what is in it
+    """Names of one of colbert-ai's modules, for a while with our values."""
+    theirs = {name: getattr(module, name) for name in ours}
+    vars(module).update(ours)
     try:
         yield
     finally:
-        indexer.CollectionEncoder, indexer.compute_faiss_kmeans = theirs
+        vars(module).update(theirs)
 
 
 @contextmanager

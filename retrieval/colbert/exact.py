@@ -8,8 +8,8 @@ import torch
 from torch.nn import functional
 
 from hoptimizer.common.progress import Progress
-from hoptimizer.retrieval.encoder import ColBERTEncoder
-from hoptimizer.retrieval.token_store import TokenStore
+from hoptimizer.retrieval.colbert.encoder import TokenEncoder
+from hoptimizer.retrieval.colbert.token_store import TokenStore
 
 # Token vectors, and queries, that are compared at a time, so that the products stay in a processor's cache.
 _CHUNK_TOKENS = 1024
@@ -37,7 +37,7 @@ class ExactIndex:
 
     SETTINGS: ClassVar[dict[str, int]] = {"coarse_bits": 16}
 
-    def __init__(self, folder: Path, encoder: ColBERTEncoder, texts: list[str]) -> None:
+    def __init__(self, folder: Path, encoder: TokenEncoder, texts: list[str]) -> None:
         store = TokenStore(folder, len(texts), encoder.dim)
         on_cpu = encoder.device.type == "cpu"
         self._places, self._lengths = store.places, store.lengths
@@ -120,7 +120,7 @@ class ExactIndex:
             row, start = row + passages, start + passages * length
 
     @staticmethod
-    def write(folder: Path, encoder: ColBERTEncoder, texts: list[str], progress: Progress) -> None:
+    def write(folder: Path, encoder: TokenEncoder, texts: list[str], progress: Progress) -> None:
         """Encode passages into ``folder``."""
         TokenStore.write(folder, encoder, texts, progress)
 

@@ -1,0 +1,1 @@
+"""Late interaction by ColBERT checkpoints: encoding, two kinds of index, and servers."""

@@ -1,0 +1,1 @@
+"""One vector for a passage: encoders, and exact search among their vectors."""

@@ -1,0 +1,92 @@
+"""Vectors of passages and queries by an encoder of transformers (Reimers and Gurevych, 2019)."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from hoptimizer.models.engine.loading import device_and_dtype
+from hoptimizer.models.small.encoder import ROWS, WIDTH, by_length
+from hoptimizer.retrieval.dense.model import DenseModel
+from hoptimizer.retrieval.sentence_modules import load_projections
+from hoptimizer.retrieval.text_encoder import load_text_encoder
+
+# Passages that are tokenized and put in order at a time.
+_WINDOW = 2048
+
+
+class DenseEncoder:
+    """An encoder in the hardware's best precision, with the pooling and the projections of its model.
+
+    Args:
+        model: the encoder's files and how they are used.
+
+    Raises:
+        UserError: it can't be loaded, its weights are incomplete, or it does not read so many tokens.
+
+    Attributes:
+        dim: length of a vector.
+        device: where it runs.
+    """
+
+    def __init__(self, model: DenseModel) -> None:
+        self.device, dtype = device_and_dtype()
+        loaded, self._tokenizer, config = load_text_encoder(model.encoder, "retriever.model")
+        if self._tokenizer.pad_token is None:
+            self._tokenizer.pad_token = self._tokenizer.eos_token
+        self._model = loaded.to(self.device, dtype)
+        self._projections, self.dim = load_projections(model.projections, config.hidden_size)
+        self._projections.to(self.device)
+        self._encoding = model.encoding
+        places = getattr(config, "max_position_embeddings", None) or model.encoding.max_tokens
+        self._max_tokens = min(model.encoding.max_tokens, places, self._tokenizer.model_max_length)
+
+    @torch.inference_mode()
+    def passages(self, texts: Sequence[str]) -> Iterator[tuple[list[int], Tensor]]:
+        """Encode passages, roughly by length.
+
+        Yields:
+            The places in ``texts`` of some passages, and their vectors ``(passages, dim)``: fp16, on the CPU.
+        """
+        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+        for start in range(0, len(order), _WINDOW):
+            window = order[start : start + _WINDOW]
+            rows = self._tokenize([self._encoding.passage_prefix + texts[i] for i in window])
+            for places in by_length(rows):
+                yield [window[place] for place in places], self._vectors([rows[i] for i in places]).half().cpu()
+
+    @torch.inference_mode()
+    def queries(self, texts: Sequence[str]) -> Tensor:
+        """Encode queries: vectors ``(queries, dim)``, fp32, on the encoder's device, each by its own text alone."""
+        rows = self._tokenize([self._encoding.query_prefix + text for text in texts])
+        vectors = torch.empty(len(texts), self.dim, dtype=torch.float32, device=self.device)
+        # Other queries in the batch would change the last digits, and with them close rankings, except in bf16 on a
+        # CPU where all are padded alike.
+        size = ROWS if self._model.dtype == torch.bfloat16 and self.device.type == "cpu" else 1
+        for places in by_length(rows, size):
+            vectors[places] = self._vectors([rows[i] for i in places])
+        return vectors
+
+    def _tokenize(self, texts: list[str]) -> list[dict[str, list[int]]]:
+        if not texts:
+            return []
+        texts = [text.strip() for text in texts]
+        if self._encoding.lower:
+            texts = [text.lower() for text in texts]
+        encoded = self._tokenizer(texts, truncation=True, max_length=self._max_tokens)
+        return [{key: encoded[key][i] for key in encoded} for i in range(len(texts))]
+
+    def _vectors(self, rows: list[dict[str, list[int]]]) -> Tensor:
+        """Vectors of tokenized texts in one batch, fp32."""
+        inputs = self._tokenizer.pad(rows, pad_to_multiple_of=WIDTH, return_tensors="pt").to(self.device)
+        hidden = self._model(**inputs).last_hidden_state.float()  # [texts, tokens, hidden]
+        vectors = self._projections(self._pooled(hidden, inputs["attention_mask"]))
+        return torch.nn.functional.normalize(vectors, dim=-1) if self._encoding.normalize else vectors
+
+    def _pooled(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        if self._encoding.pooling == "cls":
+            return hidden[:, 0]
+        if self._encoding.pooling == "last":
+            return hidden[torch.arange(len(hidden)), mask.sum(1) - 1]
+        weights = mask.unsqueeze(-1).to(hidden.dtype)
+        return (hidden * weights).sum(1) / weights.sum(1)

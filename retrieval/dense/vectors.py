@@ -1,0 +1,81 @@
+"""The vectors of a corpus on disk, and exact search among them."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hoptimizer.common.progress import Progress
+from hoptimizer.retrieval.dense.encoder import DenseEncoder
+from hoptimizer.retrieval.index_folder import BrokenIndexError
+from hoptimizer.retrieval.mapped import mapped
+
+VECTORS = "vectors.f16"
+# Vectors that are compared at a time, and queries.
+_CHUNK = 8192
+_QUERIES = 64
+_DECIMALS = 4
+# How far off a product of two vectors of length 1 can be in fp32, several thousand dimensions included.
+_ROUNDING = 1e-3
+
+
+class VectorIndex:
+    """Finds the passages whose vectors have the largest dot products with a query's, among all of a corpus.
+
+    All queries are multiplied with all passages at once in fp32, whose last digits depend on which queries are searched
+    together. The passages that can be among the best, given that error, are then scored again one by one.
+
+    Args:
+        folder: written by :meth:`write`.
+        passages: how many there are.
+        dim: length of a vector.
+        device: where to search; a GPU takes the vectors in whole, a CPU reads them from the mapped file.
+
+    Raises:
+        BrokenIndexError: the file there does not hold so many vectors.
+    """
+
+    def __init__(self, folder: Path, passages: int, dim: int, device: torch.device) -> None:
+        self._vectors = mapped(folder / VECTORS, torch.float16, (passages, dim)).to(device)
+        longest = max(float(chunk.float().norm(dim=1).max()) for chunk in self._vectors.split(_CHUNK))
+        if not np.isfinite(longest):
+            raise BrokenIndexError(f"{VECTORS} holds what is no number")
+        self._error = _ROUNDING * longest
+
+    @torch.inference_mode()
+    def search(self, queries: Tensor, k: int) -> list[list[tuple[int, float]]]:
+        """The ``k`` best passages of each query.
+
+        Args:
+            queries: vectors ``(queries, dim)``, fp32, on the device.
+            k: passages per query; at most the number of passages.
+
+        Returns:
+            For each query the passages' places in the corpus with their scores, best first; ties in corpus order.
+        """
+        found = []
+        for group in queries.split(_QUERIES):
+            estimates = torch.cat([group @ chunk.float().T for chunk in self._vectors.split(_CHUNK)], dim=1)
+            found += [self._best(query, row, k) for query, row in zip(group, estimates, strict=True)]
+        return found
+
+    def _best(self, query: Tensor, estimates: Tensor, k: int) -> list[tuple[int, float]]:
+        """The best of the passages for a query ``(dim,)``, whose scores ``(passages,)`` are about these."""
+        least = estimates.topk(k).values[-1] - 2 * self._error * query.norm()
+        places = (estimates >= least).nonzero().squeeze(1)
+        scores = (self._vectors[places].double() * query.double()).sum(dim=1)
+        # Rounded, so that equal passages tie whatever they were encoded with.
+        best = scores.round(decimals=_DECIMALS).sort(descending=True, stable=True)
+        return list(zip(places[best.indices[:k]].tolist(), best.values[:k].tolist(), strict=True))
+
+    @staticmethod
+    def write(folder: Path, encoder: DenseEncoder, texts: list[str], progress: Progress) -> None:
+        """Encode passages into ``folder``, in corpus order."""
+        rows = np.memmap(folder / VECTORS, dtype=np.float16, mode="w+", shape=(len(texts), encoder.dim))
+        done = 0
+        for places, vectors in encoder.passages(texts):
+            rows[places] = vectors.numpy()
+            done += len(places)
+            progress(done, len(texts))
+        rows.flush()

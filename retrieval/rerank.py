@@ -1,0 +1,125 @@
+"""A cross-encoder over a retriever: it reads query and passage together (Nogueira and Cho, 2019)."""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import torch
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+
+from hoptimizer.common.errors import UserError
+from hoptimizer.models.engine.loading import device_and_dtype, loading
+from hoptimizer.models.small.encoder import PairTokenizer, by_length
+from hoptimizer.retrieval.model_files import SAFE_FILES, local_folder
+from hoptimizer.retrieval.passage import Passage
+from hoptimizer.retrieval.retriever import Retriever
+
+_KEY = "retriever.rerank.model"
+_EXAMPLE = "cross-encoder/ms-marco-MiniLM-L6-v2"
+_DECIMALS = 4
+# Scores that are remembered, each with its query and passage: some tens of megabytes.
+_REMEMBERED = 50_000
+
+Scorer = Callable[[Sequence[tuple[str, str]]], Sequence[float]]
+"""Gives each pair of a query and a passage's text its score, higher is better."""
+
+
+class CrossEncoder:
+    """Scores passages for a query by a model of transformers with one label, and remembers the latest scores.
+
+    Args:
+        name: hub id or folder of the model, with weights as safetensors.
+        max_tokens: the most tokens of query and passage together; the passage is cut.
+
+    Raises:
+        UserError: it can't be loaded, or has another number of labels.
+
+    Attributes:
+        passes: pairs that went through the model so far.
+    """
+
+    def __init__(self, name: str, max_tokens: int) -> None:
+        folder = str(local_folder(name, _KEY, _EXAMPLE, allow=SAFE_FILES))
+        self._device, dtype = device_and_dtype()
+        with loading(folder, "a cross-encoder"):
+            config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+            if config.num_labels != 1:
+                raise UserError(
+                    f"{_KEY}: {name!r} has {config.num_labels} labels, not one score; take a cross-encoder such as "
+                    f"{_EXAMPLE!r}"
+                )
+            model, found = AutoModelForSequenceClassification.from_pretrained(
+                folder,
+                config=config,
+                dtype=torch.float32,
+                trust_remote_code=False,
+                use_safetensors=True,
+                output_loading_info=True,
+            )
+            tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="right", trust_remote_code=False)
+        if missing := sorted(found["missing_keys"]):
+            raise UserError(f"{_KEY}: the weights of {name!r} lack {missing[0]}; take a trained cross-encoder")
+        if tokenizer.pad_token is None or getattr(config, "pad_token_id", None) is None:
+            tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+            model.config.pad_token_id = tokenizer.pad_token_id
+        self._model = model.eval().to(self._device, dtype)
+        places = getattr(config, "max_position_embeddings", None) or max_tokens
+        self._tokenizer = PairTokenizer(tokenizer, min(max_tokens, places), shared=False)
+        # In bf16 on a CPU a score does not depend on what else is in the batch, where all are padded alike.
+        self._rows = 64 if dtype == torch.bfloat16 and self._device.type == "cpu" else 1
+        self._known: dict[tuple[str, str], float] = {}
+        self.passes = 0
+
+    def __call__(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        """The scores of pairs of a query and a passage's text, higher is better."""
+        new = list(dict.fromkeys(pair for pair in pairs if pair not in self._known))
+        self._known |= zip(new, self._scores(new), strict=True)
+        scores = [self._known[pair] for pair in pairs]
+        for oldest in list(self._known)[:-_REMEMBERED]:
+            del self._known[oldest]
+        return scores
+
+    @torch.inference_mode()
+    def _scores(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        rows = self._tokenizer(pairs)
+        scores = torch.empty(len(rows), dtype=torch.float32)
+        for places in by_length(rows, self._rows):
+            logits = self._model(**self._tokenizer.pad([rows[i] for i in places], self._device)).logits
+            scores[places] = logits[:, 0].float().cpu()
+        self.passes += len(rows)
+        return scores.round(decimals=_DECIMALS).tolist()
+
+
+@cache
+def cross_encoder(name: str, max_tokens: int) -> CrossEncoder:
+    """The cross-encoder of that name, which is loaded once in a process and remembers its scores."""
+    return CrossEncoder(name, max_tokens)
+
+
+class RerankedRetriever(Retriever):
+    """Orders the first passages of a retriever anew, by a cross-encoder's scores.
+
+    Args:
+        retriever: finds them.
+        scorer: gives each pair of a query and a passage's text its score.
+        depth: passages that are scored; at least as many as are asked for.
+
+    Example:
+        >>> from hoptimizer.retrieval import BM25Retriever, Corpus, Passage, RerankedRetriever
+        >>> corpus = Corpus([Passage("a", "Oslo", "A city in Norway."), Passage("b", "Norway", "A country.")])
+        >>> shorter = lambda pairs: [-len(text) for _, text in pairs]
+        >>> retriever = RerankedRetriever(BM25Retriever(corpus), shorter, depth=2)
+        >>> [passage.id for passage in retriever.search(["Which city is in Norway?"], k=2)[0]]
+        ['b', 'a']
+    """
+
+    def __init__(self, retriever: Retriever, scorer: Scorer, depth: int) -> None:
+        self.name = f"{retriever.name}, reranked"
+        self._retriever, self._scorer, self._depth = retriever, scorer, depth
+
+    def search(self, queries: list[str], k: int) -> list[list[Passage]]:
+        rankings = self._retriever.search(queries, max(k, self._depth))
+        pairs = [(query, str(p)) for query, ranking in zip(queries, rankings, strict=True) for p in ranking]
+        scores = iter(self._scorer(pairs))
+        reranked = [[p.scored(next(scores)) for p in ranking] for ranking in rankings]
+        # Stable: passages with equal scores stay in the order in which they were found.
+        return [sorted(ranking, key=lambda p: -(p.score or 0.0))[:k] for ranking in reranked]

@@ -1,0 +1,135 @@
+"""BM25's index on disk: what bm25s finds in memory, kept, mapped and checked."""
+
+import hashlib
+import json
+import logging
+
+import bm25s
+import numpy as np
+import pytest
+import Stemmer
+
+from hoptimizer.common.errors import UserError
+from hoptimizer.eval.datasets.dataset import load
+from hoptimizer.eval.datasets.settings import DataSettings
+from hoptimizer.retrieval import BM25Retriever, Corpus, Passage, RetrieverSettings, index_info
+
+SETTINGS = RetrieverSettings(name="bm25")
+DATA, PLACES, STARTS = "data.csc.index.npy", "indices.csc.index.npy", "indptr.csc.index.npy"
+VOCAB, PARAMS = "vocab.index.json", "params.index.json"
+
+
+@pytest.fixture
+def corpus():
+    texts = ["The cat sleeps by the river.", "An owl eats by night.", "Rivers and forests.", "the"]
+    return Corpus([Passage(f"p{n}", "", text) for n, text in enumerate(texts)], "animals")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOPTIMIZER_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def test_a_kept_index_finds_what_bm25s_finds_in_memory():
+    data = load(DataSettings(name="atlas", dev=40))
+    questions = [question.question for question in data.split("dev")] + ["", "zebra", "of the"]
+    options = {"stopwords": "en", "stemmer": Stemmer.Stemmer("english"), "show_progress": False}
+    memory = bm25s.BM25()
+    memory.index(bm25s.tokenize([str(passage) for passage in data.corpus], **options), show_progress=False)
+    places, scores = memory.retrieve(bm25s.tokenize(questions, **options), k=10, show_progress=False)
+    expected = [
+        [(data.corpus.passages[place].id, float(score)) for place, score in zip(*row, strict=True)]
+        for row in zip(places, scores, strict=True)
+    ]
+    for _ in ("built", "found again"):
+        found = BM25Retriever(data.corpus).search(questions, 10)
+        assert [[(p.id, p.score) for p in ranking] for ranking in found] == expected
+
+
+def test_an_index_is_built_once_and_mapped(corpus, monkeypatch):
+    assert index_info(SETTINGS, corpus)["state"] == "absent"
+    found = BM25Retriever(corpus).search(["river owl"], 3)
+    info = index_info(SETTINGS, corpus)
+    assert (info["index"], info["state"], info["checkpoint"]) == ("bm25", "ready", "bm25")
+    monkeypatch.setattr(bm25s.BM25, "index", None)
+    again = BM25Retriever(corpus)
+    assert again.search(["river owl"], 3) == found
+    assert all(isinstance(again._index.scores[name], np.memmap) for name in ("data", "indices", "indptr"))
+
+
+def test_another_corpus_or_another_version_of_bm25s_is_another_index(corpus, monkeypatch):
+    BM25Retriever(corpus)
+    assert index_info(SETTINGS, Corpus(corpus.passages[1:], "animals"))["state"] == "absent"
+    monkeypatch.setattr("hoptimizer.retrieval.bm25.version", lambda name: "99")
+    assert index_info(SETTINGS, corpus)["state"] == "absent"
+
+
+def agree(folder):
+    """Let the manifest have the files as they are."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"] = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in manifest["files"]}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+class Runs:
+    """Would end the test where it is unpickled."""
+
+    def __reduce__(self):
+        return pytest.fail, ("its code ran",)
+
+
+STRANGE = {
+    "places that are not there": (PLACES, np.array([0] * 9 + [99], dtype=np.int32)),
+    "places below the first": (PLACES, np.array([0] * 9 + [-1], dtype=np.int32)),
+    "other numbers of places": (PLACES, np.array([0, 1], dtype=np.int32)),
+    "starts beyond the end": (STARTS, np.array([0, 999], dtype=np.int64)),
+    "starts that go back": (STARTS, np.array([0, 5, 2, 10], dtype=np.int64)),
+    "scores that are no numbers": (DATA, np.array(["a"] * 10)),
+    "a table of scores": (DATA, np.zeros((2, 5), dtype=np.float32)),
+    "pickles": (DATA, np.array([Runs()] * 10, dtype=object)),
+    "words that are not there": (VOCAB, {"cat": 10**6}),
+    "words with texts for numbers": (VOCAB, {"cat": "1"}),
+    "a list of words": (VOCAB, ["cat"]),
+    "settings that bm25s does not have": (PARAMS, {"own": 1}),
+    "another number of passages": (PARAMS, {"num_docs": 2}),
+    "no settings": (PARAMS, []),
+}
+
+
+@pytest.mark.parametrize("case", ["truncated", "flipped", "missing", *STRANGE])
+def test_a_broken_index_is_said_and_built_anew(corpus, home, caplog, case):
+    whole = BM25Retriever(corpus).search(["river owl"], 3)
+    [folder] = [found for found in (home / "indexes").iterdir() if found.is_dir()]
+    if case in STRANGE:
+        name, content = STRANGE[case]
+        if name.endswith(".npy"):
+            np.save(folder / name, content, allow_pickle=True)
+        else:
+            (folder / name).write_text(json.dumps(content))
+        agree(folder)
+    elif case == "missing":
+        (folder / DATA).unlink()
+    else:
+        content = (folder / DATA).read_bytes()
+        (folder / DATA).write_bytes(content[:-8] if case == "truncated" else content[:-8] + b"12345678")
+    with caplog.at_level(logging.WARNING):
+        assert BM25Retriever(corpus).search(["river owl"], 3) == whole
+    [record] = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert "is not usable" in record.getMessage()
+    assert index_info(SETTINGS, corpus)["state"] == "ready"
+
+
+def test_an_index_that_was_cut_off_leaves_nothing_behind(corpus, home, monkeypatch):
+    def stop(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bm25s.BM25, "save", stop)
+    with pytest.raises(KeyboardInterrupt):
+        BM25Retriever(corpus)
+    assert not [entry for entry in (home / "indexes").iterdir() if entry.is_dir()]
+
+
+def test_a_corpus_without_a_word_is_refused_in_one_line():
+    with pytest.raises(UserError, match="silence holds no word but English stopwords"):
+        BM25Retriever(Corpus([Passage("a", "", "the"), Passage("b", "", "?")], "silence"))

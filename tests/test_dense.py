@@ -1,0 +1,308 @@
+"""Dense retrieval: vectors as the model's files describe them, indexes that are kept, exact search."""
+
+import logging
+import shutil
+
+import pytest
+import torch
+from small_encoders import HIDDEN, save_dense, save_modules, tiny_bert, write
+from torch import nn
+from transformers import AutoModel, AutoTokenizer
+
+from hoptimizer import Workbench, load_config
+from hoptimizer.common.errors import UserError
+from hoptimizer.retrieval import Corpus, DenseSettings, Passage, build_retriever, index_info
+from hoptimizer.retrieval.dense.encoder import DenseEncoder
+from hoptimizer.retrieval.dense.model import find_model
+from hoptimizer.retrieval.dense.vectors import VectorIndex
+
+ST = "sentence_transformers.models"
+TEXTS = ["The cat of the river sleeps.", "Which bird eats?", "", "the owl " * 40]
+
+
+@pytest.fixture
+def corpus():
+    animals = ["cat", "heron", "salmon", "ant", "horse", "whale", "owl", "toad"]
+    texts = [
+        (a, f"The {a} of the {p} sleeps{' and eats' * n}.") for n, a in enumerate(animals) for p in ("river", "desert")
+    ]
+    return Corpus([Passage(f"p{i}", title, text) for i, (title, text) in enumerate(texts)], "animals")
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOPTIMIZER_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def in_fp32(monkeypatch):
+    monkeypatch.setattr(
+        "hoptimizer.retrieval.dense.encoder.device_and_dtype", lambda: (torch.device("cpu"), torch.float32)
+    )
+
+
+def published(folder, pooling, *, activation=None, normalize=True, **settings):
+    """A BERT in the layout of sentence-transformers; gives the weights of its projection."""
+    tiny_bert(folder)
+    modules = [("", f"{ST}.Transformer"), ("1_Pooling", f"{ST}.Pooling")]
+    write(folder / "1_Pooling", "config.json", pooling)
+    weights = None
+    if activation:
+        weights = save_dense(folder / "2_Dense", (HIDDEN, 8), f"torch.nn.modules.{activation}", bias=True)
+        modules.append(("2_Dense", f"{ST}.Dense"))
+    if normalize:
+        modules.append(("3_Normalize", f"{ST}.Normalize"))
+    save_modules(folder, *modules)
+    write(folder, "config_sentence_transformers.json", settings)
+    return weights
+
+
+def vectors_by_hand(folder, texts, pooling="mean", longest=64):
+    """Pooled hidden states, text by text, by transformers alone."""
+    model = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    rows = []
+    for text in texts:
+        tokens = tokenizer(text, truncation=True, max_length=longest, return_tensors="pt")
+        with torch.no_grad():
+            hidden = model(**tokens).last_hidden_state[0]
+        rows.append({"mean": hidden.mean(0), "cls": hidden[0], "last": hidden[-1]}[pooling])
+    return torch.stack(rows)
+
+
+def encoded(folder, texts, **options):
+    """Vectors of the texts as queries and as passages."""
+    encoder = DenseEncoder(find_model(DenseSettings(model=str(folder), **options)))
+    passages = torch.empty(len(texts), encoder.dim)
+    for places, vectors in encoder.passages(texts):
+        passages[places] = vectors.float()
+    return encoder.queries(texts), passages
+
+
+@pytest.mark.parametrize(
+    ("said", "pooling"),
+    [
+        ({"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}, "mean"),
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "cls"),
+        ({"pooling_mode_lasttoken": True, "pooling_mode_mean_tokens": False}, "last"),
+        ({"pooling_mode": "mean"}, "mean"),
+        ({"pooling_mode": "lasttoken"}, "last"),
+    ],
+)
+def test_vectors_are_those_that_the_files_of_sentence_transformers_describe(tmp_path, in_fp32, said, pooling):
+    published(tmp_path, {"word_embedding_dimension": HIDDEN, **said}, normalize=pooling != "cls")
+    expected = vectors_by_hand(tmp_path, TEXTS, pooling)
+    expected = expected if pooling == "cls" else nn.functional.normalize(expected, dim=-1)
+    queries, passages = encoded(tmp_path, TEXTS)
+    torch.testing.assert_close(queries, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(passages, expected, atol=2e-3, rtol=2e-3)  # fp16
+
+
+@pytest.mark.parametrize(("activation", "applied"), [("activation.Tanh", torch.tanh), ("linear.Identity", lambda v: v)])
+def test_a_projection_stands_between_pooling_and_normalization(tmp_path, in_fp32, activation, applied):
+    weights = published(tmp_path, {"pooling_mode": "mean"}, activation=activation)
+    pooled = vectors_by_hand(tmp_path, TEXTS)
+    projected = applied(pooled @ weights["linear.weight"].T + weights["linear.bias"])
+    queries, _ = encoded(tmp_path, TEXTS)
+    torch.testing.assert_close(queries, nn.functional.normalize(projected, dim=-1), atol=1e-5, rtol=1e-5)
+
+
+def test_prompts_stand_before_queries_and_passages(tmp_path, in_fp32):
+    published(tmp_path, {"pooling_mode": "mean"}, prompts={"query": "query: ", "document": "passage: "})
+    queries, passages = encoded(tmp_path, TEXTS[:2])
+    for found, prompt in ((queries, "query: "), (passages, "passage: ")):
+        expected = nn.functional.normalize(vectors_by_hand(tmp_path, [prompt + text for text in TEXTS[:2]]), dim=-1)
+        torch.testing.assert_close(found, expected, atol=2e-3, rtol=2e-3)
+
+
+def test_the_default_prompt_is_for_both_where_no_other_is(tmp_path, in_fp32):
+    published(tmp_path, {"pooling_mode": "mean"}, prompts={"any": "a: "}, default_prompt_name="any")
+    assert find_model(DenseSettings(model=str(tmp_path))).encoding.query_prefix == "a: "
+    assert find_model(DenseSettings(model=str(tmp_path))).encoding.passage_prefix == "a: "
+
+
+def test_options_win_over_the_files(tmp_path, in_fp32):
+    published(tmp_path, {"pooling_mode": "max"}, prompts={"query": "which: "})
+    write(tmp_path, "sentence_bert_config.json", {"max_seq_length": 32, "do_lower_case": False})
+    options = {"pooling": "cls", "normalize": False, "query_prefix": "", "max_tokens": 8}
+    queries, _ = encoded(tmp_path, TEXTS, **options)
+    torch.testing.assert_close(queries, vectors_by_hand(tmp_path, TEXTS, "cls", longest=8), atol=1e-5, rtol=1e-5)
+
+
+def test_texts_are_cut_and_lowered_as_the_files_say(tmp_path, in_fp32):
+    published(tmp_path, {"pooling_mode": "mean"})
+    tiny_bert(tmp_path, lower=False)
+    write(tmp_path, "sentence_bert_config.json", {"max_seq_length": 6, "do_lower_case": True})
+    queries, _ = encoded(tmp_path, ["THE OWL OF THE RIVER SLEEPS"])
+    expected = vectors_by_hand(tmp_path, ["the owl of the"], longest=6)
+    torch.testing.assert_close(queries, nn.functional.normalize(expected, dim=-1), atol=1e-5, rtol=1e-5)
+
+
+def test_a_folder_of_transformers_alone_gives_the_mean_with_length_one(tmp_path, in_fp32):
+    tiny_bert(tmp_path)
+    queries, _ = encoded(tmp_path, TEXTS)
+    expected = nn.functional.normalize(vectors_by_hand(tmp_path, TEXTS), dim=-1)
+    torch.testing.assert_close(queries, expected, atol=1e-5, rtol=1e-5)
+
+
+def without_weights(folder):
+    (folder / "model.safetensors").unlink()
+    torch.save({}, folder / "pytorch_model.bin")
+
+
+def without_a_layer(folder):
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(folder / "model.safetensors")
+    weights.pop("encoder.layer.1.output.dense.weight")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda f: save_modules(f, ("", f"{ST}.Transformer"), ("1", "evil.module.Own")),
+            "'evil.module.Own' is not known",
+        ),
+        (lambda f: save_modules(f, ("../elsewhere", f"{ST}.Transformer")), "'../elsewhere' is no folder of the model"),
+        (lambda f: save_modules(f, ("1_Pooling", f"{ST}.Pooling")), "first module is no Transformer"),
+        (lambda f: write(f, "modules.json", {"0": ""}), "expected a list of modules"),
+        (lambda f: (f / "modules.json").write_text("["), "not JSON"),
+        (lambda f: write(f / "1_Pooling", "config.json", {"pooling_mode": "max"}), "pooling by max is not known"),
+        (lambda f: write(f / "1_Pooling", "config.json", {}), "pooling by nothing is not known"),
+        (
+            lambda f: write(f / "1_Pooling", "config.json", {"pooling_mode": "mean", "include_prompt": False}),
+            "without the prompt",
+        ),
+        (lambda f: save_dense(f / "2_Dense", (HIDDEN, 8), "os.system", bias=True), "'os.system' is not known here"),
+        (lambda f: (f / "2_Dense" / "model.safetensors").unlink(), "convert them to safetensors"),
+        (lambda f: (f / "2_Dense" / "model.safetensors").write_bytes(b"no"), "is broken"),
+        (lambda f: save_dense(f / "2_Dense", (8, 8), "torch.nn.Tanh"), "no linear.weight for vectors of 16 numbers"),
+        (lambda f: write(f, "config_sentence_transformers.json", {"prompts": [1]}), "expected texts by name"),
+        (lambda f: write(f, "sentence_bert_config.json", {"max_seq_length": "long"}), "is no number of tokens"),
+        (without_weights, "model.safetensors"),
+        (without_a_layer, r"lack encoder\.layer\.1\.output\.dense\.weight"),
+        (lambda f: write(f, "config.json", {"model_type": "own", "auto_map": {"AutoModel": "own.Own"}}), "can't load"),
+    ],
+)
+def test_what_is_not_known_or_broken_is_one_line(tmp_path, change, said):
+    published(tmp_path, {"pooling_mode": "mean"}, activation="activation.Tanh")
+    change(tmp_path)
+    with pytest.raises(UserError, match=said) as error:
+        DenseEncoder(find_model(DenseSettings(model=str(tmp_path))))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["no such encoder", "./nowhere"])
+def test_a_model_that_is_nowhere_is_named(name, corpus):
+    with pytest.raises(UserError, match=f"retriever.model: '{name}' is no folder"):
+        build_retriever(DenseSettings(model=name), corpus)
+
+
+def test_search_is_brute_force_with_ties_in_the_order_of_the_corpus(tmp_path):
+    torch.manual_seed(1)
+    vectors = torch.randn(50, 24).half()
+    vectors[[3, 17, 31]] = vectors[40].clone()  # four passages that say the same
+    (tmp_path / "vectors.f16").write_bytes(vectors.numpy().tobytes())
+    index = VectorIndex(tmp_path, 50, 24, torch.device("cpu"))
+    queries = torch.cat([torch.randn(70, 24), vectors[40:41].float()])
+    found = index.search(queries, 50)
+    for query, ranking in zip(queries, found, strict=True):
+        expected = (vectors.double() @ query.double()).tolist()
+        assert dict(ranking) == pytest.approx(dict(enumerate(expected)), abs=1e-4)
+        assert [score for _, score in ranking] == sorted((score for _, score in ranking), reverse=True)
+    assert [place for place, _ in found[-1][:4]] == [3, 17, 31, 40]
+    assert [index.search(query[None], 7)[0] for query in queries] == index.search(queries, 7)
+
+
+def test_a_query_scores_the_same_in_any_company(tmp_path, home, corpus):
+    retriever = build_retriever(DenseSettings(model=str(tiny_bert(tmp_path / "bert"))), corpus)
+    queries = ["Which bird sleeps?", "horse", "a query of rather more words than all of the others have"]
+    assert retriever.search(queries, 5) == [retriever.search([query], 5)[0] for query in queries]
+
+
+def test_an_index_is_built_once_and_tied_to_corpus_model_and_options(tmp_path, home, corpus):
+    model = str(tiny_bert(tmp_path / "bert"))
+    settings, calls = DenseSettings(model=model), []
+
+    def progress(done, total):
+        calls.append((done, total))
+
+    assert index_info(settings, corpus)["state"] == "absent"
+    found = build_retriever(settings, corpus, progress=progress).search(["owl"], 3)
+    assert calls[-1] == (len(corpus), len(corpus))
+    info = index_info(settings, corpus)
+    assert (info["retriever"], info["index"], info["state"], info["checkpoint"]) == ("dense", "dense", "ready", model)
+    calls.clear()
+    assert build_retriever(settings, corpus, progress=progress).search(["owl"], 3) == found
+    assert calls == []
+    others = [
+        (DenseSettings(model=model, pooling="cls"), corpus),
+        (DenseSettings(model=model, passage_prefix="passage: "), corpus),
+        (settings, Corpus(corpus.passages[1:], "animals")),
+    ]
+    assert [index_info(*other)["state"] for other in others] == ["absent"] * 3
+    tiny_bert(tmp_path / "bert", longest=32)
+    assert index_info(settings, corpus)["state"] == "absent"
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "missing"])
+def test_a_broken_index_is_said_and_built_anew(tmp_path, home, corpus, caplog, damage):
+    settings = DenseSettings(model=str(tiny_bert(tmp_path / "bert")))
+    whole = build_retriever(settings, corpus).search(["owl"], 3)
+    [vectors] = home.rglob("vectors.f16")
+    content = vectors.read_bytes()
+    if damage == "missing":
+        vectors.unlink()
+    else:
+        vectors.write_bytes(content[:40] if damage == "truncated" else content[:40] + bytes(40) + content[80:])
+    assert index_info(settings, corpus)["state"].startswith("broken: vectors.f16")
+    with caplog.at_level(logging.WARNING):
+        assert build_retriever(settings, corpus).search(["owl"], 3) == whole
+    [record] = caplog.records
+    assert "vectors.f16" in record.getMessage()
+
+
+def test_an_index_that_was_cut_off_leaves_nothing_behind(tmp_path, home, corpus):
+    def stop(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build_retriever(DenseSettings(model=str(tiny_bert(tmp_path / "bert"))), corpus, progress=stop)
+    assert not [entry for entry in (home / "indexes").iterdir() if entry.is_dir()]
+
+
+def test_a_stranger_s_vectors_that_are_no_numbers_are_not_served(tmp_path):
+    torch.full((3, 4), float("nan")).half().numpy().tofile(tmp_path / "vectors.f16")
+    with pytest.raises(Exception, match="no number"):
+        VectorIndex(tmp_path, 3, 4, torch.device("cpu"))
+
+
+def test_a_config_chooses_the_encoder_and_its_options(tmp_path):
+    model = tiny_bert(tmp_path / "bert")
+    words = ["data=atlas", "retriever=dense", f"retriever.model={model}", 'retriever.query_prefix="query: "']
+    config = load_config(None, words)
+    assert config.retriever == DenseSettings(model=str(model), query_prefix="query: ")
+    assert Workbench(config).search_summary(3) == f"dense {model} k=3 · atlas (1482 passages)"
+    with pytest.raises(UserError, match=r"retriever\.poling: unknown key; did you mean 'pooling'"):
+        load_config(None, [*words, "retriever.poling=cls"])
+    with pytest.raises(UserError, match=r"retriever\.pooling: input should be 'mean', 'cls' or 'last', got 'max'"):
+        load_config(None, [*words, "retriever.pooling=max"])
+
+
+def test_t5_is_its_encoder_alone(tmp_path, in_fp32):
+    from transformers import T5Config, T5EncoderModel, T5ForConditionalGeneration
+
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
+    torch.manual_seed(0)
+    T5ForConditionalGeneration(T5Config(vocab_size=28, **sizes)).save_pretrained(tmp_path)
+    tokens = tiny_bert(tmp_path / "bert")
+    for file in tokens.glob("tokenizer*"):
+        shutil.copy(file, tmp_path)
+    queries, _ = encoded(tmp_path, ["the owl"])
+    inputs = AutoTokenizer.from_pretrained(tokens)("the owl", return_tensors="pt")
+    with torch.no_grad():
+        hidden = T5EncoderModel.from_pretrained(tmp_path)(inputs["input_ids"]).last_hidden_state[0]
+    torch.testing.assert_close(queries[0], nn.functional.normalize(hidden.mean(0), dim=-1), atol=1e-5, rtol=1e-5)

@@ -1,0 +1,143 @@
+"""Rankings of several retrievers as one: how they are fused, and how a config names them."""
+
+import threading
+
+import pytest
+
+from hoptimizer import Workbench, load_config
+from hoptimizer.common.errors import UserError
+from hoptimizer.layers import Layers
+from hoptimizer.retrieval import (
+    BM25Retriever,
+    Corpus,
+    DenseSettings,
+    HybridRetriever,
+    HybridSettings,
+    Passage,
+    Retriever,
+    RetrieverSettings,
+    build_retriever,
+    index_info,
+)
+
+CORPUS = Corpus([Passage(id, id.upper(), f"About {id}.") for id in ("ant", "bee", "cat", "dog", "elk")], "animals")
+
+
+class Fixed(Retriever):
+    """Finds the same passages whatever is asked; a scripted retriever."""
+
+    def __init__(self, *ids, scores=None, computes=True):
+        self.ids, self.scores, self.computes = ids, scores or [1.0] * len(ids), computes
+        self.asked = []
+
+    def search(self, queries, k):
+        self.asked.append((queries, k))
+        found = [CORPUS[id].scored(score) for id, score in zip(self.ids, self.scores, strict=True)]
+        return [found[:k] for _ in queries]
+
+
+def test_scores_are_sums_of_reciprocal_ranks():
+    hybrid = HybridRetriever([Fixed("ant", "bee", "cat"), Fixed("cat", "dog")])
+    [found] = hybrid.search(["?"], 10)
+    expected = {"cat": 1 / 63 + 1 / 61, "ant": 1 / 61, "bee": 1 / 62, "dog": 1 / 62}
+    assert {p.id: p.score for p in found} == pytest.approx(expected)
+    assert [p.id for p in found] == ["cat", "ant", "bee", "dog"]  # of a tie, the first retriever's
+
+
+def test_a_place_at_which_nothing_was_found_counts_for_nothing():
+    nothing = Fixed("elk", "dog", "cat", "bee", "ant", scores=[0.0] * 5)
+    [found] = HybridRetriever([nothing, Fixed("ant", "bee")]).search(["?"], 5)
+    assert [p.id for p in found] == ["ant", "bee", "elk", "dog", "cat"]
+
+
+def test_bm25_without_a_shared_word_leaves_the_ranking_to_the_other():
+    [found] = HybridRetriever([BM25Retriever(CORPUS), Fixed("dog", "cat")]).search(["zebra"], 2)
+    assert [p.id for p in found] == ["dog", "cat"]
+
+
+@pytest.mark.parametrize(("depth", "k", "pool"), [(3, 2, 3), (1, 4, 4)])
+def test_as_many_passages_are_fused_as_the_depth_says_and_at_least_k(depth, k, pool):
+    members = [Fixed("ant", "bee", "cat", "dog"), Fixed("elk", "dog", "cat", "bee")]
+    [found, again] = HybridRetriever(members, depth).search(["one", "two"], k)
+    assert [member.asked for member in members] == [[(["one", "two"], pool)]] * 2
+    assert found == again
+    assert len(found) == k
+
+
+def test_no_queries_give_no_rankings():
+    assert HybridRetriever([Fixed("ant"), BM25Retriever(CORPUS)]).search([], 3) == []
+
+
+def test_a_server_is_waited_for_while_others_compute():
+    computed = threading.Event()
+
+    class Server(Fixed):
+        def search(self, queries, k):
+            assert computed.wait(10)
+            return super().search(queries, k)
+
+    class Here(Fixed):
+        def search(self, queries, k):
+            computed.set()
+            return super().search(queries, k)
+
+    hybrid = HybridRetriever([Server("ant", computes=False), Here("bee")])
+    assert [p.id for p in hybrid.search(["?"], 2)[0]] == ["ant", "bee"]
+    assert hybrid.computes
+    assert not HybridRetriever([Fixed("ant", computes=False)] * 2).computes
+
+
+def test_a_config_names_retrievers_with_their_options():
+    of = "retriever.of=[bm25, {name: dense, query_prefix: 'query: '}, {name: colbert, url: 'http://u:secret@host/s'}]"
+    config = load_config(None, ["data=atlas", "retriever=hybrid", of, "retriever.depth=20", "retriever.k=3"])
+    server = RetrieverSettings(url="http://u:secret@host/s")
+    members = (RetrieverSettings(name="bm25"), DenseSettings(query_prefix="query: "), server)
+    assert config.retriever == HybridSettings(of=members, depth=20, k=3)
+    assert config.retriever.urls == ("http://u:secret@host/s",)
+    shown = Workbench(config).search_summary(3)
+    assert shown == "hybrid of bm25, dense all-minilm-l6-v2, colbert http://host/s k=3 · atlas (1482 passages)"
+    assert "secret" not in str(config.public())
+    again = load_config(None, [], config.public())
+    assert again.digest == config.digest
+    assert again.retriever.of[:2] == members[:2]
+
+
+def test_the_default_is_words_and_late_interaction():
+    assert load_config(None, ["data=atlas", "retriever=hybrid"]).retriever.shown == "hybrid of bm25, colbert minilm"
+
+
+@pytest.mark.parametrize(
+    ("of", "said"),
+    [
+        ("[bm25]", "at least 2"),
+        ("[bm25, bm26]", "there is no retriever 'bm26'; did you mean 'bm25'"),
+        ("[bm25, {name: dense, poling: cls}]", r"retriever\.of: dense\.poling: unknown key; did you mean 'pooling'"),
+        ("[bm25, {name: dense, k: 3}]", r"dense, as a part of another, has k; give one for all, retriever\.k"),
+        ("[bm25, 3]", "expected a retriever's name or a mapping with it, got int"),
+        ("bm25", "tuple"),
+    ],
+)
+def test_what_can_not_be_fused_is_one_line(of, said):
+    with pytest.raises(UserError, match=said) as error:
+        load_config(None, ["data=atlas", "retriever=hybrid", f"retriever.of={of}"])
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("inner", ["mine:Own", {"name": "mine:Own"}, {"name": "hybrid", "of": ["bm25", "mine:Own"]}])
+def test_code_that_a_variant_names_among_others_has_to_be_named_again(inner):
+    variant = {"data": "atlas", "retriever": {"name": "hybrid", "of": ["bm25", inner]}}
+    with pytest.raises(
+        UserError, match=r"mine:Own is code that the variant's config names .* retriever\.of.*=\[\.\.\.\]"
+    ):
+        Layers(variant=variant).resolved()
+    named = Layers({"retriever": {"of": ["bm25", "mine:Own"]}}, variant=variant)
+    assert named.resolved()["retriever"]["of"] == ["bm25", "mine:Own"]
+
+
+def test_it_searches_what_its_retrievers_search_and_tells_of_their_indexes():
+    settings = HybridSettings(of=["bm25", "bm25"])
+    [found] = build_retriever(settings, CORPUS).search(["cat"], 2)
+    assert found[0] == CORPUS["cat"].scored(2 / 61)
+    info = index_info(settings, CORPUS)
+    assert (info["retriever"], info["index"], info["passages"]) == ("hybrid", "hybrid", 5)
+    assert [one["retriever"] for one in info["of"]] == ["bm25", "bm25"]
