@@ -38,6 +38,15 @@ RA-ISF asks what the model knows and what is relevant, and splits questions up:
 >>> signatures.Combine.signature
 'findings, question -> answer'
 
+So do the systems that they are compared with:
+
+>>> signatures.AskFollowUp.signature  # self-ask, one question after the other
+'question, answered -> needs_follow_up, next_question'
+>>> signatures.ReadWithFindings.signature  # least-to-most, with the earlier answers in view
+'context, findings, question -> answer'
+>>> signatures.AnswerWithFindings.signature
+'findings, question -> answer'
+
 EfficientRAG labels what it finds and writes the next query:
 
 >>> signatures.LabelPassage.signature, signatures.NextQuery.signature
@@ -66,7 +75,14 @@ from hoptimizer.signatures.answering import (
     ReadWithChain,
     ReadWithReasoning,
 )
-from hoptimizer.signatures.decomposing import Combine, Decompose, DecomposeInOrder
+from hoptimizer.signatures.decomposing import (
+    AnswerWithFindings,
+    AskFollowUp,
+    Combine,
+    Decompose,
+    DecomposeInOrder,
+    ReadWithFindings,
+)
 from hoptimizer.signatures.hopping import LabelPassage, NextQuery
 from hoptimizer.signatures.judging import Correctness, Relevance, SelfKnowledge, Sufficiency
 from hoptimizer.signatures.reasoning import FollowUp, NextSentence, NextThought
@@ -75,7 +91,9 @@ from hoptimizer.signatures.synthesis import FindDependencies, LabelWords, SplitB
 __all__ = [
     "Answer",
     "AnswerWithChain",
+    "AnswerWithFindings",
     "AnswerWithReasoning",
+    "AskFollowUp",
     "Combine",
     "Correctness",
     "Decompose",
@@ -89,6 +107,7 @@ __all__ = [
     "NextThought",
     "Read",
     "ReadWithChain",
+    "ReadWithFindings",
     "ReadWithReasoning",
     "Relevance",
     "SelfKnowledge",

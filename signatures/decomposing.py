@@ -2,6 +2,8 @@
 
 import dspy
 
+from hoptimizer.signatures.judging import Judgement
+
 
 class Decompose(dspy.Signature):
     """Split the question into simpler questions whose answers together answer it."""
@@ -24,5 +26,36 @@ class Combine(dspy.Signature):
     """Answer the question from the answers to its sub-questions, in as few words as possible."""
 
     findings: list[str] = dspy.InputField(desc="sub-questions, each with its answer or unknown")
+    question: str = dspy.InputField()
+    answer: str = dspy.OutputField(desc="a name, a date, a number, or yes or no")
+
+
+class AskFollowUp(dspy.Signature):
+    """Say whether the question needs a follow-up question before it can be answered, and ask the next one."""
+
+    question: str = dspy.InputField()
+    answered: list[str] = dspy.InputField(desc="the follow-up questions so far, each with its answer")
+    needs_follow_up: Judgement = dspy.OutputField(desc="yes if something must be asked before, else no")
+    next_question: str = dspy.OutputField(
+        desc="the next follow-up question, short and complete in itself, with names; empty if none is needed"
+    )
+
+
+class ReadWithFindings(dspy.Signature):
+    """Answer the question from the passages and the answers to earlier questions, in as few words as possible.
+
+    If they do not say, give the likeliest answer.
+    """
+
+    context: list[str] = dspy.InputField(desc="passages that may help")
+    findings: list[str] = dspy.InputField(desc="earlier questions, each with its answer")
+    question: str = dspy.InputField()
+    answer: str = dspy.OutputField(desc="a name, a date, a number, or yes or no")
+
+
+class AnswerWithFindings(dspy.Signature):
+    """Answer the question from what you know and from the answers to earlier questions, in as few words as possible."""
+
+    findings: list[str] = dspy.InputField(desc="earlier questions, each with its answer")
     question: str = dspy.InputField()
     answer: str = dspy.OutputField(desc="a name, a date, a number, or yes or no")

@@ -23,7 +23,7 @@ from hoptimizer.optimizers.labels.decomposition import ordered_subquestions, sub
 from hoptimizer.optimizers.labels.demonstrations import annotate
 from hoptimizer.optimizers.labels.oracle import replay
 from hoptimizer.optimizers.labels.reasoning import reasoning
-from hoptimizer.programs import RAISF, IRCoT
+from hoptimizer.programs import RAISF, IRCoT, SelfAsk
 from hoptimizer.programs.question_tree import REFERENCE
 from hoptimizer.programs.question_tree import subquestions as split_into
 from hoptimizer.retrieval import Corpus
@@ -258,3 +258,23 @@ def test_a_replay_solves_what_refers_to_an_answer_after_it():
     assert outputs["decompose", ASKED] == ["Who built the mill?", "Where was #1 born?"]
     assert outputs["reader", "Where was Ada born?"] == "Bern"
     assert outputs["combine", ASKED] == "Bern"
+
+
+def test_self_ask_asks_for_the_hops_one_after_the_other():
+    program = SelfAsk(ScriptedRetriever({}))
+    taken = asyncio.run(replay(program, BOTH, CORPUS, ["ask", "reader", "combine"]))
+    first, last = (f"{hop.question} {hop.answer}" for hop in HOPS)
+    asked = {tuple(one.inputs["answered"]): one.outputs for one in taken if one.step == "ask"}
+    assert asked == {
+        (): {"needs_follow_up": "yes", "next_question": HOPS[0].question},
+        (first,): {"needs_follow_up": "yes", "next_question": HOPS[1].question},
+        (first, last): {"needs_follow_up": "no", "next_question": ""},
+    }
+    shown = annotate(
+        [without(id=str(number)) for number in range(20)], CORPUS, ScriptedRetriever({}), distractors=1, seed=7
+    )
+    demonstrated = {
+        tuple(one.answered): {"needs_follow_up": one.needs_follow_up, "next_question": one.next_question}
+        for one in shown
+    }
+    assert demonstrated == asked

@@ -13,7 +13,13 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.common.text import find
 from hoptimizer.eval.datasets.question import Hop, Question
 from hoptimizer.eval.metrics import exact_match
-from hoptimizer.optimizers.labels.decomposition import Annotated, ordered_subquestions, subquestions
+from hoptimizer.optimizers.labels.decomposition import (
+    Annotated,
+    needs_follow_up,
+    next_question,
+    ordered_subquestions,
+    subquestions,
+)
 from hoptimizer.optimizers.labels.reasoning import (
     enough,
     fact,
@@ -185,6 +191,17 @@ def _split_by(split: Callable[[Annotated], list[str]]) -> Tell:
     return tell
 
 
+def _hop_by_hop(ask: Callable[[Annotated, int], str]) -> Tell:
+    """What asks for the hops of a question one after the other."""
+
+    def tell(case: Case, inputs: Mapping[str, Any], place: int) -> str:
+        if not case.question.hops:
+            raise Unannotated
+        return ask(case.question, place)
+
+    return tell
+
+
 def _unsaid(case: Case, inputs: Mapping[str, Any], place: int) -> str:
     """For outputs that are labelled for all hops of a question together, by ``hop_labels``, and not one by one."""
     raise Unannotated
@@ -192,6 +209,10 @@ def _unsaid(case: Case, inputs: Mapping[str, Any], place: int) -> str:
 
 def _has_passages(question: Annotated) -> bool:
     return bool(question.passages)
+
+
+def _has_hops(question: Annotated) -> bool:
+    return bool(question.hops)
 
 
 def _has_several_hops(question: Annotated) -> bool:
@@ -212,6 +233,8 @@ ANNOTATIONS: Mapping[str, Annotation] = MappingProxyType(
         "sufficient": Annotation("passages", _has_passages, _sufficient),
         "subquestions": Annotation("hops", _has_several_hops, _split_by(subquestions)),
         "ordered_subquestions": Annotation("hops", _has_several_hops, _split_by(ordered_subquestions)),
+        "needs_follow_up": Annotation("hops", _has_hops, _hop_by_hop(needs_follow_up)),
+        "next_question": Annotation("hops", _has_hops, _hop_by_hop(next_question)),
         "tag": Annotation("passages", _has_passages, _unsaid),
         "next_query": Annotation("passages", _has_passages, _unsaid),
     }

@@ -67,7 +67,38 @@ def findings(question: Annotated) -> list[str]:
     Args:
         question: the question.
     """
-    return [f"{hop.question} {hop.answer}" for hop in question.hops] if len(question.hops) > 1 else []
+    return answered(question, len(question.hops)) if len(question.hops) > 1 else []
+
+
+def needs_follow_up(question: Annotated, place: int) -> str:
+    """Whether a question needs another follow-up question after as many as ``place``: ``yes`` or ``no``.
+
+    Args:
+        question: the question, with hops.
+        place: the number of hops that were asked.
+    """
+    return "yes" if place < len(question.hops) else "no"
+
+
+def next_question(question: Annotated, place: int) -> str:
+    """The follow-up question after as many as ``place``: the next hop's, with earlier answers filled in; empty after
+    the last.
+
+    Args:
+        question: the question, with hops.
+        place: the number of hops that were asked.
+    """
+    return "".join(hop.question for hop in question.hops[place : place + 1])
+
+
+def answered(question: Annotated, place: int) -> list[str]:
+    """The first follow-up questions with their answers.
+
+    Args:
+        question: the question, with hops.
+        place: the number of hops that were asked.
+    """
+    return [f"{hop.question} {hop.answer}" for hop in question.hops[:place]]
 
 
 def _referring(asked: str, answers: Mapping[int, str]) -> str:

@@ -7,7 +7,14 @@ import dspy
 
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.optimizers.labels.annotations import holding, supporting
-from hoptimizer.optimizers.labels.decomposition import findings, ordered_subquestions, subquestions
+from hoptimizer.optimizers.labels.decomposition import (
+    answered,
+    findings,
+    needs_follow_up,
+    next_question,
+    ordered_subquestions,
+    subquestions,
+)
 from hoptimizer.optimizers.labels.reasoning import enough, facts, final_answer, is_reasoned, look_up, reasoning
 from hoptimizer.retrieval import Corpus, Passage, Retriever
 
@@ -31,7 +38,9 @@ def annotate(
     - ``passage``: a passage that is ``relevant`` or not; ``retrieved``: several, which are ``sufficient`` or not
       (RA-ISF);
     - ``ordered_subquestions``: its hops; ``subquestions``: the same, where no hop refers to another; ``findings``: its
-      hops with their answers (RA-ISF).
+      hops with their answers (RA-ISF, least-to-most);
+    - ``answered``: the first of its hops with their answers, maybe none and maybe all of them, ``needs_follow_up`` and
+      ``next_question``: whether another one is to be asked then, and which (self-ask).
 
     What a model knows by itself is not annotated: :class:`~hoptimizer.optimizers.tuning.distill.Distill` asks it.
 
@@ -47,13 +56,14 @@ def annotate(
     found: list[list[Passage]] = [[] for _ in questions]
     if retriever is not None:
         found = retriever.search([question.question for question in questions], _DEPTH)
-    rng, following, judging, sufficing = (random.Random(seed) for _ in range(4))
+    rng, following, judging, sufficing, asking = (random.Random(seed) for _ in range(5))
     examples = []
     for question, results in zip(questions, found, strict=True):
         example = _example(question, corpus, results, distractors, rng)
         example = _followed_up(example, question, following)
         example = _judged(example, question, corpus, results, judging)
         example = _judged_together(example, question, corpus, results, distractors, sufficing)
+        example = _asked(example, question, asking)
         examples.append(_decomposed(example, question))
     return examples
 
@@ -138,6 +148,18 @@ def _judged_together(
     shown = gold + others[: distractors + (not sufficient)]
     rng.shuffle(shown)
     return example.copy(retrieved=[str(passage) for passage in shown], sufficient="yes" if sufficient else "no")
+
+
+def _asked(example: dspy.Example, question: Question, rng: random.Random) -> dspy.Example:
+    """The example with the hop that is to be asked after some of them, where there are hops."""
+    if not question.hops:
+        return example
+    place = rng.randrange(len(question.hops) + 1)
+    return example.copy(
+        answered=answered(question, place),
+        needs_follow_up=needs_follow_up(question, place),
+        next_question=next_question(question, place),
+    )
 
 
 def _decomposed(example: dspy.Example, question: Question) -> dspy.Example:

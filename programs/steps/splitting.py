@@ -1,0 +1,22 @@
+"""Splitting a question up, as several programs do."""
+
+from hoptimizer.programs.program import Program
+from hoptimizer.programs.question_tree import SubQuestion, subquestions
+
+
+async def split(program: Program, question: str, most: int) -> list[SubQuestion]:
+    """Take the program's step ``decompose``, and give the different sub-questions that it says.
+
+    Args:
+        program: a program whose attribute ``decompose`` is a predictor of ``Decompose``, whose sub-questions are
+            complete in themselves, or of ``DecomposeInOrder``, whose sub-questions may refer to earlier answers.
+        question: the question.
+        most: the most sub-questions; further ones are left out.
+
+    Returns:
+        The sub-questions, without the question itself; if there are none, the question alone.
+    """
+    said = await program.step("decompose", question=question)
+    (field,) = program.decompose.signature.output_fields
+    parts = subquestions(said[field] or [], question, most, references=field == "ordered_subquestions")
+    return parts or [SubQuestion(question)]
