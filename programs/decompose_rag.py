@@ -63,7 +63,8 @@ class DecomposeRAG(Program):
 
     async def solve(self, question: str) -> tuple[str, list[Passage]]:
         parts = await split(self, question, self.max_subquestions)
+        queries = [part.text for part in parts] or [question]
         # One level deeper, since searches that run together are one round.
-        found = await gather_steps((partial(self.retrieve, part.text) for part in parts), deeper=1)
+        found = await gather_steps((partial(self.retrieve, query) for query in queries), deeper=1)
         passages = in_turn(found, self.max_passages)
         return await read(self, question, passages), passages

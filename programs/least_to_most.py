@@ -1,6 +1,6 @@
 """Least-to-most prompting: sub-questions in order, each with the earlier answers in view (Zhou et al. 2023)."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import dspy
 from pydantic import Field
@@ -23,12 +23,11 @@ class LeastToMost(Program):
 
     Args:
         retriever: where passages come from.
-        k: passages that each sub-question finds, from which it is answered.
-        max_subquestions: the most sub-questions; further ones are dropped. If there are none, the question itself is
-            looked up.
-        max_passages: the most passages that the question itself is answered from, of those that its sub-questions
-            found: the best one of each, then the second best ones, and so on.
-        retrieval: look sub-questions up; off: answer all from memory (RA-ISF, table 2).
+        k: passages that each sub-question finds, from which it is answered, and the question itself.
+        max_subquestions: the most sub-questions; further ones are dropped.
+        max_passages: the most passages that the question itself is answered from, of those that it and its
+            sub-questions found: the best one of each, then the second best ones, and so on.
+        retrieval: look all of them up; off: answer all from memory (RA-ISF, table 2).
 
     Example:
         >>> import dspy
@@ -44,7 +43,7 @@ class LeastToMost(Program):
         ...     prediction = program(question="Which river flows through Marie Curie's place of birth?")
         >>> prediction.answer, [passage.id for passage in prediction.passages]
         ('the Vistula', ['curie', 'warsaw'])
-        >>> [record.inputs["query"] for record in prediction.steps if record.step == "retrieve"]
+        >>> [record.inputs["query"] for record in prediction.steps if record.step == "retrieve"][:2]
         ['Where was Marie Curie born?', 'Which river does Warsaw lie on?']
     """
 
@@ -72,15 +71,19 @@ class LeastToMost(Program):
         found: list[list[Passage]] = []
         for part in parts:
             asked = part.filled_in({n: answers[at] for n, at in part.references.items() if at is not None})
-            found.append(await self.retrieve(asked) if self.retrieval else [])
-            if asked == question:  # it has no parts, or this one is the whole again
-                break
+            found.append(await self.look_up(asked))
             answers.append(await self.answer(asked, findings, found[-1]) or UNKNOWN)
             findings = [*findings, f"{asked} {answers[-1]}"]
-        passages = in_turn(found, self.max_passages)
+        passages = in_turn([await self.look_up(question), *found], self.max_passages)
         return await self.answer(question, findings, passages), passages
+
+    async def look_up(self, question: str) -> list[Passage]:
+        """The passages that are found for a question; none without retrieval."""
+        return await self.retrieve(question) if self.retrieval else []
 
     async def answer(self, question: str, findings: list[str], passages: list[Passage]) -> str:
         """Answer a question with the answers to earlier ones in view; empty if the output can't be understood."""
-        context = {"context": passages} if self.retrieval else {}
-        return ((await self.step("reader", **context, findings=findings, question=question)).answer or "").strip()
+        inputs: dict[str, Any] = {"findings": findings, "question": question}
+        if self.retrieval:
+            inputs["context"] = passages
+        return ((await self.step("reader", **inputs)).answer or "").strip()

@@ -34,11 +34,11 @@ class SelfAsk(Program):
         >>> curie = Passage("curie", "Marie Curie", "She was born in Warsaw.")
         >>> corpus = Corpus([curie, Passage("warsaw", "Warsaw", "It lies on the Vistula.")])
         >>> said = [
-        ...     {"needs_follow_up": "yes", "next_question": "Where was Marie Curie born?"},
+        ...     {"next_question": "Where was Marie Curie born?", "answerable": "no"},
         ...     {"answer": "Warsaw"},
-        ...     {"needs_follow_up": "yes", "next_question": "Which river does Warsaw lie on?"},
+        ...     {"next_question": "Which river does Warsaw lie on?", "answerable": "no"},
         ...     {"answer": "the Vistula"},
-        ...     {"needs_follow_up": "no", "next_question": ""},
+        ...     {"next_question": "", "answerable": "yes"},
         ...     {"answer": "the Vistula"},
         ... ]
         >>> program = SelfAsk(BM25Retriever(corpus), k=1)
@@ -87,4 +87,4 @@ class SelfAsk(Program):
     async def follow_up(self, question: str, findings: list[str]) -> str:
         """The next follow-up question; empty where none is needed, or where the output can't be understood."""
         said = await self.step("ask", question=question, answered=findings)
-        return (said.next_question or "").strip() if said.needs_follow_up == "yes" else ""
+        return "" if said.answerable == "yes" else (said.next_question or "").strip()

@@ -41,11 +41,19 @@ RA-ISF asks what the model knows and what is relevant, and splits questions up:
 So do the systems that they are compared with:
 
 >>> signatures.AskFollowUp.signature  # self-ask, one question after the other
-'question, answered -> needs_follow_up, next_question'
+'question, answered -> next_question, answerable'
 >>> signatures.ReadWithFindings.signature  # least-to-most, with the earlier answers in view
 'context, findings, question -> answer'
 >>> signatures.AnswerWithFindings.signature
 'findings, question -> answer'
+>>> signatures.FirstQuery.signature, signatures.SearchQuery.signature  # demonstrate-search-predict
+('question -> first_query', 'found, question -> search_query')
+>>> signatures.AnswerBySearching.signature  # what ReAct's agent is for
+'question -> answer'
+>>> signatures.Recite.signature, signatures.AnswerFromRecitation.signature
+('question -> recited', 'recited, question -> answer')
+>>> signatures.NeedsSearch.signature, signatures.Support.signature, signatures.Usefulness.signature  # Self-RAG
+('question -> search', 'passage, question, candidate -> supported', 'question, candidate -> useful')
 
 EfficientRAG labels what it finds and writes the next query:
 
@@ -69,11 +77,13 @@ A judge of answers is asked this:
 
 from hoptimizer.signatures.answering import (
     Answer,
+    AnswerFromRecitation,
     AnswerWithChain,
     AnswerWithReasoning,
     Read,
     ReadWithChain,
     ReadWithReasoning,
+    Recite,
 )
 from hoptimizer.signatures.decomposing import (
     AnswerWithFindings,
@@ -84,12 +94,15 @@ from hoptimizer.signatures.decomposing import (
     ReadWithFindings,
 )
 from hoptimizer.signatures.hopping import LabelPassage, NextQuery
-from hoptimizer.signatures.judging import Correctness, Relevance, SelfKnowledge, Sufficiency
+from hoptimizer.signatures.judging import Correctness, Relevance, SelfKnowledge, Sufficiency, Support, Usefulness
 from hoptimizer.signatures.reasoning import FollowUp, NextSentence, NextThought
+from hoptimizer.signatures.searching import AnswerBySearching, FirstQuery, NeedsSearch, SearchQuery
 from hoptimizer.signatures.synthesis import FindDependencies, LabelWords, SplitByPassages
 
 __all__ = [
     "Answer",
+    "AnswerBySearching",
+    "AnswerFromRecitation",
     "AnswerWithChain",
     "AnswerWithFindings",
     "AnswerWithReasoning",
@@ -99,9 +112,11 @@ __all__ = [
     "Decompose",
     "DecomposeInOrder",
     "FindDependencies",
+    "FirstQuery",
     "FollowUp",
     "LabelPassage",
     "LabelWords",
+    "NeedsSearch",
     "NextQuery",
     "NextSentence",
     "NextThought",
@@ -109,8 +124,12 @@ __all__ = [
     "ReadWithChain",
     "ReadWithFindings",
     "ReadWithReasoning",
+    "Recite",
     "Relevance",
+    "SearchQuery",
     "SelfKnowledge",
     "SplitByPassages",
     "Sufficiency",
+    "Support",
+    "Usefulness",
 ]

@@ -31,14 +31,18 @@ class Combine(dspy.Signature):
 
 
 class AskFollowUp(dspy.Signature):
-    """Say whether the question needs a follow-up question before it can be answered, and ask the next one."""
+    """Ask the next follow-up question, a simpler one that must be answered before the question can be.
+
+    Then say whether the question can be answered from the answers so far alone.
+    """
 
     question: str = dspy.InputField()
     answered: list[str] = dspy.InputField(desc="the follow-up questions so far, each with its answer")
-    needs_follow_up: Judgement = dspy.OutputField(desc="yes if something must be asked before, else no")
+    # Asked for the decision first, small models want to know nothing.
     next_question: str = dspy.OutputField(
-        desc="the next follow-up question, short and complete in itself, with names; empty if none is needed"
+        desc="the next follow-up question, short and with names; empty if none is needed"
     )
+    answerable: Judgement = dspy.OutputField(desc="yes if the answers so far give the answer to the question, else no")
 
 
 class ReadWithFindings(dspy.Signature):

@@ -5,10 +5,17 @@ import json
 import dspy
 import pytest
 from dspy.utils import DummyLM
-from scripted import ScriptedRetriever, passage
+from pydantic import ValidationError
+from scripted import ScriptedLM, ScriptedRetriever, passage
 
-from hoptimizer.programs import DecomposeRAG, IterRetGen, LeastToMost, SelfAsk
+from hoptimizer.eval.datasets.question import Hop, Question
+from hoptimizer.models import LMSettings, build_adapter, build_lm
+from hoptimizer.optimizers.labels.annotations import annotations
+from hoptimizer.optimizers.labels.demonstrations import annotate
+from hoptimizer.programs import DSP, DecomposeRAG, IterRetGen, LeastToMost, ReAct, ReciteAndAnswer, SelfAsk, SelfRAG
 from hoptimizer.programs.record import counts
+from hoptimizer.programs.settings import build_program, settings_model
+from hoptimizer.retrieval import BM25Retriever, Corpus, Passage
 
 MILL = "Where was the builder of the mill born?"
 BUILDER, BORN = "Who built the mill?", "Where was Ada born?"
@@ -90,10 +97,10 @@ def test_iter_retgen_ends_where_nothing_was_said():
 
 
 def follow_up(question):
-    return {"needs_follow_up": "yes", "next_question": question}
+    return {"next_question": question, "answerable": "no"}
 
 
-ENOUGH = {"needs_follow_up": "no", "next_question": "Who is Ada?"}
+ENOUGH = {"next_question": "Who is Ada?", "answerable": "yes"}
 
 
 def test_self_ask_looks_each_follow_up_up_and_answers_from_their_answers():
@@ -168,17 +175,17 @@ def test_least_to_most_answers_in_order_with_the_earlier_answers_in_view():
     retriever = ScriptedRetriever(FOUND)
     said = [in_order(BUILDER, "Where was #1 born?"), {"answer": "Ada"}, {"answer": "Bern"}, {"answer": " Bern."}]
     prediction = run(LeastToMost(retriever), *said)
-    assert retriever.queries == [BUILDER, BORN]
+    assert retriever.queries == [BUILDER, BORN, MILL]
     assert prediction.answer == "Bern."
-    assert ids(prediction) == ["mill", "ada"]
-    assert steps(prediction) == ["decompose", *["retrieve", "reader"] * 2, "reader"]
+    assert ids(prediction) == ["mill", "ada", "inn"]
+    assert steps(prediction) == ["decompose", *["retrieve", "reader"] * 3]
     first, second = f"{BUILDER} Ada", f"{BORN} Bern"
     assert inputs(prediction, "reader") == [
         {"question": BUILDER, "findings": [], "context": ["mill"]},
         {"question": BORN, "findings": [first], "context": ["ada", "mill"]},
-        {"question": MILL, "findings": [first, second], "context": ["mill", "ada"]},
+        {"question": MILL, "findings": [first, second], "context": ["mill", "ada", "inn"]},
     ]
-    assert counts(prediction.steps) | {"lm_calls": 4, "retrievals": 2} == counts(prediction.steps)
+    assert counts(prediction.steps) | {"lm_calls": 4, "retrievals": 3} == counts(prediction.steps)
 
 
 def test_least_to_most_without_retrieval_answers_from_memory():
@@ -203,3 +210,282 @@ def test_least_to_most_goes_on_where_a_part_can_not_be_answered():
     prediction = run(LeastToMost(retriever), *said)
     assert inputs(prediction, "reader")[1]["findings"] == [f"{BUILDER} unknown"]
     assert prediction.answer == ""
+
+
+# Demonstrate-search-predict
+
+
+def test_dsp_searches_with_what_the_first_query_found_and_reads_all():
+    retriever = ScriptedRetriever(FOUND)
+    said = [{"first_query": f" {BUILDER} "}, {"search_query": BORN}, {"reasoning": "Ada is of Bern.", "answer": "Bern"}]
+    prediction = run(DSP(retriever), *said)
+    assert retriever.queries == [BUILDER, BORN]
+    assert (prediction.answer, ids(prediction)) == ("Bern", ["mill", "ada"])
+    assert steps(prediction) == ["first_query", "retrieve", "next_query", "retrieve", "reader"]
+    assert inputs(prediction, "next_query") == [{"found": ["mill"], "question": MILL}]
+    assert inputs(prediction, "reader") == [{"question": MILL, "context": ["mill", "ada"]}]
+    assert counts(prediction.steps) | {"lm_calls": 3, "iterations": 2} == counts(prediction.steps)
+
+
+@pytest.mark.parametrize("again", [UNREADABLE, {"search_query": " "}, {"search_query": MILL.lower()}])
+def test_dsp_takes_the_question_where_no_query_comes_and_asks_none_twice(again):
+    retriever = ScriptedRetriever(FOUND)
+    prediction = run(DSP(retriever, reader="direct", hops=3), UNREADABLE, again, {"answer": "Rome"})
+    assert (retriever.queries, ids(prediction)) == ([MILL], ["mill", "inn"])
+
+
+def test_dsp_collects_no_more_than_it_may():
+    retriever = ScriptedRetriever(FOUND)
+    prediction = run(DSP(retriever, max_passages=1, reader="none"), {"first_query": BORN})
+    assert (retriever.queries, ids(prediction)) == ([BORN], ["ada"])
+
+
+# Recitation
+
+RECITED = ["Ada built the mill.", "Ada was born in Bern."]
+
+
+def recited(*texts):
+    return parts(*texts, field="recited")
+
+
+def test_recite_answers_from_what_it_recites():
+    prediction = run(ReciteAndAnswer(recitations=1), recited(*RECITED), {"answer": " Bern "})
+    assert (prediction.answer, prediction.passages) == ("Bern", [])
+    assert inputs(prediction, "reader") == [{"question": MILL, "recited": RECITED}]
+    assert counts(prediction.steps) | {"lm_calls": 2, "retrievals": 0} == counts(prediction.steps)
+
+
+class Sampled(ScriptedLM):
+    """Recites another sentence in each sample, and remembers how it was asked for it."""
+
+    def __init__(self, script):
+        super().__init__(script, together=3)
+        self.sampling = []
+
+    async def acall(self, prompt=None, messages=None, **kwargs):
+        self.sampling.append((kwargs.get("temperature"), kwargs.get("rollout_id")))
+        return await super().acall(prompt, messages, **kwargs)
+
+
+def test_recitations_are_sampled_together_and_their_answers_vote():
+    answers = iter(["Rome", "bern", "Bern"])
+    lm = Sampled(lambda field, inputs: json.dumps(RECITED) if field == "recited" else next(answers))
+    with dspy.context(lm=lm, adapter=dspy.ChatAdapter(use_json_adapter_fallback=False)):
+        prediction = ReciteAndAnswer(recitations=3)(question=MILL)
+    assert prediction.answer.lower() == "bern"
+    assert lm.most == 3
+    assert lm.sampling[:3] == [(None, None), (0.7, 1), (0.7, 2)]
+    assert steps(prediction) == ["recite", "reader"] * 3
+
+
+def test_recite_without_an_answer_that_can_be_read_has_none():
+    prediction = run(ReciteAndAnswer(recitations=1), UNREADABLE, UNREADABLE)
+    assert (prediction.answer, inputs(prediction, "reader")[0]["recited"]) == ("", [])
+
+
+# Self-RAG: after figure 1 of the paper: the second passage's answer is supported, the first one's is not.
+
+
+def critique(field, inputs):
+    seen = inputs.get("passage", inputs.get("context", ""))
+    says = {
+        "search": "yes",
+        "relevant": "no" if "Inn" in seen else "yes",
+        "answer": "Bern" if "Ada" in seen else "Rome",
+        "supported": "fully" if "Ada" in seen else "no",
+        "useful": {"Bern": 4, "Rome": 5}.get(inputs.get("candidate")),
+    }
+    return says[field]
+
+
+def criticized(program, script=critique):
+    lm = ScriptedLM(script, together=4)
+    with dspy.context(lm=lm, adapter=dspy.ChatAdapter(use_json_adapter_fallback=False)):
+        return program(question=MILL), lm
+
+
+def test_self_rag_gives_the_answer_that_its_critique_puts_first():
+    retriever = ScriptedRetriever({MILL: [passage("inn"), passage("ada")]})
+    prediction, lm = criticized(SelfRAG(retriever))
+    assert (prediction.answer, ids(prediction)) == ("Bern", ["inn", "ada"])
+    assert steps(prediction) == ["needs_search", "retrieve", *["relevance", "reader", "support", "usefulness"] * 2]
+    assert inputs(prediction, "support")[1] == {"question": MILL, "candidate": "Bern", "passage": "ada"}
+    assert inputs(prediction, "reader")[0] == {"question": MILL, "context": ["inn"]}
+    assert lm.most == 4
+    assert counts(prediction.steps) | {"lm_calls": 9, "retrievals": 1} == counts(prediction.steps)
+
+
+@pytest.mark.parametrize(
+    ("weights", "answer"),
+    [
+        ({}, "Bern"),
+        ({"relevant_weight": 0, "supported_weight": 0}, "Rome"),
+        ({"relevant_weight": 0, "supported_weight": 0, "useful_weight": 0}, "Rome"),  # of equal ones the first
+    ],
+)
+def test_self_rag_weighs_its_decisions(weights, answer):
+    retriever = ScriptedRetriever({MILL: [passage("inn"), passage("ada")]})
+    prediction, _ = criticized(SelfRAG(retriever, always_retrieve=True, **weights))
+    assert prediction.answer == answer
+    assert "needs_search" not in steps(prediction)
+
+
+def test_self_rag_answers_from_memory_where_no_search_would_help():
+    retriever = ScriptedRetriever({MILL: [passage("ada")]})
+    prediction = run(SelfRAG(retriever), {"search": "no"}, {"answer": "Bern"})
+    assert (prediction.answer, prediction.passages, retriever.queries) == ("Bern", [], [])
+    assert steps(prediction) == ["needs_search", "closed_book"]
+
+
+def test_self_rag_puts_last_what_it_can_not_read():
+    retriever = ScriptedRetriever({MILL: [passage("inn"), passage("ada")]})
+
+    def script(field, inputs):
+        if field != "answer":
+            return ("?",)
+        return ("?",) if "Inn" in inputs["context"] else "Bern"
+
+    prediction, _ = criticized(SelfRAG(retriever), script)
+    assert prediction.answer == "Bern"
+    assert counts(prediction.steps)["parse_failures"] == 6
+    assert criticized(SelfRAG(ScriptedRetriever({})))[0].answer == ""
+
+
+# ReAct
+
+
+def action(name, **args):
+    return {"next_thought": "Hm.", "next_tool_name": name, "next_tool_args": json.dumps(args)}
+
+
+CONCLUDED = {"reasoning": "Ada is of Bern.", "answer": " Bern "}
+
+
+def test_react_searches_until_it_finishes_and_answers_from_what_it_saw():
+    retriever = ScriptedRetriever(FOUND)
+    said = [action("search", query=BUILDER), action("search", query=BORN), action("finish"), CONCLUDED]
+    prediction = run(ReAct(retriever), *said)
+    assert retriever.queries == [BUILDER, BORN]
+    assert (prediction.answer, ids(prediction)) == ("Bern", ["mill", "ada"])
+    assert steps(prediction) == ["act", "retrieve", "act", "retrieve", "act", "reader"]
+    *_, seen = (asked["trajectory"] for asked in inputs(prediction, "act"))
+    assert str(passage("ada")) in seen
+    assert inputs(prediction, "reader")[0]["question"] == MILL
+    assert counts(prediction.steps) | {"lm_calls": 4, "iterations": 2} == counts(prediction.steps)
+
+
+def test_react_goes_on_after_an_action_that_can_not_be_done():
+    retriever = ScriptedRetriever(FOUND)
+    prediction = run(
+        ReAct(retriever, max_steps=2), action("search", words=BORN), action("search", query=BORN), CONCLUDED
+    )
+    assert (retriever.queries, ids(prediction)) == ([BORN], ["ada", "mill"])
+    assert "Execution error in search" in inputs(prediction, "act")[1]["trajectory"]
+
+
+def test_react_answers_from_what_it_saw_where_no_action_can_be_read():
+    retriever = ScriptedRetriever(FOUND)
+    prediction = run(ReAct(retriever), action("search", query=BORN), UNREADABLE, CONCLUDED)
+    assert (prediction.answer, steps(prediction)) == ("Bern", ["act", "retrieve", "act", "reader"])
+
+
+def test_react_shows_no_more_than_it_may():
+    retriever = ScriptedRetriever(FOUND)
+    said = [action("search", query=BUILDER), action("search", query=BORN), action("finish"), CONCLUDED]
+    prediction = run(ReAct(retriever, max_passages=1), *said)
+    assert ids(prediction) == ["mill"]
+    assert str(passage("ada")) not in inputs(prediction, "reader")[0]["trajectory"]
+
+
+def test_the_steps_of_an_agent_are_its_programs_and_go_with_a_copy():
+    program = ReAct(ScriptedRetriever(FOUND))
+    assert [name for name, _ in program.named_predictors()] == ["act", "reader"]
+    copied = program.deepcopy()
+    copied.act.demos = [dspy.Example(question="?", trajectory="", **action("finish"))]
+    copied.load_state(copied.dump_state())
+    assert run(copied, action("finish"), CONCLUDED).answer == "Bern"
+    assert program.act.demos == []
+
+
+def test_react_shows_no_demonstration_without_actions():
+    program = ReAct(ScriptedRetriever(FOUND))
+    annotated = dspy.Example(question="annotated?", next_thought="Hm.", answer="x", reasoning="y")
+    run_before = dspy.Example(question="run before?", trajectory="", **action("finish"))
+    program.act.demos = program.reader.demos = [annotated, run_before]
+    lm = DummyLM([action("finish"), CONCLUDED])
+    with dspy.context(lm=lm, adapter=dspy.ChatAdapter(use_json_adapter_fallback=False)):
+        program(question=MILL)
+    prompts = [str(entry["messages"]) for entry in lm.history]
+    assert ["run before?" in prompt for prompt in prompts] == [True, False]
+    assert not any("annotated?" in prompt for prompt in prompts)
+
+
+# All of them
+
+SMALL = {
+    "iter_retgen": {},
+    "self_ask": {"max_steps": 1},
+    "decompose_rag": {"max_subquestions": 2},
+    "least_to_most": {"max_subquestions": 1},
+    "react": {"max_steps": 1},
+    "recite": {"recitations": 2},
+    "dsp": {},
+    "self_rag": {"always_retrieve": True},
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_system_runs_through_with_a_real_model(name):
+    retriever = BM25Retriever(Corpus([Passage("mill", "The mill", "Ada built it."), Passage("ada", "Ada", "Of Bern.")]))
+    program = build_program(settings_model(name)(name=name, **SMALL[name]), retriever, k=1)
+    lm = build_lm(LMSettings(model="local/smollm2-135m-instruct", max_tokens=24))
+    with dspy.context(lm=lm, adapter=build_adapter()):
+        prediction = program(question=MILL)
+    assert isinstance(prediction.answer, str)
+    assert counts(prediction.steps)["lm_calls"] >= 2
+    assert {record.step for record in prediction.steps} <= {"retrieve", *program.step_names}
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value"),
+    [
+        ("iter_retgen", "rounds", 0),
+        ("iter_retgen", "reader", "none"),
+        ("self_ask", "max_steps", 0),
+        ("decompose_rag", "max_passages", 0),
+        ("least_to_most", "retrieval", "sometimes"),
+        ("react", "max_steps", 0),
+        ("recite", "temperature", 0),
+        ("dsp", "hops", 0),
+        ("self_rag", "useful_weight", -1),
+    ],
+)
+def test_an_option_that_can_not_be_is_refused(name, option, value):
+    with pytest.raises(ValidationError, match=option):
+        settings_model(name)(name=name, **{option: value})
+
+
+BOTH = Question(
+    id="1",
+    question=MILL,
+    answers=["Bern"],
+    passages=["mill", "ada"],
+    hops=[Hop(question=BUILDER, answer="Ada", passage="mill"), Hop(question=BORN, answer="Bern", passage="ada")],
+)
+APART = BOTH.model_copy(
+    update={"hops": [BOTH.hops[0], Hop(question="Where is the inn?", answer="Bern", passage="ada")]}
+)
+
+
+@pytest.mark.parametrize("name", [name for name in SMALL if name != "react"])
+def test_a_step_that_is_annotated_has_whole_demonstrations(name):
+    corpus = Corpus([passage("mill"), passage("ada"), passage("inn")])
+    retriever = ScriptedRetriever(FOUND)
+    program = build_program(settings_model(name)(name=name), retriever, k=1)
+    shown = annotate([BOTH, APART], corpus, retriever, distractors=1, seed=7)
+    known = annotations(program)
+    assert known
+    for step in known:
+        fields = set(getattr(program, step).signature.fields)
+        assert any(fields <= set(example.keys()) for example in shown), step

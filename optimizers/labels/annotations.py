@@ -13,9 +13,11 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.common.text import find
 from hoptimizer.eval.datasets.question import Hop, Question
 from hoptimizer.eval.metrics import exact_match
+from hoptimizer.optimizers.labels.critique import supports, usefulness
 from hoptimizer.optimizers.labels.decomposition import (
     Annotated,
-    needs_follow_up,
+    answerable,
+    later_query,
     next_question,
     ordered_subquestions,
     subquestions,
@@ -29,6 +31,7 @@ from hoptimizer.optimizers.labels.reasoning import (
     look_up,
     reasoning,
     statement,
+    thought,
 )
 from hoptimizer.programs import Program
 from hoptimizer.programs.question_tree import normalized
@@ -126,20 +129,15 @@ class Annotation:
     tell: Tell
 
 
-def _thought(case: Case, inputs: Mapping[str, Any], place: int) -> str:
-    return reasoning(case.question)[place]
+def _in_turn(say: Callable[[Annotated, int], str], *, hops: bool = False) -> Tell:
+    """What says something else of a question each time, by its hops alone if it is said so."""
 
+    def tell(case: Case, inputs: Mapping[str, Any], place: int) -> str:
+        if hops and not case.question.hops:
+            raise Unannotated
+        return say(case.question, place)
 
-def _enough(case: Case, inputs: Mapping[str, Any], place: int) -> str:
-    return enough(case.question, place)
-
-
-def _look_up(case: Case, inputs: Mapping[str, Any], place: int) -> str:
-    return look_up(case.question, place)
-
-
-def _final_answer(case: Case, inputs: Mapping[str, Any], place: int) -> str:
-    return final_answer(case.question, place)
+    return tell
 
 
 def _reasoning(case: Case, inputs: Mapping[str, Any], place: int) -> str:
@@ -191,15 +189,21 @@ def _split_by(split: Callable[[Annotated], list[str]]) -> Tell:
     return tell
 
 
-def _hop_by_hop(ask: Callable[[Annotated, int], str]) -> Tell:
-    """What asks for the hops of a question one after the other."""
+def _recited(case: Case, inputs: Mapping[str, Any], place: int) -> list[str]:
+    if hop_of(case.question, inputs["question"]) or not supporting(case.question):
+        raise Unannotated
+    return _texts(case, supporting(case.question))
 
-    def tell(case: Case, inputs: Mapping[str, Any], place: int) -> str:
-        if not case.question.hops:
-            raise Unannotated
-        return ask(case.question, place)
 
-    return tell
+def _supported(case: Case, inputs: Mapping[str, Any], place: int) -> str:
+    held = _texts(case, holding(case.question, case.corpus))
+    return supports(
+        case.question, _texts(case, supporting(case.question)), held, inputs["passage"], inputs["candidate"]
+    )
+
+
+def _useful(case: Case, inputs: Mapping[str, Any], place: int) -> int:
+    return usefulness(case.question, inputs["candidate"])
 
 
 def _unsaid(case: Case, inputs: Mapping[str, Any], place: int) -> str:
@@ -221,11 +225,11 @@ def _has_several_hops(question: Annotated) -> bool:
 
 ANNOTATIONS: Mapping[str, Annotation] = MappingProxyType(
     {
-        "thought": Annotation("hops or rationale", is_reasoned, _thought),
-        "next_thought": Annotation("hops or rationale", is_reasoned, _thought),
-        "look_up": Annotation("hops or rationale", is_reasoned, _look_up),
-        "enough": Annotation("hops or rationale", is_reasoned, _enough),
-        "final_answer": Annotation("hops or rationale", is_reasoned, _final_answer),
+        "thought": Annotation("hops or rationale", is_reasoned, _in_turn(thought)),
+        "next_thought": Annotation("hops or rationale", is_reasoned, _in_turn(thought)),
+        "look_up": Annotation("hops or rationale", is_reasoned, _in_turn(look_up)),
+        "enough": Annotation("hops or rationale", is_reasoned, _in_turn(enough)),
+        "final_answer": Annotation("hops or rationale", is_reasoned, _in_turn(final_answer)),
         "chain": Annotation("hops or rationale", is_reasoned, _chain),
         "reasoning": Annotation("hops or rationale", is_reasoned, _reasoning),
         "answer": Annotation("answers", lambda question: True, _answer),
@@ -233,8 +237,13 @@ ANNOTATIONS: Mapping[str, Annotation] = MappingProxyType(
         "sufficient": Annotation("passages", _has_passages, _sufficient),
         "subquestions": Annotation("hops", _has_several_hops, _split_by(subquestions)),
         "ordered_subquestions": Annotation("hops", _has_several_hops, _split_by(ordered_subquestions)),
-        "needs_follow_up": Annotation("hops", _has_hops, _hop_by_hop(needs_follow_up)),
-        "next_question": Annotation("hops", _has_hops, _hop_by_hop(next_question)),
+        "answerable": Annotation("hops", _has_hops, _in_turn(answerable, hops=True)),
+        "next_question": Annotation("hops", _has_hops, _in_turn(next_question, hops=True)),
+        "first_query": Annotation("hops", _has_hops, _in_turn(next_question, hops=True)),
+        "search_query": Annotation("hops", _has_several_hops, _in_turn(later_query, hops=True)),
+        "recited": Annotation("passages", _has_passages, _recited),
+        "supported": Annotation("passages", _has_passages, _supported),
+        "useful": Annotation("answers", lambda question: True, _useful),
         "tag": Annotation("passages", _has_passages, _unsaid),
         "next_query": Annotation("passages", _has_passages, _unsaid),
     }

@@ -70,14 +70,14 @@ def findings(question: Annotated) -> list[str]:
     return answered(question, len(question.hops)) if len(question.hops) > 1 else []
 
 
-def needs_follow_up(question: Annotated, place: int) -> str:
-    """Whether a question needs another follow-up question after as many as ``place``: ``yes`` or ``no``.
+def answerable(question: Annotated, place: int) -> str:
+    """Whether a question can be answered after as many follow-up questions as ``place``: ``yes`` or ``no``.
 
     Args:
         question: the question, with hops.
         place: the number of hops that were asked.
     """
-    return "yes" if place < len(question.hops) else "no"
+    return "no" if place < len(question.hops) else "yes"
 
 
 def next_question(question: Annotated, place: int) -> str:
@@ -89,6 +89,16 @@ def next_question(question: Annotated, place: int) -> str:
         place: the number of hops that were asked.
     """
     return "".join(hop.question for hop in question.hops[place : place + 1])
+
+
+def later_query(question: Annotated, place: int) -> str:
+    """The query that follows as many as ``place`` later ones and the first; after the last hop that hop's again.
+
+    Args:
+        question: the question, with hops.
+        place: the number of later queries that were asked.
+    """
+    return question.hops[min(place + 1, len(question.hops) - 1)].question
 
 
 def answered(question: Annotated, place: int) -> list[str]:

@@ -14,9 +14,8 @@ async def split(program: Program, question: str, most: int) -> list[SubQuestion]
         most: the most sub-questions; further ones are left out.
 
     Returns:
-        The sub-questions, without the question itself; if there are none, the question alone.
+        The sub-questions, without the question itself; empty if there are none.
     """
     said = await program.step("decompose", question=question)
     (field,) = program.decompose.signature.output_fields
-    parts = subquestions(said[field] or [], question, most, references=field == "ordered_subquestions")
-    return parts or [SubQuestion(question)]
+    return subquestions(said[field] or [], question, most, references=field == "ordered_subquestions")
