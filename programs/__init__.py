@@ -16,6 +16,7 @@ Each is a DSPy module, which needs a language model and, unless it answers from 
 (['curie'], ['retrieve', 'reader'])
 """
 
+from hoptimizer.programs.decomp import DecomP
 from hoptimizer.programs.decompose_rag import DecomposeRAG
 from hoptimizer.programs.direct import CoT, Direct
 from hoptimizer.programs.dsp import DSP
@@ -41,6 +42,7 @@ __all__ = [
     "RAG",
     "RAISF",
     "CoT",
+    "DecomP",
     "DecomposeRAG",
     "Direct",
     "EfficientRAG",

@@ -1,6 +1,7 @@
 """ReAct: reasoning and acting in turn, with search as the one tool (Yao et al. 2023), by ``dspy.ReAct``."""
 
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 import dspy
@@ -52,48 +53,83 @@ class ReAct(Program):
         super().__init__(retriever, k)
         self.max_steps = max_steps
         self.max_passages = max_passages
-        agent = self.agent([])
+        agent = _agent(_Run(self).search, max_steps)
         self.act = agent.react
         self.reader = agent.extract.predict
 
     async def solve(self, question: str) -> tuple[str, list[Passage]]:
-        passages: list[Passage] = []
-        agent = self.agent(passages)
-        agent.react, agent.extract = _Step(self, "act"), _Step(self, "reader")
+        run = _Run(self)
+        agent = _agent(run.search, self.max_steps)
+        agent.react, agent.extract = _Step(run, "act"), _Step(run, "reader")
         said = await agent.acall(question=question)
-        return (said.answer or "").strip(), passages
+        return (said.answer or "").strip(), run.passages
 
     def suitable_demos(self, step: str, demos: list[Any]) -> list[Any]:
         """Those of an agent's runs: an annotated question has no actions to show."""
         return [demo for demo in demos if "trajectory" in demo]
 
-    def agent(self, shown: list[Passage]) -> dspy.ReAct:
-        """DSPy's agent for one question.
 
-        Args:
-            shown: where the passages that it is shown are collected.
-        """
+@dataclass
+class _Run:
+    """An agent's work on one question.
 
-        async def search(query: str) -> list[str]:
-            found = await self.retrieve(query)
-            union = each_once([*shown, *found])[: self.max_passages]
-            shown[:] = union
-            return [str(passage) for passage in found if passage in union]
+    Attributes:
+        program: the program.
+        passages: what the agent was shown.
+        failure: why the corpus could not be searched, or ``None``.
+    """
 
-        tool = dspy.Tool(search, desc="Search for passages.", arg_desc={"query": "what to search for"})
-        return dspy.ReAct(AnswerBySearching, tools=[tool], max_iters=self.max_steps)
+    program: ReAct
+    passages: list[Passage] = field(default_factory=list)
+    failure: Exception | None = None
+
+    async def search(self, query: str) -> list[str]:
+        """The agent's tool."""
+        if not query.strip():
+            return []
+        try:
+            found = await self.program.retrieve(query)
+        except Exception as error:
+            self.failure = error
+            raise
+        self.passages = each_once([*self.passages, *found])[: self.program.max_passages]
+        shown = {passage.id for passage in self.passages}
+        return [str(passage) for passage in found if passage.id in shown]
 
 
 @dataclass(frozen=True)
 class _Step:
     """A step of the program, in the place of the predictor that ``dspy.ReAct`` would call."""
 
-    program: Program
+    run: _Run
     name: str
 
     async def acall(self, **inputs: Any) -> dspy.Prediction:  # noqa: ANN401 - as Program.step
-        said = await self.program.step(self.name, **inputs)
-        if self.name == "act" and said.next_tool_name is None:
+        if self.run.failure:
+            # The agent would tell the model of it, as of any error of a tool, and go on.
+            raise self.run.failure
+        said = await self.run.program.step(self.name, **inputs)
+        if self.name != "act":
+            return said
+        if said.next_tool_name is None:
             # The agent takes it for no valid action, ends, and answers from what it has seen.
             raise ValueError("no action could be read")
-        return said
+        # Of arguments that a tool does not take, the agent would show the model a traceback.
+        query = _text(said.next_tool_args) or said.next_thought or ""
+        args = {"query": query} if said.next_tool_name == "search" else {}
+        return dspy.Prediction(**{**said, "next_tool_args": args})
+
+
+def _agent(search: Callable[[str], Awaitable[list[str]]], max_steps: int) -> dspy.ReAct:
+    # No example and no description of the query: small models copy them.
+    desc = "Finds passages. The query is a short question with names."
+    tool = dspy.Tool(search, name="search", desc=desc, args={"query": {"type": "string"}})
+    return dspy.ReAct(AnswerBySearching, tools=[tool], max_iters=max_steps)
+
+
+def _text(args: object) -> str:
+    """The longest text among the arguments, however they are nested; small models fill the tool's schema in."""
+    if isinstance(args, str):
+        return args.strip()
+    named = args.items() if isinstance(args, dict) else enumerate(args) if isinstance(args, list) else ()
+    return max((_text(value) for name, value in named if name != "type"), key=len, default="")

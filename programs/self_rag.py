@@ -12,7 +12,7 @@ from hoptimizer.programs.program import Program
 from hoptimizer.programs.reader import make_reader, read
 from hoptimizer.programs.trace import gather_steps
 from hoptimizer.retrieval import Passage, Retriever
-from hoptimizer.signatures import Answer, NeedsSearch, Relevance, Support, Usefulness
+from hoptimizer.signatures import Answer, Relevance, SelfKnowledge, Support, Usefulness
 
 Weight = Annotated[float, Field(ge=0)]
 
@@ -65,7 +65,7 @@ class SelfRAG(Program):
     """
 
     step_names: ClassVar[tuple[str, ...]] = (
-        "needs_search",
+        "self_knowledge",
         "closed_book",
         "relevance",
         "reader",
@@ -87,7 +87,7 @@ class SelfRAG(Program):
         self.relevant_weight = relevant_weight
         self.supported_weight = supported_weight
         self.useful_weight = useful_weight
-        self.needs_search = None if always_retrieve else dspy.Predict(NeedsSearch)
+        self.self_knowledge = None if always_retrieve else dspy.Predict(SelfKnowledge)
         self.closed_book = None if always_retrieve else dspy.Predict(Answer)
         self.relevance = dspy.Predict(Relevance)
         self.reader = make_reader(reader, passages=True)
@@ -95,8 +95,8 @@ class SelfRAG(Program):
         self.usefulness = dspy.Predict(Usefulness)
 
     async def solve(self, question: str) -> tuple[str, list[Passage]]:
-        # An output that can't be understood counts as yes: what was looked up for nothing does little harm.
-        if self.needs_search and (await self.step("needs_search", question=question)).search == "no":
+        # An output that can't be understood counts as no: what was looked up for nothing does little harm.
+        if self.self_knowledge and (await self.step("self_knowledge", question=question)).knows == "yes":
             return ((await self.step("closed_book", question=question)).answer or "").strip(), []
         passages = await self.retrieve(question)
         candidates = await gather_steps(partial(self.candidate, question, passage) for passage in passages)

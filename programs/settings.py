@@ -11,6 +11,7 @@ from hoptimizer.common.errors import UserError, nearest
 from hoptimizer.common.options import Options, options_model, presets
 from hoptimizer.common.plugins import Registry, subclass_of
 from hoptimizer.models.small.base import StepModel
+from hoptimizer.programs.decomp import DecomP
 from hoptimizer.programs.decompose_rag import DecomposeRAG
 from hoptimizer.programs.direct import CoT, Direct
 from hoptimizer.programs.dsp import DSP
@@ -43,6 +44,7 @@ PROGRAMS: dict[str, type[Program]] = {
     "recite": ReciteAndAnswer,
     "dsp": DSP,
     "self_rag": SelfRAG,
+    "decomp": DecomP,
 }
 
 # Parameters that the ``retriever`` section gives.

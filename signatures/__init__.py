@@ -42,6 +42,8 @@ So do the systems that they are compared with:
 
 >>> signatures.AskFollowUp.signature  # self-ask, one question after the other
 'question, answered -> next_question, answerable'
+>>> signatures.NextTask.signature  # decomposed prompting, with a handler for each
+'question, answered -> task_question, task'
 >>> signatures.ReadWithFindings.signature  # least-to-most, with the earlier answers in view
 'context, findings, question -> answer'
 >>> signatures.AnswerWithFindings.signature
@@ -52,8 +54,8 @@ So do the systems that they are compared with:
 'question -> answer'
 >>> signatures.Recite.signature, signatures.AnswerFromRecitation.signature
 ('question -> recited', 'recited, question -> answer')
->>> signatures.NeedsSearch.signature, signatures.Support.signature, signatures.Usefulness.signature  # Self-RAG
-('question -> search', 'passage, question, candidate -> supported', 'question, candidate -> useful')
+>>> signatures.Support.signature, signatures.Usefulness.signature  # Self-RAG's critique
+('passage, question, candidate -> supported', 'question, candidate -> useful')
 
 EfficientRAG labels what it finds and writes the next query:
 
@@ -91,12 +93,13 @@ from hoptimizer.signatures.decomposing import (
     Combine,
     Decompose,
     DecomposeInOrder,
+    NextTask,
     ReadWithFindings,
 )
 from hoptimizer.signatures.hopping import LabelPassage, NextQuery
 from hoptimizer.signatures.judging import Correctness, Relevance, SelfKnowledge, Sufficiency, Support, Usefulness
 from hoptimizer.signatures.reasoning import FollowUp, NextSentence, NextThought
-from hoptimizer.signatures.searching import AnswerBySearching, FirstQuery, NeedsSearch, SearchQuery
+from hoptimizer.signatures.searching import AnswerBySearching, FirstQuery, SearchQuery
 from hoptimizer.signatures.synthesis import FindDependencies, LabelWords, SplitByPassages
 
 __all__ = [
@@ -116,9 +119,9 @@ __all__ = [
     "FollowUp",
     "LabelPassage",
     "LabelWords",
-    "NeedsSearch",
     "NextQuery",
     "NextSentence",
+    "NextTask",
     "NextThought",
     "Read",
     "ReadWithChain",

@@ -64,10 +64,10 @@ class ReadWithChain(dspy.Signature):
 
 
 class Recite(dspy.Signature):
-    """Recite from memory, as an encyclopedia says them, the facts that are needed to answer the question."""
+    """Recite what an encyclopedia says that helps to answer the question, in whole sentences. Do not answer it yet."""
 
     question: str = dspy.InputField()
-    recited: list[str] = dspy.OutputField(desc="one to three short passages with names and dates")
+    recited: list[str] = dspy.OutputField(desc="one to three passages of whole sentences with names and dates")
 
 
 class AnswerFromRecitation(dspy.Signature):

@@ -1,8 +1,13 @@
 """Splitting a question up, and putting the answers together."""
 
+from typing import Literal
+
 import dspy
 
 from hoptimizer.signatures.judging import Judgement
+
+Task = Literal["search", "combine", "end"]
+"""Who answers a sub-question: a search, or what is known already; or that there is none."""
 
 
 class Decompose(dspy.Signature):
@@ -43,6 +48,18 @@ class AskFollowUp(dspy.Signature):
         desc="the next follow-up question, short and with names; empty if none is needed"
     )
     answerable: Judgement = dspy.OutputField(desc="yes if the answers so far give the answer to the question, else no")
+
+
+class NextTask(dspy.Signature):
+    """Ask the next simpler question on the way to the answer, and say how it is to be answered."""
+
+    question: str = dspy.InputField()
+    answered: list[str] = dspy.InputField(desc="the simpler questions so far, each with its answer")
+    task_question: str = dspy.OutputField(desc="the next question, short and with names; empty at the end")
+    task: Task = dspy.OutputField(
+        desc="search if it must be looked up, combine if it follows from the answers so far, "
+        "end if the last answer is the answer to the question"
+    )
 
 
 class ReadWithFindings(dspy.Signature):

@@ -1,15 +1,6 @@
-"""Whether to search, and what to search with."""
+"""What to search with."""
 
 import dspy
-
-from hoptimizer.signatures.judging import Judgement
-
-
-class NeedsSearch(dspy.Signature):
-    """Judge whether looking passages up would help to answer the question correctly."""
-
-    question: str = dspy.InputField()
-    search: Judgement = dspy.OutputField(desc="yes if passages would help, no if you know the answer for certain")
 
 
 class FirstQuery(dspy.Signature):

@@ -23,7 +23,7 @@ from hoptimizer.optimizers.labels.decomposition import ordered_subquestions, sub
 from hoptimizer.optimizers.labels.demonstrations import annotate
 from hoptimizer.optimizers.labels.oracle import replay
 from hoptimizer.optimizers.labels.reasoning import reasoning
-from hoptimizer.programs import DSP, RAISF, IRCoT, ReciteAndAnswer, SelfAsk, SelfRAG
+from hoptimizer.programs import DSP, RAISF, DecomP, IRCoT, ReciteAndAnswer, SelfAsk, SelfRAG
 from hoptimizer.programs.question_tree import REFERENCE
 from hoptimizer.programs.question_tree import subquestions as split_into
 from hoptimizer.retrieval import Corpus
@@ -317,3 +317,20 @@ def test_demonstrations_of_critique_agree_with_the_table():
     assert {(one.candidate, one.useful) for one in shown} == {("Bern", 5), ("Ada", 1)}
     assert {one.supported for one in shown} == {"fully", "partially", "no"}
     assert set(annotations(SelfRAG(found))) == {"relevance", "reader", "support", "usefulness"}
+
+
+@pytest.mark.parametrize(
+    ("question", "tasks"),
+    [
+        (BOTH, [(HOPS[0].question, "search"), (HOPS[1].question, "search"), ("", "end")]),
+        (
+            APART,
+            [*((hop.question, "search") for hop in APART.hops), (APART.question, "combine"), ("", "end")],
+        ),
+    ],
+)
+def test_decomposed_prompting_combines_what_the_last_hop_does_not_answer(question, tasks):
+    corpus = Corpus([*CORPUS, passage("inn")])
+    taken = asyncio.run(replay(DecomP(ScriptedRetriever({})), question, corpus, ["plan", "reader", "combine"]))
+    planned = sorted((one for one in taken if one.step == "plan"), key=lambda one: len(one.inputs["answered"]))
+    assert [(one.outputs["task_question"], one.outputs["task"]) for one in planned] == tasks

@@ -12,7 +12,17 @@ from hoptimizer.eval.datasets.question import Hop, Question
 from hoptimizer.models import LMSettings, build_adapter, build_lm
 from hoptimizer.optimizers.labels.annotations import annotations
 from hoptimizer.optimizers.labels.demonstrations import annotate
-from hoptimizer.programs import DSP, DecomposeRAG, IterRetGen, LeastToMost, ReAct, ReciteAndAnswer, SelfAsk, SelfRAG
+from hoptimizer.programs import (
+    DSP,
+    DecomP,
+    DecomposeRAG,
+    IterRetGen,
+    LeastToMost,
+    ReAct,
+    ReciteAndAnswer,
+    SelfAsk,
+    SelfRAG,
+)
 from hoptimizer.programs.record import counts
 from hoptimizer.programs.settings import build_program, settings_model
 from hoptimizer.retrieval import BM25Retriever, Corpus, Passage
@@ -290,7 +300,7 @@ def test_recite_without_an_answer_that_can_be_read_has_none():
 def critique(field, inputs):
     seen = inputs.get("passage", inputs.get("context", ""))
     says = {
-        "search": "yes",
+        "knows": "no",
         "relevant": "no" if "Inn" in seen else "yes",
         "answer": "Bern" if "Ada" in seen else "Rome",
         "supported": "fully" if "Ada" in seen else "no",
@@ -309,7 +319,7 @@ def test_self_rag_gives_the_answer_that_its_critique_puts_first():
     retriever = ScriptedRetriever({MILL: [passage("inn"), passage("ada")]})
     prediction, lm = criticized(SelfRAG(retriever))
     assert (prediction.answer, ids(prediction)) == ("Bern", ["inn", "ada"])
-    assert steps(prediction) == ["needs_search", "retrieve", *["relevance", "reader", "support", "usefulness"] * 2]
+    assert steps(prediction) == ["self_knowledge", "retrieve", *["relevance", "reader", "support", "usefulness"] * 2]
     assert inputs(prediction, "support")[1] == {"question": MILL, "candidate": "Bern", "passage": "ada"}
     assert inputs(prediction, "reader")[0] == {"question": MILL, "context": ["inn"]}
     assert lm.most == 4
@@ -328,14 +338,14 @@ def test_self_rag_weighs_its_decisions(weights, answer):
     retriever = ScriptedRetriever({MILL: [passage("inn"), passage("ada")]})
     prediction, _ = criticized(SelfRAG(retriever, always_retrieve=True, **weights))
     assert prediction.answer == answer
-    assert "needs_search" not in steps(prediction)
+    assert "self_knowledge" not in steps(prediction)
 
 
-def test_self_rag_answers_from_memory_where_no_search_would_help():
+def test_self_rag_answers_from_memory_what_the_model_knows():
     retriever = ScriptedRetriever({MILL: [passage("ada")]})
-    prediction = run(SelfRAG(retriever), {"search": "no"}, {"answer": "Bern"})
+    prediction = run(SelfRAG(retriever), {"knows": "yes"}, {"answer": "Bern"})
     assert (prediction.answer, prediction.passages, retriever.queries) == ("Bern", [], [])
-    assert steps(prediction) == ["needs_search", "closed_book"]
+    assert steps(prediction) == ["self_knowledge", "closed_book"]
 
 
 def test_self_rag_puts_last_what_it_can_not_read():
@@ -375,13 +385,38 @@ def test_react_searches_until_it_finishes_and_answers_from_what_it_saw():
     assert counts(prediction.steps) | {"lm_calls": 4, "iterations": 2} == counts(prediction.steps)
 
 
-def test_react_goes_on_after_an_action_that_can_not_be_done():
+@pytest.mark.parametrize(
+    ("args", "queries"),
+    [
+        ({"words": BORN}, [BORN]),
+        ({"query": {"type": "string", "description": BORN}}, [BORN]),
+        ({"query": ["Ada", BORN], "k": 3}, [BORN]),
+        ({"query": {"type": "string"}}, ["Hm."]),  # its thought
+        ({"query": 5}, ["Hm."]),
+        ({}, ["Hm."]),
+    ],
+)
+def test_react_searches_with_the_text_of_its_arguments_and_shows_no_traceback(args, queries):
     retriever = ScriptedRetriever(FOUND)
-    prediction = run(
-        ReAct(retriever, max_steps=2), action("search", words=BORN), action("search", query=BORN), CONCLUDED
-    )
-    assert (retriever.queries, ids(prediction)) == ([BORN], ["ada", "mill"])
-    assert "Execution error in search" in inputs(prediction, "act")[1]["trajectory"]
+    prediction = run(ReAct(retriever), action("search", **args), action("finish", answer="Bern"), CONCLUDED)
+    assert (retriever.queries, prediction.answer) == (queries, "Bern")
+    assert "Traceback" not in inputs(prediction, "reader")[0]["trajectory"]
+
+
+def test_react_does_not_search_for_nothing():
+    retriever = ScriptedRetriever(FOUND)
+    prediction = run(ReAct(retriever), action("search") | {"next_thought": " "}, action("finish"), CONCLUDED)
+    assert (retriever.queries, prediction.passages, prediction.answer) == ([], [], "Bern")
+
+
+@pytest.mark.parametrize("error", [OSError("the index is gone"), ValueError("the index is broken")])
+def test_react_does_not_go_on_where_the_retriever_fails(error):
+    class Broken(ScriptedRetriever):
+        def search(self, queries, k):
+            raise error
+
+    with pytest.raises(type(error), match="the index is"):
+        run(ReAct(Broken({})), action("search", query=BORN), action("finish"), CONCLUDED)
 
 
 def test_react_answers_from_what_it_saw_where_no_action_can_be_read():
@@ -421,6 +456,47 @@ def test_react_shows_no_demonstration_without_actions():
     assert not any("annotated?" in prompt for prompt in prompts)
 
 
+# Decomposed prompting: sub-tasks for a search and for what needs none.
+
+YEARS = "Which is older, the mill or the inn?"
+
+
+def task(question, handler="search"):
+    return {"task_question": question, "task": handler}
+
+
+def test_decomp_hands_each_subtask_to_its_handler_and_ends_with_the_last_answer():
+    mill, inn, older = "When was the mill built?", "When was the inn built?", "Which is earlier, 1720 or 1650?"
+    retriever = ScriptedRetriever({mill: [passage("mill")], inn: [passage("inn"), passage("mill")]})
+    said = [task(mill), {"answer": "1720"}, task(inn), {"answer": "1650"}]
+    said += [task(older, "combine"), {"answer": " the inn "}, task("", "end")]
+    prediction = run(DecomP(retriever), *said, question=YEARS)
+    assert retriever.queries == [mill, inn]
+    assert (prediction.answer, ids(prediction)) == ("the inn", ["mill", "inn"])
+    assert steps(prediction) == [*["plan", "retrieve", "reader"] * 2, "plan", "combine", "plan"]
+    answered = [f"{mill} 1720", f"{inn} 1650"]
+    assert inputs(prediction, "combine") == [{"question": older, "findings": answered}]
+    assert inputs(prediction, "plan")[-1]["answered"] == [*answered, f"{older} the inn"]
+    assert counts(prediction.steps) | {"lm_calls": 7, "retrievals": 2} == counts(prediction.steps)
+
+
+@pytest.mark.parametrize("said", [task("", "search"), task(BORN, "end"), UNREADABLE])
+def test_decomp_searches_for_a_question_without_parts(said):
+    retriever = ScriptedRetriever(FOUND)
+    prediction = run(DecomP(retriever), said, {"answer": "Bern"})
+    assert (retriever.queries, prediction.answer, ids(prediction)) == ([MILL], "Bern", ["mill", "inn"])
+
+
+def test_decomp_asks_nothing_twice_and_no_more_than_it_may():
+    retriever = ScriptedRetriever(FOUND)
+    prediction = run(DecomP(retriever), task(MILL), {"answer": "Rome"}, task(MILL.upper()))
+    assert (retriever.queries, prediction.answer) == ([MILL], "Rome")
+    said = [task(BUILDER), {"answer": "Ada"}, task(BORN), UNREADABLE]
+    assert run(DecomP(retriever, max_steps=1), *said).answer == "Ada"
+    prediction = run(DecomP(retriever, max_passages=2), *said)
+    assert (prediction.answer, ids(prediction)) == ("", ["mill", "ada"])
+
+
 # All of them
 
 SMALL = {
@@ -432,6 +508,7 @@ SMALL = {
     "recite": {"recitations": 2},
     "dsp": {},
     "self_rag": {"always_retrieve": True},
+    "decomp": {"max_steps": 1},
 }
 
 
@@ -459,6 +536,7 @@ def test_a_system_runs_through_with_a_real_model(name):
         ("recite", "temperature", 0),
         ("dsp", "hops", 0),
         ("self_rag", "useful_weight", -1),
+        ("decomp", "max_steps", 0),
     ],
 )
 def test_an_option_that_can_not_be_is_refused(name, option, value):

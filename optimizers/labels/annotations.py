@@ -21,6 +21,8 @@ from hoptimizer.optimizers.labels.decomposition import (
     next_question,
     ordered_subquestions,
     subquestions,
+    task,
+    task_question,
 )
 from hoptimizer.optimizers.labels.reasoning import (
     enough,
@@ -239,6 +241,8 @@ ANNOTATIONS: Mapping[str, Annotation] = MappingProxyType(
         "ordered_subquestions": Annotation("hops", _has_several_hops, _split_by(ordered_subquestions)),
         "answerable": Annotation("hops", _has_hops, _in_turn(answerable, hops=True)),
         "next_question": Annotation("hops", _has_hops, _in_turn(next_question, hops=True)),
+        "task_question": Annotation("hops", _has_hops, _in_turn(task_question, hops=True)),
+        "task": Annotation("hops", _has_hops, _in_turn(task, hops=True)),
         "first_query": Annotation("hops", _has_hops, _in_turn(next_question, hops=True)),
         "search_query": Annotation("hops", _has_several_hops, _in_turn(later_query, hops=True)),
         "recited": Annotation("passages", _has_passages, _recited),

@@ -10,7 +10,8 @@ from typing import Protocol
 
 from hoptimizer.common.text import Span, find
 from hoptimizer.eval.datasets.question import Hop
-from hoptimizer.eval.metrics import Gold
+from hoptimizer.eval.metrics import Gold, exact_match
+from hoptimizer.signatures.decomposing import Task
 
 _POSSESSIVE = re.compile(r"['’](?=s\b)")
 
@@ -89,6 +90,34 @@ def next_question(question: Annotated, place: int) -> str:
         place: the number of hops that were asked.
     """
     return "".join(hop.question for hop in question.hops[place : place + 1])
+
+
+def task_question(question: Annotated, place: int) -> str:
+    """The sub-question of the task after as many as ``place``; empty at the end.
+
+    Args:
+        question: the question, with hops.
+        place: the number of tasks that are done.
+    """
+    return _tasks(question)[place][0]
+
+
+def task(question: Annotated, place: int) -> Task:
+    """What the task after as many as ``place`` is handled by: hops are searched for, and the question itself follows
+    from them, unless the last of them has its answer.
+
+    Args:
+        question: the question, with hops.
+        place: the number of tasks that are done.
+    """
+    return _tasks(question)[place][1]
+
+
+def _tasks(question: Annotated) -> list[tuple[str, Task]]:
+    tasks: list[tuple[str, Task]] = [(hop.question, "search") for hop in question.hops]
+    if not exact_match(question.hops[-1].answer, question.answers):
+        tasks.append((question.question, "combine"))
+    return [*tasks, ("", "end")]
 
 
 def later_query(question: Annotated, place: int) -> str:

@@ -16,6 +16,8 @@ from hoptimizer.optimizers.labels.decomposition import (
     next_question,
     ordered_subquestions,
     subquestions,
+    task,
+    task_question,
 )
 from hoptimizer.optimizers.labels.reasoning import enough, facts, final_answer, is_reasoned, look_up, reasoning
 from hoptimizer.retrieval import Corpus, Passage, Retriever
@@ -43,6 +45,7 @@ def annotate(
       hops with their answers (RA-ISF, least-to-most);
     - ``answered``: the first of its hops with their answers, maybe none and maybe all of them, ``next_question`` and
       ``answerable``: which one is to be asked then, and whether none is (self-ask);
+      ``task_question`` and ``task``: the same with what handles it (decomposed prompting);
     - ``first_query``: its first hop; ``found``: the passages of some of its hops, but the last, with one distractor,
       and ``search_query``: the next hop (demonstrate-search-predict);
     - ``recited``: its supporting passages (recitation);
@@ -168,6 +171,8 @@ def _asked(example: dspy.Example, question: Question, rng: random.Random) -> dsp
         answered=answered(question, place),
         answerable=answerable(question, place),
         next_question=next_question(question, place),
+        task_question=task_question(question, place),
+        task=task(question, place),
     )
 
 
