@@ -12,6 +12,7 @@ from hoptimizer.eval.datasets.question import Hop, Question
 from hoptimizer.models import LMSettings, build_adapter, build_lm
 from hoptimizer.optimizers.labels.annotations import annotations
 from hoptimizer.optimizers.labels.demonstrations import annotate
+from hoptimizer.optimizers.prompt.feedback import Feedback
 from hoptimizer.programs import (
     DSP,
     DecomP,
@@ -567,3 +568,26 @@ def test_a_step_that_is_annotated_has_whole_demonstrations(name):
     for step in known:
         fields = set(getattr(program, step).signature.fields)
         assert any(fields <= set(example.keys()) for example in shown), step
+
+
+def test_gepa_is_told_what_should_have_been_asked():
+    corpus = Corpus([passage("mill"), passage("ada"), passage("inn")])
+    feedback, gold = Feedback(lambda *_: 0.0, corpus), BOTH.to_dspy()
+    said = [
+        follow_up(BUILDER.lower()),
+        {"answer": "Ada"},
+        follow_up("Who is Ada?"),
+        {"answer": "x"},
+        ENOUGH,
+        {"answer": "x"},
+    ]
+    prediction = run(SelfAsk(ScriptedRetriever(FOUND)), *said)
+    told = feedback(gold, prediction, pred_name="ask").feedback
+    assert f"Number 2 was 'Who is Ada?'. Right would be: {BORN}" in told
+    assert "Number 3 was 'Who is Ada?'. Right would be: nothing more" in told
+    assert "Number 1" not in told
+    prediction = run(DSP(ScriptedRetriever(FOUND)), UNREADABLE, {"search_query": BORN}, CONCLUDED)
+    assert f"Number 1 was ''. Right would be: {BUILDER}" in feedback(gold, prediction, pred_name="first_query").feedback
+    assert "Number" not in feedback(gold, prediction, pred_name="next_query").feedback
+    prediction = run(DecomP(ScriptedRetriever(FOUND)), task(BUILDER), {"answer": "Ada"}, task("", "end"))
+    assert f"Number 2 was ''. Right would be: {BORN}" in feedback(gold, prediction, pred_name="plan").feedback

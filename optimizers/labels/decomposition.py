@@ -99,7 +99,7 @@ def task_question(question: Annotated, place: int) -> str:
         question: the question, with hops.
         place: the number of tasks that are done.
     """
-    return _tasks(question)[place][0]
+    return _task(question, place)[0]
 
 
 def task(question: Annotated, place: int) -> Task:
@@ -110,14 +110,14 @@ def task(question: Annotated, place: int) -> Task:
         question: the question, with hops.
         place: the number of tasks that are done.
     """
-    return _tasks(question)[place][1]
+    return _task(question, place)[1]
 
 
-def _tasks(question: Annotated) -> list[tuple[str, Task]]:
+def _task(question: Annotated, place: int) -> tuple[str, Task]:
     tasks: list[tuple[str, Task]] = [(hop.question, "search") for hop in question.hops]
     if not exact_match(question.hops[-1].answer, question.answers):
         tasks.append((question.question, "combine"))
-    return [*tasks, ("", "end")]
+    return tasks[place] if place < len(tasks) else ("", "end")
 
 
 def later_query(question: Annotated, place: int) -> str:
