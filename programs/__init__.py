@@ -16,27 +16,45 @@ Each is a DSPy module, which needs a language model and, unless it answers from 
 (['curie'], ['retrieve', 'reader'])
 """
 
+from hoptimizer.programs.decomp import DecomP
+from hoptimizer.programs.decompose_rag import DecomposeRAG
 from hoptimizer.programs.direct import CoT, Direct
+from hoptimizer.programs.dsp import DSP
 from hoptimizer.programs.efficient_rag import EfficientRAG
 from hoptimizer.programs.ensemble import Ensemble
 from hoptimizer.programs.ircot import IRCoT
+from hoptimizer.programs.iter_retgen import IterRetGen
+from hoptimizer.programs.least_to_most import LeastToMost
 from hoptimizer.programs.program import Program
 from hoptimizer.programs.ra_isf import RAISF
 from hoptimizer.programs.rag import RAG
+from hoptimizer.programs.react import ReAct
+from hoptimizer.programs.recite import ReciteAndAnswer
 from hoptimizer.programs.record import StepRecord
+from hoptimizer.programs.self_ask import SelfAsk
+from hoptimizer.programs.self_rag import SelfRAG
 from hoptimizer.programs.settings import PROGRAMS, build_program, settings_model
 from hoptimizer.programs.trace import gather_steps
 
 __all__ = [
+    "DSP",
     "PROGRAMS",
     "RAG",
     "RAISF",
     "CoT",
+    "DecomP",
+    "DecomposeRAG",
     "Direct",
     "EfficientRAG",
     "Ensemble",
     "IRCoT",
+    "IterRetGen",
+    "LeastToMost",
     "Program",
+    "ReAct",
+    "ReciteAndAnswer",
+    "SelfAsk",
+    "SelfRAG",
     "StepRecord",
     "build_program",
     "gather_steps",

@@ -1,8 +1,31 @@
 """The passages that a program has collected so far."""
 
+from collections.abc import Iterable, Sequence
+from itertools import chain, islice, zip_longest
+
 from rapidfuzz import fuzz
 
 from hoptimizer.retrieval import Passage
+
+
+def each_once(passages: Iterable[Passage]) -> list[Passage]:
+    """Passages without repetitions, in the order in which they were found."""
+    kept: dict[str, Passage] = {}
+    for passage in passages:
+        kept.setdefault(passage.id, passage)
+    return list(kept.values())
+
+
+def in_turn(rankings: Sequence[Sequence[Passage]], most: int) -> list[Passage]:
+    """Passages that several searches found, without repetitions: the best of each, then the second best, and so on.
+
+    Args:
+        rankings: what each search found, best first.
+        most: the most passages; all searches have their share of them.
+    """
+    ranks = zip_longest(*rankings)
+    found = (passage for passage in chain.from_iterable(ranks) if passage is not None)
+    return list(islice(each_once(found), most))
 
 
 class Collection:

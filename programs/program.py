@@ -3,6 +3,7 @@
 import asyncio
 import time
 from abc import abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -88,12 +89,20 @@ class Program(dspy.Module):
         """Like :meth:`aforward`, from code that is not async."""
         return run_async(self.aforward(question))
 
-    async def step(self, name: str, *, measured: bool = False, **inputs: Any) -> dspy.Prediction:  # noqa: ANN401 - typed by its signature
+    async def step(
+        self,
+        name: str,
+        *,
+        measured: bool = False,
+        sampling: Mapping[str, Any] | None = None,
+        **inputs: Any,  # noqa: ANN401 - typed by its signature
+    ) -> dspy.Prediction:
         """Take one step: ask the small model that takes it over, if there is one, else the predictor.
 
         Args:
             name: the attribute that holds the step's predictor.
             measured: whether the language model is to tell how likely its output is.
+            sampling: how the language model samples, such as ``temperature``, where not as its settings say.
             inputs: the fields of its signature, and what :meth:`extra_inputs` names; passages are shown to the model
                 as text.
 
@@ -112,12 +121,13 @@ class Program(dspy.Module):
             outputs, calls = prediction.toDict(), StepCalls()
         else:
             cuttable = [key for key, value in inputs.items() if shown[key] is not value]
-            options = {"config": {"logprobs": True}} if measured else {}
+            config = {**(sampling or {}), **({"logprobs": True} if measured else {})}
+            options = {"config": config} if config else {}
             with dspy.context(trace=trace):
                 demos = list(predictor.demos)
                 if self.neighbours and not demos:
                     demos = await asyncio.to_thread(self.neighbours, name, shown.get("question") or shown["query"])
-                lm = self._lm(name, predictor)
+                lm, demos = self._lm(name, predictor), self.suitable_demos(name, demos)
                 prediction, calls, failure = await ask_language_model(predictor, lm, shown, demos, cuttable, options)
             outputs = {field: prediction.get(field) for field in predictor.signature.output_fields}
             if measured:
@@ -127,6 +137,10 @@ class Program(dspy.Module):
         cost = {"calls": calls.number, **calls.cost}
         current().add(StepRecord(name, kind, asked, outputs, seconds=seconds, failure=failure, **cost), trace)
         return prediction
+
+    def suitable_demos(self, step: str, demos: list[Any]) -> list[Any]:
+        """Those of a step's demonstrations that are shown; all of them, unless a program says otherwise."""
+        return demos
 
     def extra_inputs(self, step: str) -> frozenset[str]:
         """What the model of a step asks for beside the fields of its signature; language models ask for nothing."""

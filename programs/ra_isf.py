@@ -3,7 +3,7 @@
 import asyncio
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
@@ -11,6 +11,7 @@ import dspy
 from pydantic import Field
 
 from hoptimizer.models.small.confidence import ANSWER_PROBABILITY
+from hoptimizer.programs.collection import each_once
 from hoptimizer.programs.program import Program
 from hoptimizer.programs.question_tree import (
     UNKNOWN,
@@ -141,7 +142,7 @@ class RAISF(Program):
         solved = await self.solve_parts(question, parts, frame)
         findings = [f"{asked} {outcome.answer}" for asked, outcome in solved]
         answer = await self.conclude(question, findings, frame)
-        return Outcome(answer, "decomposition", _each_once(p for _, outcome in solved for p in outcome.passages))
+        return Outcome(answer, "decomposition", each_once(p for _, outcome in solved for p in outcome.passages))
 
     async def settle(self, question: str, frame: Frame) -> Outcome:
         """Solve a question or sub-question, and record how it ended."""
@@ -287,11 +288,3 @@ class RAISF(Program):
 
 def _stated(answer: str | None) -> str:
     return (answer or "").strip() or UNKNOWN
-
-
-def _each_once(passages: Iterable[Passage]) -> list[Passage]:
-    """Passages without repetitions, in the order of the sub-questions that they were read for."""
-    kept: dict[str, Passage] = {}
-    for passage in passages:
-        kept.setdefault(passage.id, passage)
-    return list(kept.values())

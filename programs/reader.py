@@ -1,6 +1,7 @@
 """Readers, which answer a question from passages or from memory (IRCoT, section 3.2)."""
 
 import re
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import dspy
@@ -72,6 +73,19 @@ def make_reader(kind: ReaderKind, *, passages: bool) -> dspy.Predict | None:
     return None if kind == "none" else dspy.Predict(signatures[kind])
 
 
+@dataclass(frozen=True)
+class Reading:
+    """What a reader said.
+
+    Attributes:
+        answer: the answer; empty if there is no reader or if it failed.
+        text: all that it said: its chain of thought, if there is one, and the answer.
+    """
+
+    answer: str
+    text: str
+
+
 async def read(program: Program, question: str, passages: list[Passage] | None = None) -> str:
     """Take the program's ``reader`` step, and give its answer; empty if there is no reader or if it failed.
 
@@ -80,12 +94,25 @@ async def read(program: Program, question: str, passages: list[Passage] | None =
         question: the question.
         passages: what to read, or ``None`` to answer from memory.
     """
+    return (await read_aloud(program, question, passages)).answer
+
+
+async def read_aloud(program: Program, question: str, passages: list[Passage] | None = None) -> Reading:
+    """Like :func:`read`, with all that the reader said.
+
+    Args:
+        program: a program whose attribute ``reader`` is a predictor or ``None``.
+        question: the question.
+        passages: what to read, or ``None`` to answer from memory.
+    """
     if program.reader is None:
-        return ""
+        return Reading("", "")
     inputs: dict[str, Any] = {"question": question}
     if passages is not None:
         inputs["context"] = passages
     prediction = await program.step("reader", **inputs)
     if "chain" in prediction:
-        return answer_of(prediction.chain or "")
-    return (prediction.answer or "").strip()
+        chain = (prediction.chain or "").strip()
+        return Reading(answer_of(chain), chain)
+    answer = (prediction.answer or "").strip()
+    return Reading(answer, f"{prediction.get('reasoning') or ''} {answer}".strip())

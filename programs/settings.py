@@ -11,13 +11,22 @@ from hoptimizer.common.errors import UserError, nearest
 from hoptimizer.common.options import Options, options_model, presets
 from hoptimizer.common.plugins import Registry, subclass_of
 from hoptimizer.models.small.base import StepModel
+from hoptimizer.programs.decomp import DecomP
+from hoptimizer.programs.decompose_rag import DecomposeRAG
 from hoptimizer.programs.direct import CoT, Direct
+from hoptimizer.programs.dsp import DSP
 from hoptimizer.programs.efficient_rag import EfficientRAG
 from hoptimizer.programs.ircot import IRCoT
+from hoptimizer.programs.iter_retgen import IterRetGen
+from hoptimizer.programs.least_to_most import LeastToMost
 from hoptimizer.programs.program import Program
 from hoptimizer.programs.ra_isf import RAISF
 from hoptimizer.programs.rag import RAG
+from hoptimizer.programs.react import ReAct
+from hoptimizer.programs.recite import ReciteAndAnswer
 from hoptimizer.programs.record import COUNTS, outcome_counts
+from hoptimizer.programs.self_ask import SelfAsk
+from hoptimizer.programs.self_rag import SelfRAG
 from hoptimizer.retrieval import Retriever
 
 PROGRAMS: dict[str, type[Program]] = {
@@ -27,6 +36,15 @@ PROGRAMS: dict[str, type[Program]] = {
     "ircot": IRCoT,
     "ra_isf": RAISF,
     "efficient_rag": EfficientRAG,
+    "iter_retgen": IterRetGen,
+    "self_ask": SelfAsk,
+    "decompose_rag": DecomposeRAG,
+    "least_to_most": LeastToMost,
+    "react": ReAct,
+    "recite": ReciteAndAnswer,
+    "dsp": DSP,
+    "self_rag": SelfRAG,
+    "decomp": DecomP,
 }
 
 # Parameters that the ``retriever`` section gives.

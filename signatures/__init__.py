@@ -38,6 +38,25 @@ RA-ISF asks what the model knows and what is relevant, and splits questions up:
 >>> signatures.Combine.signature
 'findings, question -> answer'
 
+So do the systems that they are compared with:
+
+>>> signatures.AskFollowUp.signature  # self-ask, one question after the other
+'question, answered -> next_question, answerable'
+>>> signatures.NextTask.signature  # decomposed prompting, with a handler for each
+'question, answered -> task_question, task'
+>>> signatures.ReadWithFindings.signature  # least-to-most, with the earlier answers in view
+'context, findings, question -> answer'
+>>> signatures.AnswerWithFindings.signature
+'findings, question -> answer'
+>>> signatures.FirstQuery.signature, signatures.SearchQuery.signature  # demonstrate-search-predict
+('question -> first_query', 'found, question -> search_query')
+>>> signatures.AnswerBySearching.signature  # what ReAct's agent is for
+'question -> answer'
+>>> signatures.Recite.signature, signatures.AnswerFromRecitation.signature
+('question -> recited', 'recited, question -> answer')
+>>> signatures.Support.signature, signatures.Usefulness.signature  # Self-RAG's critique
+('passage, question, candidate -> supported', 'question, candidate -> useful')
+
 EfficientRAG labels what it finds and writes the next query:
 
 >>> signatures.LabelPassage.signature, signatures.NextQuery.signature
@@ -60,38 +79,60 @@ A judge of answers is asked this:
 
 from hoptimizer.signatures.answering import (
     Answer,
+    AnswerFromRecitation,
     AnswerWithChain,
     AnswerWithReasoning,
     Read,
     ReadWithChain,
     ReadWithReasoning,
+    Recite,
 )
-from hoptimizer.signatures.decomposing import Combine, Decompose, DecomposeInOrder
+from hoptimizer.signatures.decomposing import (
+    AnswerWithFindings,
+    AskFollowUp,
+    Combine,
+    Decompose,
+    DecomposeInOrder,
+    NextTask,
+    ReadWithFindings,
+)
 from hoptimizer.signatures.hopping import LabelPassage, NextQuery
-from hoptimizer.signatures.judging import Correctness, Relevance, SelfKnowledge, Sufficiency
+from hoptimizer.signatures.judging import Correctness, Relevance, SelfKnowledge, Sufficiency, Support, Usefulness
 from hoptimizer.signatures.reasoning import FollowUp, NextSentence, NextThought
+from hoptimizer.signatures.searching import AnswerBySearching, FirstQuery, SearchQuery
 from hoptimizer.signatures.synthesis import FindDependencies, LabelWords, SplitByPassages
 
 __all__ = [
     "Answer",
+    "AnswerBySearching",
+    "AnswerFromRecitation",
     "AnswerWithChain",
+    "AnswerWithFindings",
     "AnswerWithReasoning",
+    "AskFollowUp",
     "Combine",
     "Correctness",
     "Decompose",
     "DecomposeInOrder",
     "FindDependencies",
+    "FirstQuery",
     "FollowUp",
     "LabelPassage",
     "LabelWords",
     "NextQuery",
     "NextSentence",
+    "NextTask",
     "NextThought",
     "Read",
     "ReadWithChain",
+    "ReadWithFindings",
     "ReadWithReasoning",
+    "Recite",
     "Relevance",
+    "SearchQuery",
     "SelfKnowledge",
     "SplitByPassages",
     "Sufficiency",
+    "Support",
+    "Usefulness",
 ]

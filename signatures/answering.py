@@ -61,3 +61,21 @@ class ReadWithChain(dspy.Signature):
     context: list[str] = dspy.InputField(desc="passages that may help")
     question: str = dspy.InputField()
     chain: str = dspy.OutputField(desc='short sentences; the last one is "So the answer is: ..."')
+
+
+class Recite(dspy.Signature):
+    """Recite what an encyclopedia says that helps to answer the question, in whole sentences. Do not answer it yet."""
+
+    question: str = dspy.InputField()
+    recited: list[str] = dspy.OutputField(desc="one to three passages of whole sentences with names and dates")
+
+
+class AnswerFromRecitation(dspy.Signature):
+    """Answer the question from the recited passages, in as few words as possible.
+
+    If they do not say, give the likeliest answer.
+    """
+
+    recited: list[str] = dspy.InputField(desc="passages recited from memory")
+    question: str = dspy.InputField()
+    answer: str = dspy.OutputField(desc=_ANSWER)

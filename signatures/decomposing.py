@@ -1,6 +1,13 @@
 """Splitting a question up, and putting the answers together."""
 
+from typing import Literal
+
 import dspy
+
+from hoptimizer.signatures.judging import Judgement
+
+Task = Literal["search", "combine", "end"]
+"""Who answers a sub-question: a search, or what is known already; or that there is none."""
 
 
 class Decompose(dspy.Signature):
@@ -24,5 +31,52 @@ class Combine(dspy.Signature):
     """Answer the question from the answers to its sub-questions, in as few words as possible."""
 
     findings: list[str] = dspy.InputField(desc="sub-questions, each with its answer or unknown")
+    question: str = dspy.InputField()
+    answer: str = dspy.OutputField(desc="a name, a date, a number, or yes or no")
+
+
+class AskFollowUp(dspy.Signature):
+    """Ask the next follow-up question, a simpler one that must be answered before the question can be.
+
+    Then say whether the question can be answered from the answers so far alone.
+    """
+
+    question: str = dspy.InputField()
+    answered: list[str] = dspy.InputField(desc="the follow-up questions so far, each with its answer")
+    # Asked for the decision first, small models want to know nothing.
+    next_question: str = dspy.OutputField(
+        desc="the next follow-up question, short and with names; empty if none is needed"
+    )
+    answerable: Judgement = dspy.OutputField(desc="yes if the answers so far give the answer to the question, else no")
+
+
+class NextTask(dspy.Signature):
+    """Ask the next simpler question on the way to the answer, and say how it is to be answered."""
+
+    question: str = dspy.InputField()
+    answered: list[str] = dspy.InputField(desc="the simpler questions so far, each with its answer")
+    task_question: str = dspy.OutputField(desc="the next question, short and with names; empty at the end")
+    task: Task = dspy.OutputField(
+        desc="search if it must be looked up, combine if it follows from the answers so far, "
+        "end if the last answer is the answer to the question"
+    )
+
+
+class ReadWithFindings(dspy.Signature):
+    """Answer the question from the passages and the answers to earlier questions, in as few words as possible.
+
+    If they do not say, give the likeliest answer.
+    """
+
+    context: list[str] = dspy.InputField(desc="passages that may help")
+    findings: list[str] = dspy.InputField(desc="earlier questions, each with its answer")
+    question: str = dspy.InputField()
+    answer: str = dspy.OutputField(desc="a name, a date, a number, or yes or no")
+
+
+class AnswerWithFindings(dspy.Signature):
+    """Answer the question from what you know and from the answers to earlier questions, in as few words as possible."""
+
+    findings: list[str] = dspy.InputField(desc="earlier questions, each with its answer")
     question: str = dspy.InputField()
     answer: str = dspy.OutputField(desc="a name, a date, a number, or yes or no")

@@ -8,6 +8,9 @@ import dspy
 # everything, and follows the last demonstration after that.
 Judgement = Literal["yes", "no"]
 
+Supporting = Literal["fully", "partially", "no"]
+"""How far a passage supports an answer."""
+
 
 class SelfKnowledge(dspy.Signature):
     """Judge whether you can answer the question correctly from what you know, without looking anything up."""
@@ -30,6 +33,25 @@ class Sufficiency(dspy.Signature):
     retrieved: list[str] = dspy.InputField(desc="passages")
     question: str = dspy.InputField()
     sufficient: Judgement = dspy.OutputField(desc="yes if the passages suffice, no if something is missing")
+
+
+class Support(dspy.Signature):
+    """Judge whether what the passage says supports the answer to the question."""
+
+    passage: str = dspy.InputField()
+    question: str = dspy.InputField()
+    candidate: str = dspy.InputField(desc="what was answered, to be judged")
+    supported: Supporting = dspy.OutputField(
+        desc="fully if the passage says so, partially if it says a part of it, no if it does not"
+    )
+
+
+class Usefulness(dspy.Signature):
+    """Judge how useful the answer to the question is."""
+
+    question: str = dspy.InputField()
+    candidate: str = dspy.InputField(desc="what was answered, to be judged")
+    useful: int = dspy.OutputField(desc="from 5, a complete answer to what was asked, to 1, no answer to it")
 
 
 class Correctness(dspy.Signature):

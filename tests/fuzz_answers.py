@@ -14,6 +14,7 @@ from fuzz_targets import LM, SMALL, alone
 from fuzz_values import as_json, changed, damaged, texts
 from hypothesis import strategies as st
 
+from hoptimizer import programs
 from hoptimizer.eval import Question, evaluate
 from hoptimizer.models import LMSettings, build_adapter, build_lm
 from hoptimizer.programs import RAG, RAISF, EfficientRAG, IRCoT
@@ -128,7 +129,9 @@ REPLIES = st.builds(
 )
 # DSPy has one client for calls with headers, and another for all others; the price of a call is known of one model.
 CLIENTS = [{}, {"model": "openai/gpt-4o-mini"}, {"extra_headers": {"X-Team": "a"}}]
-PROGRAMS = {"rag": RAG, "ircot": IRCoT, "ra_isf": RAISF, "efficient_rag": EfficientRAG}
+PROGRAMS = {"rag": RAG, "ircot": IRCoT, "ra_isf": RAISF, "efficient_rag": EfficientRAG} | {
+    name: program for name, program in programs.PROGRAMS.items() if name in ("react", "self_rag", "decomp", "self_ask")
+}
 ANSWERS = st.tuples(
     st.sampled_from(list(PROGRAMS)),
     st.sampled_from(["chat", "json"]),

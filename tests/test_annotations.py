@@ -23,7 +23,7 @@ from hoptimizer.optimizers.labels.decomposition import ordered_subquestions, sub
 from hoptimizer.optimizers.labels.demonstrations import annotate
 from hoptimizer.optimizers.labels.oracle import replay
 from hoptimizer.optimizers.labels.reasoning import reasoning
-from hoptimizer.programs import RAISF, IRCoT
+from hoptimizer.programs import DSP, RAISF, DecomP, IRCoT, ReciteAndAnswer, SelfAsk, SelfRAG
 from hoptimizer.programs.question_tree import REFERENCE
 from hoptimizer.programs.question_tree import subquestions as split_into
 from hoptimizer.retrieval import Corpus
@@ -258,3 +258,79 @@ def test_a_replay_solves_what_refers_to_an_answer_after_it():
     assert outputs["decompose", ASKED] == ["Who built the mill?", "Where was #1 born?"]
     assert outputs["reader", "Where was Ada born?"] == "Bern"
     assert outputs["combine", ASKED] == "Bern"
+
+
+def test_self_ask_asks_for_the_hops_one_after_the_other():
+    program = SelfAsk(ScriptedRetriever({}))
+    taken = asyncio.run(replay(program, BOTH, CORPUS, ["ask", "reader", "combine"]))
+    first, last = (f"{hop.question} {hop.answer}" for hop in HOPS)
+    asked = {tuple(one.inputs["answered"]): one.outputs for one in taken if one.step == "ask"}
+    assert asked == {
+        (): {"next_question": HOPS[0].question, "answerable": "no"},
+        (first,): {"next_question": HOPS[1].question, "answerable": "no"},
+        (first, last): {"next_question": "", "answerable": "yes"},
+    }
+    shown = annotate(
+        [without(id=str(number)) for number in range(20)], CORPUS, ScriptedRetriever({}), distractors=1, seed=7
+    )
+    demonstrated = {
+        tuple(one.answered): {"next_question": one.next_question, "answerable": one.answerable} for one in shown
+    }
+    assert demonstrated == asked
+
+
+def test_the_queries_of_demonstrate_search_predict_are_the_hops():
+    taken = asyncio.run(replay(DSP(ScriptedRetriever({})), BOTH, CORPUS, ["first_query", "next_query", "reader"]))
+    asked = {one.step: one.outputs for one in taken}
+    assert asked["first_query"] == {"first_query": HOPS[0].question}
+    assert asked["next_query"] == {"search_query": HOPS[1].question}
+    [shown] = annotate([BOTH], CORPUS, ScriptedRetriever({ASKED: [passage("other")]}), distractors=1, seed=7)
+    assert (shown.first_query, shown.search_query) == (HOPS[0].question, HOPS[1].question)
+    assert sorted(shown.found) == [str(passage("mill")), str(passage("other"))]
+
+
+def test_what_is_recited_is_the_supporting_passages():
+    texts = [str(passage("mill")), str(passage("ada"))]
+    [recited, _] = asyncio.run(replay(ReciteAndAnswer(recitations=1), BOTH, CORPUS, ["recite", "reader"]))[::-1]
+    assert recited.outputs == {"recited": texts}
+    [shown] = annotate([BOTH], CORPUS, None, distractors=1, seed=7)
+    assert shown.recited == texts
+
+
+@pytest.mark.parametrize(
+    ("seen", "candidate", "supported"),
+    [("ada", "bern", "fully"), ("mill", "Bern", "partially"), ("other", "Bern", "no"), ("ada", "Ada", "no")],
+)
+def test_a_passage_supports_the_right_answer_that_it_holds(seen, candidate, supported):
+    inputs = {"question": ASKED, "passage": str(passage(seen)), "candidate": candidate}
+    assert ANNOTATIONS["supported"].tell(Case(BOTH, CORPUS), inputs, 0) == supported
+    assert ANNOTATIONS["useful"].tell(Case(BOTH, CORPUS), inputs, 0) == (1 if candidate == "Ada" else 5)
+
+
+def test_demonstrations_of_critique_agree_with_the_table():
+    questions = [without(id=str(number)) for number in range(30)]
+    found = ScriptedRetriever({ASKED: [passage("other")]})
+    shown = annotate(questions, CORPUS, found, distractors=1, seed=7)
+    for example in shown:
+        for name in ("supported", "useful"):
+            assert example[name] == ANNOTATIONS[name].tell(Case(BOTH, CORPUS), example.toDict(), 0)
+    assert {(one.candidate, one.useful) for one in shown} == {("Bern", 5), ("Ada", 1)}
+    assert {one.supported for one in shown} == {"fully", "partially", "no"}
+    assert set(annotations(SelfRAG(found))) == {"relevance", "reader", "support", "usefulness"}
+
+
+@pytest.mark.parametrize(
+    ("question", "tasks"),
+    [
+        (BOTH, [(HOPS[0].question, "search"), (HOPS[1].question, "search"), ("", "end")]),
+        (
+            APART,
+            [*((hop.question, "search") for hop in APART.hops), (APART.question, "combine"), ("", "end")],
+        ),
+    ],
+)
+def test_decomposed_prompting_combines_what_the_last_hop_does_not_answer(question, tasks):
+    corpus = Corpus([*CORPUS, passage("inn")])
+    taken = asyncio.run(replay(DecomP(ScriptedRetriever({})), question, corpus, ["plan", "reader", "combine"]))
+    planned = sorted((one for one in taken if one.step == "plan"), key=lambda one: len(one.inputs["answered"]))
+    assert [(one.outputs["task_question"], one.outputs["task"]) for one in planned] == tasks

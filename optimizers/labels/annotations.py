@@ -13,7 +13,17 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.common.text import find
 from hoptimizer.eval.datasets.question import Hop, Question
 from hoptimizer.eval.metrics import exact_match
-from hoptimizer.optimizers.labels.decomposition import Annotated, ordered_subquestions, subquestions
+from hoptimizer.optimizers.labels.critique import supports, usefulness
+from hoptimizer.optimizers.labels.decomposition import (
+    Annotated,
+    answerable,
+    later_query,
+    next_question,
+    ordered_subquestions,
+    subquestions,
+    task,
+    task_question,
+)
 from hoptimizer.optimizers.labels.reasoning import (
     enough,
     fact,
@@ -23,6 +33,7 @@ from hoptimizer.optimizers.labels.reasoning import (
     look_up,
     reasoning,
     statement,
+    thought,
 )
 from hoptimizer.programs import Program
 from hoptimizer.programs.question_tree import normalized
@@ -120,20 +131,15 @@ class Annotation:
     tell: Tell
 
 
-def _thought(case: Case, inputs: Mapping[str, Any], place: int) -> str:
-    return reasoning(case.question)[place]
+def _in_turn(say: Callable[[Annotated, int], str], *, hops: bool = False) -> Tell:
+    """What says something else of a question each time, by its hops alone if it is said so."""
 
+    def tell(case: Case, inputs: Mapping[str, Any], place: int) -> str:
+        if hops and not case.question.hops:
+            raise Unannotated
+        return say(case.question, place)
 
-def _enough(case: Case, inputs: Mapping[str, Any], place: int) -> str:
-    return enough(case.question, place)
-
-
-def _look_up(case: Case, inputs: Mapping[str, Any], place: int) -> str:
-    return look_up(case.question, place)
-
-
-def _final_answer(case: Case, inputs: Mapping[str, Any], place: int) -> str:
-    return final_answer(case.question, place)
+    return tell
 
 
 def _reasoning(case: Case, inputs: Mapping[str, Any], place: int) -> str:
@@ -185,6 +191,23 @@ def _split_by(split: Callable[[Annotated], list[str]]) -> Tell:
     return tell
 
 
+def _recited(case: Case, inputs: Mapping[str, Any], place: int) -> list[str]:
+    if hop_of(case.question, inputs["question"]) or not supporting(case.question):
+        raise Unannotated
+    return _texts(case, supporting(case.question))
+
+
+def _supported(case: Case, inputs: Mapping[str, Any], place: int) -> str:
+    held = _texts(case, holding(case.question, case.corpus))
+    return supports(
+        case.question, _texts(case, supporting(case.question)), held, inputs["passage"], inputs["candidate"]
+    )
+
+
+def _useful(case: Case, inputs: Mapping[str, Any], place: int) -> int:
+    return usefulness(case.question, inputs["candidate"])
+
+
 def _unsaid(case: Case, inputs: Mapping[str, Any], place: int) -> str:
     """For outputs that are labelled for all hops of a question together, by ``hop_labels``, and not one by one."""
     raise Unannotated
@@ -194,17 +217,21 @@ def _has_passages(question: Annotated) -> bool:
     return bool(question.passages)
 
 
+def _has_hops(question: Annotated) -> bool:
+    return bool(question.hops)
+
+
 def _has_several_hops(question: Annotated) -> bool:
     return len(question.hops) > 1
 
 
 ANNOTATIONS: Mapping[str, Annotation] = MappingProxyType(
     {
-        "thought": Annotation("hops or rationale", is_reasoned, _thought),
-        "next_thought": Annotation("hops or rationale", is_reasoned, _thought),
-        "look_up": Annotation("hops or rationale", is_reasoned, _look_up),
-        "enough": Annotation("hops or rationale", is_reasoned, _enough),
-        "final_answer": Annotation("hops or rationale", is_reasoned, _final_answer),
+        "thought": Annotation("hops or rationale", is_reasoned, _in_turn(thought)),
+        "next_thought": Annotation("hops or rationale", is_reasoned, _in_turn(thought)),
+        "look_up": Annotation("hops or rationale", is_reasoned, _in_turn(look_up)),
+        "enough": Annotation("hops or rationale", is_reasoned, _in_turn(enough)),
+        "final_answer": Annotation("hops or rationale", is_reasoned, _in_turn(final_answer)),
         "chain": Annotation("hops or rationale", is_reasoned, _chain),
         "reasoning": Annotation("hops or rationale", is_reasoned, _reasoning),
         "answer": Annotation("answers", lambda question: True, _answer),
@@ -212,6 +239,15 @@ ANNOTATIONS: Mapping[str, Annotation] = MappingProxyType(
         "sufficient": Annotation("passages", _has_passages, _sufficient),
         "subquestions": Annotation("hops", _has_several_hops, _split_by(subquestions)),
         "ordered_subquestions": Annotation("hops", _has_several_hops, _split_by(ordered_subquestions)),
+        "answerable": Annotation("hops", _has_hops, _in_turn(answerable, hops=True)),
+        "next_question": Annotation("hops", _has_hops, _in_turn(next_question, hops=True)),
+        "task_question": Annotation("hops", _has_hops, _in_turn(task_question, hops=True)),
+        "task": Annotation("hops", _has_hops, _in_turn(task, hops=True)),
+        "first_query": Annotation("hops", _has_hops, _in_turn(next_question, hops=True)),
+        "search_query": Annotation("hops", _has_several_hops, _in_turn(later_query, hops=True)),
+        "recited": Annotation("passages", _has_passages, _recited),
+        "supported": Annotation("passages", _has_passages, _supported),
+        "useful": Annotation("answers", lambda question: True, _useful),
         "tag": Annotation("passages", _has_passages, _unsaid),
         "next_query": Annotation("passages", _has_passages, _unsaid),
     }

@@ -10,7 +10,8 @@ from typing import Protocol
 
 from hoptimizer.common.text import Span, find
 from hoptimizer.eval.datasets.question import Hop
-from hoptimizer.eval.metrics import Gold
+from hoptimizer.eval.metrics import Gold, exact_match
+from hoptimizer.signatures.decomposing import Task
 
 _POSSESSIVE = re.compile(r"['’](?=s\b)")
 
@@ -67,7 +68,76 @@ def findings(question: Annotated) -> list[str]:
     Args:
         question: the question.
     """
-    return [f"{hop.question} {hop.answer}" for hop in question.hops] if len(question.hops) > 1 else []
+    return answered(question, len(question.hops)) if len(question.hops) > 1 else []
+
+
+def answerable(question: Annotated, place: int) -> str:
+    """Whether a question can be answered after as many follow-up questions as ``place``: ``yes`` or ``no``.
+
+    Args:
+        question: the question, with hops.
+        place: the number of hops that were asked.
+    """
+    return "no" if place < len(question.hops) else "yes"
+
+
+def next_question(question: Annotated, place: int) -> str:
+    """The follow-up question after as many as ``place``: the next hop's, with earlier answers filled in; empty after
+    the last.
+
+    Args:
+        question: the question, with hops.
+        place: the number of hops that were asked.
+    """
+    return "".join(hop.question for hop in question.hops[place : place + 1])
+
+
+def task_question(question: Annotated, place: int) -> str:
+    """The sub-question of the task after as many as ``place``; empty at the end.
+
+    Args:
+        question: the question, with hops.
+        place: the number of tasks that are done.
+    """
+    return _task(question, place)[0]
+
+
+def task(question: Annotated, place: int) -> Task:
+    """What the task after as many as ``place`` is handled by: hops are searched for, and the question itself follows
+    from them, unless the last of them has its answer.
+
+    Args:
+        question: the question, with hops.
+        place: the number of tasks that are done.
+    """
+    return _task(question, place)[1]
+
+
+def _task(question: Annotated, place: int) -> tuple[str, Task]:
+    tasks: list[tuple[str, Task]] = [(hop.question, "search") for hop in question.hops]
+    if not exact_match(question.hops[-1].answer, question.answers):
+        tasks.append((question.question, "combine"))
+    return tasks[place] if place < len(tasks) else ("", "end")
+
+
+def later_query(question: Annotated, place: int) -> str:
+    """The query that follows as many as ``place`` later ones and the first; after the last hop that hop's again.
+
+    Args:
+        question: the question, with hops.
+        place: the number of later queries that were asked.
+    """
+    return question.hops[min(place + 1, len(question.hops) - 1)].question
+
+
+def answered(question: Annotated, place: int) -> list[str]:
+    """The first follow-up questions with their answers.
+
+    Args:
+        question: the question, with hops.
+        place: the number of hops that were asked.
+    """
+    return [f"{hop.question} {hop.answer}" for hop in question.hops[:place]]
 
 
 def _referring(asked: str, answers: Mapping[int, str]) -> str:

@@ -7,7 +7,18 @@ import dspy
 
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.optimizers.labels.annotations import holding, supporting
-from hoptimizer.optimizers.labels.decomposition import findings, ordered_subquestions, subquestions
+from hoptimizer.optimizers.labels.critique import supports, usefulness, wrong_answers
+from hoptimizer.optimizers.labels.decomposition import (
+    answerable,
+    answered,
+    findings,
+    later_query,
+    next_question,
+    ordered_subquestions,
+    subquestions,
+    task,
+    task_question,
+)
 from hoptimizer.optimizers.labels.reasoning import enough, facts, final_answer, is_reasoned, look_up, reasoning
 from hoptimizer.retrieval import Corpus, Passage, Retriever
 
@@ -31,7 +42,15 @@ def annotate(
     - ``passage``: a passage that is ``relevant`` or not; ``retrieved``: several, which are ``sufficient`` or not
       (RA-ISF);
     - ``ordered_subquestions``: its hops; ``subquestions``: the same, where no hop refers to another; ``findings``: its
-      hops with their answers (RA-ISF).
+      hops with their answers (RA-ISF, least-to-most);
+    - ``answered``: the first of its hops with their answers, maybe none and maybe all of them, ``next_question`` and
+      ``answerable``: which one is to be asked then, and whether none is (self-ask);
+      ``task_question`` and ``task``: the same with what handles it (decomposed prompting);
+    - ``first_query``: its first hop; ``found``: the passages of some of its hops, but the last, with one distractor,
+      and ``search_query``: the next hop (demonstrate-search-predict);
+    - ``recited``: its supporting passages (recitation);
+    - ``candidate``: an answer, right or wrong, which is ``useful`` or not, and ``supported`` by the ``passage`` or not
+      (Self-RAG).
 
     What a model knows by itself is not annotated: :class:`~hoptimizer.optimizers.tuning.distill.Distill` asks it.
 
@@ -47,13 +66,16 @@ def annotate(
     found: list[list[Passage]] = [[] for _ in questions]
     if retriever is not None:
         found = retriever.search([question.question for question in questions], _DEPTH)
-    rng, following, judging, sufficing = (random.Random(seed) for _ in range(4))
+    rng, following, judging, sufficing, asking, searching, judged = (random.Random(seed) for _ in range(7))
     examples = []
     for question, results in zip(questions, found, strict=True):
         example = _example(question, corpus, results, distractors, rng)
         example = _followed_up(example, question, following)
         example = _judged(example, question, corpus, results, judging)
         example = _judged_together(example, question, corpus, results, distractors, sufficing)
+        example = _asked(example, question, asking)
+        example = _searched(example, question, corpus, results, searching)
+        example = _criticized(example, question, corpus, judged)
         examples.append(_decomposed(example, question))
     return examples
 
@@ -138,6 +160,50 @@ def _judged_together(
     shown = gold + others[: distractors + (not sufficient)]
     rng.shuffle(shown)
     return example.copy(retrieved=[str(passage) for passage in shown], sufficient="yes" if sufficient else "no")
+
+
+def _asked(example: dspy.Example, question: Question, rng: random.Random) -> dspy.Example:
+    """The example with the hop that is to be asked after some of them, where there are hops."""
+    if not question.hops:
+        return example
+    place = rng.randrange(len(question.hops) + 1)
+    return example.copy(
+        answered=answered(question, place),
+        answerable=answerable(question, place),
+        next_question=next_question(question, place),
+        task_question=task_question(question, place),
+        task=task(question, place),
+    )
+
+
+def _searched(
+    example: dspy.Example, question: Question, corpus: Corpus, found: list[Passage], rng: random.Random
+) -> dspy.Example:
+    """The example with a query for its first hop, and one for a later hop after the passages of those before it."""
+    if question.hops:
+        example = example.copy(first_query=next_question(question, 0))
+    if supporting(question):
+        example = example.copy(recited=[str(corpus[id]) for id in supporting(question)])
+    if len(question.hops) < 2 or not all(hop.passage for hop in question.hops):
+        return example
+    place = rng.randrange(len(question.hops) - 1)
+    ids = dict.fromkeys(hop.passage for hop in question.hops[: place + 1] if hop.passage)
+    shown = [*(corpus[id] for id in ids), *_others(question, found)[:1]]
+    rng.shuffle(shown)
+    return example.copy(found=[str(passage) for passage in shown], search_query=later_query(question, place))
+
+
+def _criticized(example: dspy.Example, question: Question, corpus: Corpus, rng: random.Random) -> dspy.Example:
+    """The example with an answer to judge: with equal chances a right one or, where there are some, a wrong one."""
+    wrong = wrong_answers(question)
+    candidate = rng.choice(wrong) if wrong and rng.random() < 0.5 else question.answers[0]
+    example = example.copy(candidate=candidate, useful=usefulness(question, candidate))
+    if "passage" not in example:
+        return example
+    supports_it, holds_it = (
+        [str(corpus[id]) for id in ids] for ids in (supporting(question), holding(question, corpus))
+    )
+    return example.copy(supported=supports(question, supports_it, holds_it, example.passage, candidate))
 
 
 def _decomposed(example: dspy.Example, question: Question) -> dspy.Example:

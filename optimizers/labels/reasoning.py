@@ -39,6 +39,16 @@ def reasoning(question: Annotated) -> list[str]:
     return [*facts(question), statement(question.answers[0])]
 
 
+def thought(question: Annotated, place: int) -> str:
+    """The sentence of a question's annotated chain of thought at a place.
+
+    Args:
+        question: the question.
+        place: index of a sentence of its :func:`reasoning`.
+    """
+    return reasoning(question)[place]
+
+
 def enough(question: Annotated, place: int) -> str:
     """Whether a question can be answered once its chain of thought has come to a place: ``yes`` or ``no``.
 

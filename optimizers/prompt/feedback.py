@@ -1,6 +1,7 @@
 """Feedback from a data set's annotations on where a run went wrong, as text for a language model to reflect on."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import dspy
@@ -8,7 +9,14 @@ import dspy
 from hoptimizer.eval.answers import normalize
 from hoptimizer.eval.datasets.question import Hop
 from hoptimizer.optimizers.labels.annotations import Unannotated, holding, hop_of, supporting
-from hoptimizer.optimizers.labels.decomposition import ordered_subquestions, subquestions
+from hoptimizer.optimizers.labels.decomposition import (
+    later_query,
+    next_question,
+    ordered_subquestions,
+    subquestions,
+    task_question,
+)
+from hoptimizer.programs.question_tree import normalized
 from hoptimizer.programs.record import StepRecord
 from hoptimizer.retrieval import Corpus
 
@@ -21,8 +29,8 @@ class Feedback:
     """A metric for GEPA: the score of a run, and for one of its steps a text about what went wrong.
 
     The text says which supporting passages each retrieval missed, which of them the reader saw, where the chain of
-    thought left the annotated hops, what was still to be looked up, which passages were misjudged, and how the question
-    should have been split.
+    thought left the annotated hops, what was still to be looked up, which passages were misjudged, how the question
+    should have been split, and what should have been asked next.
 
     Args:
         objective: scores a run.
@@ -65,6 +73,10 @@ class Feedback:
             "relevance": self._judged,
             "sufficiency": self._judged_together,
             "decompose": self._split,
+            "ask": partial(_asked, "next_question", next_question),
+            "plan": partial(_asked, "task_question", task_question),
+            "first_query": partial(_asked, "first_query", next_question),
+            "next_query": partial(_asked, "search_query", later_query),
         }.get(pred_name, _nothing)(gold, taken)
         return dspy.Prediction(score=score, feedback="\n".join(lines))
 
@@ -143,6 +155,16 @@ def _followed_up(gold: dspy.Example, taken: Sequence[StepRecord]) -> Iterator[st
             yield f"After thought {number} it was said: {said}. To look up was: {gold.hops[missing - 1].question}"
         elif gold.hops and not enough:
             yield f"After thought {number} it was said: {said}. But the answer follows."
+
+
+def _asked(
+    field: str, right: Callable[[dspy.Example, int], str], gold: dspy.Example, taken: Sequence[StepRecord]
+) -> Iterator[str]:
+    """Say what was asked for, and what the hops would have asked for in its place."""
+    for place, record in enumerate(taken if gold.hops else ()):
+        asked, due = record.outputs[field] or "", right(gold, place)
+        if normalized(asked) != normalized(due):
+            yield f"Number {place + 1} was {asked!r}. Right would be: {due or 'nothing more'}"
 
 
 def _left(gold: dspy.Example, thoughts: Sequence[str]) -> Iterator[str]:
