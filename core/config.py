@@ -283,9 +283,8 @@ def json_schema() -> dict[str, Any]:
     schema["properties"]["program"] = _choices(programs.PROGRAMS, programs.settings_model)
     schema["properties"]["optimizer"] = _choices(optimizers.OPTIMIZERS, optimizers.settings_model)
     schema["properties"]["retriever"] = _choices(retrievers.OWN, retrievers.settings_model)
-    # References are looked up from the top.
     for choice in [choice for section in schema["properties"].values() for choice in section.get("anyOf", ())]:
-        schema["$defs"] |= choice.pop("$defs", {})
+        schema["$defs"] |= choice.pop("$defs", {})  # references are looked up from the top
     schema["required"] = ["data"]
     return schema
 

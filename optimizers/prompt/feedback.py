@@ -1,6 +1,6 @@
 """Feedback from a data set's annotations on where a run went wrong, as text for a language model to reflect on."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -66,7 +66,7 @@ class Feedback:
         lines = [f"The program's answer was {pred.answer!r}; right is {gold.answer!r}. The score is {score:.2f}."]
         lines += self._retrieved(gold, pred.steps)
         taken = [record for record in pred.steps if record.step == pred_name]
-        lines += {
+        told: dict[str, Callable[[dspy.Example, Sequence[StepRecord]], Iterable[str]]] = {
             "reason": self._reasoned,
             "follow_up": _followed_up,
             "reader": self._read,
@@ -77,7 +77,8 @@ class Feedback:
             "plan": partial(_asked, "task_question", task_question),
             "first_query": partial(_asked, "first_query", next_question),
             "next_query": partial(_asked, "search_query", later_query),
-        }.get(pred_name, _nothing)(gold, taken)
+        }
+        lines += told.get(pred_name, _nothing)(gold, taken)
         return dspy.Prediction(score=score, feedback="\n".join(lines))
 
     def _retrieved(self, gold: dspy.Example, steps: Sequence[StepRecord]) -> Iterator[str]:
