@@ -18,7 +18,7 @@ Weight = Annotated[float, Field(ge=0)]
 
 # What the decisions are worth (section 3.3); without the tokens' probabilities that the paper weights them by.
 _SUPPORT = {"fully": 1.0, "partially": 0.5, "no": 0.0}
-_MIDDLE = 3
+_USEFUL = {"completely": 1.0, "mostly": 0.5, "partly": 0.0, "hardly": -0.5, "not at all": -1.0}
 
 
 @dataclass(frozen=True)
@@ -122,9 +122,8 @@ class SelfRAG(Program):
                 partial(self.step, "usefulness", **inputs),
             )
         )
-        worth = (min(max(useful.useful, 1), 5) - _MIDDLE) / 2 if useful.useful is not None else 0.0
         return (
             self.relevant_weight * (judged.relevant == "yes")
             + self.supported_weight * _SUPPORT.get(supported.supported, 0.0)
-            + self.useful_weight * worth
+            + self.useful_weight * _USEFUL.get(useful.useful, 0.0)
         )

@@ -8,6 +8,9 @@ import dspy
 # everything, and follows the last demonstration after that.
 Judgement = Literal["yes", "no"]
 
+Useful = Literal["completely", "mostly", "partly", "hardly", "not at all"]
+"""How useful an answer is, from 5 to 1 in Self-RAG's paper."""
+
 Supporting = Literal["fully", "partially", "no"]
 """How far a passage supports an answer."""
 
@@ -51,7 +54,8 @@ class Usefulness(dspy.Signature):
 
     question: str = dspy.InputField()
     candidate: str = dspy.InputField(desc="what was answered, to be judged")
-    useful: int = dspy.OutputField(desc="from 5, a complete answer to what was asked, to 1, no answer to it")
+    # Words again: asked for a number from 1 to 5, a small model repeats the year that was answered.
+    useful: Useful = dspy.OutputField(desc="how far it answers what was asked")
 
 
 class Correctness(dspy.Signature):

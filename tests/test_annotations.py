@@ -304,7 +304,9 @@ def test_what_is_recited_is_the_supporting_passages():
 def test_a_passage_supports_the_right_answer_that_it_holds(seen, candidate, supported):
     inputs = {"question": ASKED, "passage": str(passage(seen)), "candidate": candidate}
     assert ANNOTATIONS["supported"].tell(Case(BOTH, CORPUS), inputs, 0) == supported
-    assert ANNOTATIONS["useful"].tell(Case(BOTH, CORPUS), inputs, 0) == (1 if candidate == "Ada" else 5)
+    assert ANNOTATIONS["useful"].tell(Case(BOTH, CORPUS), inputs, 0) == (
+        "not at all" if candidate == "Ada" else "completely"
+    )
 
 
 def test_demonstrations_of_critique_agree_with_the_table():
@@ -314,7 +316,7 @@ def test_demonstrations_of_critique_agree_with_the_table():
     for example in shown:
         for name in ("supported", "useful"):
             assert example[name] == ANNOTATIONS[name].tell(Case(BOTH, CORPUS), example.toDict(), 0)
-    assert {(one.candidate, one.useful) for one in shown} == {("Bern", 5), ("Ada", 1)}
+    assert {(one.candidate, one.useful) for one in shown} == {("Bern", "completely"), ("Ada", "not at all")}
     assert {one.supported for one in shown} == {"fully", "partially", "no"}
     assert set(annotations(SelfRAG(found))) == {"relevance", "reader", "support", "usefulness"}
 

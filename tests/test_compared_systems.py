@@ -305,7 +305,7 @@ def critique(field, inputs):
         "relevant": "no" if "Inn" in seen else "yes",
         "answer": "Bern" if "Ada" in seen else "Rome",
         "supported": "fully" if "Ada" in seen else "no",
-        "useful": {"Bern": 4, "Rome": 5}.get(inputs.get("candidate")),
+        "useful": {"Bern": "mostly", "Rome": "completely"}.get(inputs.get("candidate")),
     }
     return says[field]
 

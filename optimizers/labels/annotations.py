@@ -204,7 +204,7 @@ def _supported(case: Case, inputs: Mapping[str, Any], place: int) -> str:
     )
 
 
-def _useful(case: Case, inputs: Mapping[str, Any], place: int) -> int:
+def _useful(case: Case, inputs: Mapping[str, Any], place: int) -> str:
     return usefulness(case.question, inputs["candidate"])
 
 

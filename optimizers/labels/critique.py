@@ -4,9 +4,10 @@ from collections.abc import Collection
 
 from hoptimizer.eval.metrics import exact_match
 from hoptimizer.optimizers.labels.decomposition import Annotated
-from hoptimizer.signatures.judging import Supporting
+from hoptimizer.signatures.judging import Supporting, Useful
 
-_BEST, _WORST = 5, 1
+_BEST: Useful = "completely"
+_WORST: Useful = "not at all"
 
 
 def supports(
@@ -26,8 +27,8 @@ def supports(
     return "fully" if passage in holding else "partially"
 
 
-def usefulness(question: Annotated, candidate: str) -> int:
-    """How useful an answer is: 5 if it is right, else 1.
+def usefulness(question: Annotated, candidate: str) -> Useful:
+    """How useful an answer is: completely if it is right, else not at all.
 
     Args:
         question: the question.
