@@ -26,7 +26,7 @@ TYPICAL_TOKENS = 2048
 # Seconds without a call after which no other is expected soon.
 _PAUSE = 1.0
 # The most memory for the states of earlier prompts.
-PREFIX_BYTES = 768 << 20
+PREFIX_BYTES = 512 << 20
 
 Chunk = attention.PrefillChunk | attention.DecodeToken
 
