@@ -24,6 +24,9 @@ from hoptimizer.retrieval import Corpus
 _CHAINS = frozenset({"chain", "reasoning"})
 _THOUGHTS = frozenset({"thought", "next_thought"})
 
+Describe = Callable[[dspy.Example, Sequence[StepRecord]], Iterator[str]]
+"""A function that describes what went wrong in the records of one step."""
+
 
 class Feedback:
     """A metric for GEPA: the score of a run, and for one of its steps a text about what went wrong.
@@ -66,7 +69,7 @@ class Feedback:
         lines = [f"The program's answer was {pred.answer!r}; right is {gold.answer!r}. The score is {score:.2f}."]
         lines += self._retrieved(gold, pred.steps)
         taken = [record for record in pred.steps if record.step == pred_name]
-        lines += {
+        describe: dict[str, Describe] = {
             "reason": self._reasoned,
             "follow_up": _followed_up,
             "reader": self._read,
@@ -77,7 +80,8 @@ class Feedback:
             "plan": partial(_asked, "task_question", task_question),
             "first_query": partial(_asked, "first_query", next_question),
             "next_query": partial(_asked, "search_query", later_query),
-        }.get(pred_name, _nothing)(gold, taken)
+        }
+        lines += describe.get(pred_name, _nothing)(gold, taken)
         return dspy.Prediction(score=score, feedback="\n".join(lines))
 
     def _retrieved(self, gold: dspy.Example, steps: Sequence[StepRecord]) -> Iterator[str]:
