@@ -1,6 +1,6 @@
 """Feedback from a data set's annotations on where a run went wrong, as text for a language model to reflect on."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,9 @@ from hoptimizer.retrieval import Corpus
 # Outputs that hold a chain of thought, and one sentence of it.
 _CHAINS = frozenset({"chain", "reasoning"})
 _THOUGHTS = frozenset({"thought", "next_thought"})
+
+Describe = Callable[[dspy.Example, Sequence[StepRecord]], Iterator[str]]
+"""A function that describes what went wrong in the records of one step."""
 
 
 class Feedback:
@@ -66,7 +69,7 @@ class Feedback:
         lines = [f"The program's answer was {pred.answer!r}; right is {gold.answer!r}. The score is {score:.2f}."]
         lines += self._retrieved(gold, pred.steps)
         taken = [record for record in pred.steps if record.step == pred_name]
-        told: dict[str, Callable[[dspy.Example, Sequence[StepRecord]], Iterable[str]]] = {
+        describe: dict[str, Describe] = {
             "reason": self._reasoned,
             "follow_up": _followed_up,
             "reader": self._read,
@@ -78,7 +81,7 @@ class Feedback:
             "first_query": partial(_asked, "first_query", next_question),
             "next_query": partial(_asked, "search_query", later_query),
         }
-        lines += told.get(pred_name, _nothing)(gold, taken)
+        lines += describe.get(pred_name, _nothing)(gold, taken)
         return dspy.Prediction(score=score, feedback="\n".join(lines))
 
     def _retrieved(self, gold: dspy.Example, steps: Sequence[StepRecord]) -> Iterator[str]:
