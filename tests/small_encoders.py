@@ -5,8 +5,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-from transformers import BertConfig, BertModel, ModernBertConfig, ModernBertModel, PreTrainedTokenizerFast
+from transformers import BertConfig, BertModel, BertTokenizer, ModernBertConfig, ModernBertModel
 
 WORDS = [
     *(
@@ -40,18 +39,14 @@ def write(folder: Path, name: str, content: object) -> None:
 
 
 def save_tokenizer(folder: Path, lower: bool = True, longest: int = 64, added: tuple[str, ...] = ()) -> None:
-    """A tokenizer of whole words, with BERT's special tokens."""
-    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="[UNK]"))
-    if lower:
-        tokenizer.normalizer = normalizers.Lowercase()
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    special = {name: f"[{name[:-6].upper()}]" for name in ("pad_token", "unk_token", "cls_token", "sep_token")}
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=longest, mask_token="[MASK]", **special)
-    fast.add_tokens(list(added))
-    fast.save_pretrained(folder)
+    """BERT's tokenizer over a few whole words."""
+    (folder / "tokenizer.json").unlink(missing_ok=True)  # it would win over what follows
+    (folder / "vocab.txt").write_text("\n".join(WORDS))
+    about = {"tokenizer_class": "BertTokenizer", "do_lower_case": lower, "model_max_length": longest}
+    write(folder, "tokenizer_config.json", about)
+    tokenizer = BertTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens(list(added))
+    tokenizer.save_pretrained(folder)
 
 
 def tiny_bert(folder: Path, **options: object) -> Path:

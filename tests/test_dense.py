@@ -299,8 +299,9 @@ def test_t5_is_its_encoder_alone(tmp_path, in_fp32):
     torch.manual_seed(0)
     T5ForConditionalGeneration(T5Config(vocab_size=28, **sizes)).save_pretrained(tmp_path)
     tokens = tiny_bert(tmp_path / "bert")
-    for file in tokens.glob("tokenizer*"):
-        shutil.copy(file, tmp_path)
+    shutil.copy(tokens / "tokenizer.json", tmp_path)
+    about = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]"}
+    write(tmp_path, "tokenizer_config.json", about | {"model_input_names": ["input_ids", "attention_mask"]})
     queries, _ = encoded(tmp_path, ["the owl"])
     inputs = AutoTokenizer.from_pretrained(tokens)("the owl", return_tensors="pt")
     with torch.no_grad():
