@@ -55,8 +55,10 @@ def measure_recall(one: RetrievalSet) -> dict[str, Any]:
         recalls[name] = recall(build_retriever(settings, one.corpus, progress=report), questions)
         for cut in CUTS:
             estimate = mean(recalls[name][cut])
-            gain = mean([c - b for b, c in zip(recalls[base][cut], recalls[name][cut], strict=True)])
             figures[f"{name}@{cut}"] = [estimate.mean, estimate.low, estimate.high]
+            if name == base:
+                continue
+            gain = mean([c - b for b, c in zip(recalls[base][cut], recalls[name][cut], strict=True)])
             figures[f"{name} - {base}@{cut}"] = [gain.mean, gain.low, gain.high]
     return figures
 
