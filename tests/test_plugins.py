@@ -19,7 +19,7 @@ from hoptimizer.eval import Metric, Question, metric
 from hoptimizer.eval.objective import Objective
 from hoptimizer.eval.runner import evaluate
 from hoptimizer.optimizers import Optimizer, build_optimizer
-from hoptimizer.programs import Program
+from hoptimizer.programs import PROGRAMS, Program
 from hoptimizer.retrieval import Corpus, Passage, Retriever, build_retriever, index_info
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "house_parts"
@@ -108,9 +108,10 @@ def test_an_installed_importer_makes_a_data_set(hop, tmp_path):
 
 
 def test_mistakes_are_one_line_and_exit_code_2(hop):
+    known = ", ".join(sorted([*PROGRAMS, "first_passage"]))
     assert hop("eval", "data=atlas", "program=first_pasage", code=2) == (
-        "hop: program.name: there is no program 'first_pasage'; did you mean 'first_passage'? known: cot, direct, "
-        "efficient_rag, first_passage, ircot, ra_isf, rag; or give your own as package.module:Name"
+        "hop: program.name: there is no program 'first_pasage'; did you mean 'first_passage'? known: "
+        f"{known}; or give your own as package.module:Name"
     )
 
 
