@@ -1,6 +1,9 @@
 """The folder of what hoptimizer downloads and computes, the paths that users give, and writing files whole."""
 
+import contextlib
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import platformdirs
@@ -84,6 +87,35 @@ def check_links(folder: Path, root: Path | None = None) -> None:
     for path in sorted(folder.rglob("*")):
         if path.is_symlink() and not is_within(root or folder, path.absolute()):
             raise UserError(f"{path}: a link that leads out of {root or folder}; put the file itself there")
+
+
+@contextlib.contextmanager
+def draft_of(folder: Path) -> Iterator[Path]:
+    """An empty folder beside another, in which that one is made, to take its name in one step.
+
+    What a process that was killed left there goes first, so whoever makes the folder has to hold a lock on it.
+
+    Args:
+        folder: the folder that is to be made.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from hoptimizer.common.paths import draft_of
+        >>> with tempfile.TemporaryDirectory() as place:
+        ...     with draft_of(Path(place) / "index") as draft:
+        ...         _ = draft.joinpath("words").write_text("cat")
+        ...         _ = draft.replace(Path(place) / "index")
+        ...     [path.name for path in Path(place).rglob("*")]
+        ['index', 'words']
+    """
+    draft = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir()
+    try:
+        yield draft
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def write_whole(file: Path, text: str) -> None:

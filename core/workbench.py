@@ -16,7 +16,7 @@ from filelock import FileLock
 
 from hoptimizer.answers import answer_all
 from hoptimizer.common.errors import UserError
-from hoptimizer.common.paths import home
+from hoptimizer.common.paths import draft_of, home
 from hoptimizer.common.progress import Report, silent
 from hoptimizer.config import Config
 from hoptimizer.eval.datasets.dataset import DataSet, load
@@ -183,9 +183,10 @@ class Workbench:
         parent = home() / "finetuned" / hashlib.sha256(source.encode()).hexdigest()[:16]
         folder = parent / Path(source).name
         parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(parent / ".lock"), tempfile.TemporaryDirectory(dir=parent) as staging:
+        with FileLock(parent / ".lock"):
             if not folder.exists():
-                self._fetch(source, Path(staging)).replace(folder)
+                with draft_of(folder) as draft:
+                    self._fetch(source, draft).replace(folder)
         return folder
 
     @cached_property

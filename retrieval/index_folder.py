@@ -4,7 +4,6 @@ import hashlib
 import json
 import logging
 import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar
@@ -13,7 +12,7 @@ from filelock import FileLock
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.common.paths import home, is_within
+from hoptimizer.common.paths import draft_of, home, is_within
 from hoptimizer.retrieval.passage import Corpus
 
 Kind = Literal["exact", "plaid", "dense", "bm25"]
@@ -150,9 +149,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _build(folder: Path, wanted: Manifest, build: Callable[[Path], None]) -> None:
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
-        draft = Path(temporary) / "index"
-        draft.mkdir()
+    with draft_of(folder) as draft:
         build(draft)
         files = {str(f.relative_to(draft)): _sha256(f) for f in sorted(draft.rglob("*")) if f.is_file()}
         manifest = wanted.model_copy(update={"files": files})

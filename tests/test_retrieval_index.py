@@ -123,6 +123,23 @@ def test_an_index_is_built_once_and_found_again(corpus, own_indexes):
     assert second.calls == []
 
 
+def test_what_a_killed_build_left_goes_with_the_next_one(corpus, own_indexes):
+    class KilledError(BaseException):
+        """A signal that ends a process without a chance to clean up."""
+
+    def killed(done, total):
+        [draft] = own_indexes.glob(".*.part")
+        shutil.copytree(draft, own_indexes / "kept")  # as it is when the process ends here
+        raise KilledError
+
+    with pytest.raises(KilledError):
+        build_retriever(SETTINGS, corpus, progress=killed)
+    folder = index_folder(corpus, find_checkpoint("minilm"), "exact")
+    (own_indexes / "kept").rename(folder.with_name(f".{folder.name}.part"))
+    build_retriever(SETTINGS, corpus)
+    assert sorted(path.suffix for path in own_indexes.iterdir()) == ["", ".lock"]
+
+
 def test_a_changed_corpus_is_another_index(corpus, own_indexes):
     build_retriever(SETTINGS, corpus)
     changed = Corpus([*corpus.passages[:-1], Passage("new", "Axolotl", "The axolotl never grows up.")], "animals")

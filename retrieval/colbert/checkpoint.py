@@ -3,7 +3,6 @@
 import hashlib
 import json
 import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.common.paths import home
+from hoptimizer.common.paths import draft_of, home
 from hoptimizer.models.engine.loading import loading
 from hoptimizer.models.folder import check_model
 from hoptimizer.models.weights.store import resolve
@@ -159,9 +158,7 @@ def write_checkpoint(encoder: Path, trained: dict[str, torch.Tensor], folder: Pa
     weights = {f"bert.{name}": weight.contiguous() for name, weight in weights.items()}
     weights["linear.weight"] = trained["linear.weight"].float().contiguous()
 
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
-        draft = Path(temporary) / "checkpoint"
-        draft.mkdir()
+    with draft_of(folder) as draft:
         for name in _COPIED:
             shutil.copyfile(encoder / name, draft / name)
         (draft / "tokenizer_config.json").write_text(json.dumps(_TOKENIZER, indent=2) + "\n", encoding="utf-8")
