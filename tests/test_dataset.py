@@ -12,6 +12,8 @@ from pydantic import ValidationError
 from hoptimizer.common.errors import UserError
 from hoptimizer.eval import DataSettings, Hop, Question, bundled, check, load, new
 from hoptimizer.eval.datasets.dataset import locate
+from hoptimizer.eval.datasets.folder import write_folder
+from hoptimizer.retrieval import Corpus, Passage
 
 CORPUS = [
     {"id": "bridge", "title": "Bridge", "text": "The bridge was designed by Ines Moreau."},
@@ -335,3 +337,12 @@ def assert_one_line(call: Callable[[], object], expected: list[str]) -> None:
     assert "\n" not in message
     for part in expected:
         assert part in message
+
+
+def test_what_a_killed_import_left_goes_with_the_next_one(tmp_path):
+    left = tmp_path / ".made.part"
+    left.mkdir()
+    (left / "corpus.jsonl").write_text('{"id": "half')
+    write_folder(tmp_path / "made", Corpus([Passage("cat", "Cat", "It sleeps.")]), {})
+    assert [path.name for path in tmp_path.iterdir()] == ["made"]
+    assert [path.name for path in (tmp_path / "made").iterdir()] == ["corpus.jsonl"]

@@ -5,17 +5,18 @@
 columns. Without a corpus the questions can be answered by programs that don't search.
 """
 
+import hashlib
 import json
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import fmean
 
+from filelock import FileLock
 from pydantic import BaseModel
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.common.paths import free_folder
+from hoptimizer.common.paths import draft_of, free_folder, home
 from hoptimizer.eval.datasets.question import AnyText, Hop, Question, Record, Text
 from hoptimizer.eval.datasets.rows import DataRow, OnProblem, fail, misspelt, own_file, parse, read_rows
 from hoptimizer.retrieval.passage import Corpus, Passage
@@ -226,17 +227,22 @@ def write_folder(out: Path, corpus: Iterable[Passage], splits: Mapping[str, Iter
     files |= {name: [q.model_dump(exclude_defaults=True) for q in questions] for name, questions in splits.items()}
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as temporary:
-            whole = Path(temporary) / "data"
-            whole.mkdir()  # inside the temporary folder, which only its owner may read
+        with _alone(out), draft_of(out) as draft:
             for name, rows in files.items():
                 lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
-                (whole / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
-            if out.is_dir():
-                out.rmdir()  # it is empty, as was checked; not every system replaces folders
-            whole.replace(out)
+                (draft / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+            if free_folder(out).is_dir():
+                out.rmdir()  # not every system replaces folders
+            draft.replace(out)
     except OSError as error:
         raise UserError(f"{out}: cannot be written ({error.strerror or error}); choose another folder") from error
+
+
+def _alone(out: Path) -> FileLock:
+    """A lock on the making of a folder; its file is not beside the folder, which is the user's."""
+    locks = home() / "locks"
+    locks.mkdir(parents=True, exist_ok=True)
+    return FileLock(locks / f"{hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:32]}.lock")
 
 
 def new(out: Path) -> None:
