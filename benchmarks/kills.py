@@ -60,8 +60,8 @@ MODEL = "all-minilm-l6-v2"
 COPIES = 50  # of each question, so that an import takes a while
 # An import's words where an earlier command ended after its work.
 DONE = "made: exists already"
-# What a path has of its own in each folder: the ids of runs and models.
-_OWN = re.compile(r"[0-9a-f]{32}")
+# What a path has of its own in each folder: the ids of runs and models, and digests of the folder itself.
+_OWN = re.compile(r"[0-9a-f]{16,}")
 
 
 @dataclass(frozen=True)
