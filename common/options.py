@@ -2,13 +2,17 @@
 
 import inspect
 import re
-from collections.abc import Collection, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Collection, Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, create_model, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 from pydantic.errors import PydanticUserError
 
 from hoptimizer.common.errors import UserError
+from hoptimizer.common.validation import explain
+
+Positive = Annotated[int, Field(ge=1)]
+"""A number of things of which there is at least one."""
 
 
 class Options(BaseModel):
@@ -21,6 +25,35 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
+
+
+def part_options(
+    section: Any,  # noqa: ANN401 - whatever the config holds
+    key: str,
+    expected: str,
+    got: str,
+    model_of: Callable[[str], type[Options]],
+) -> Options:
+    """The validated options of something that stands within another of its kind: its name, or a mapping with it.
+
+    Args:
+        section: what the config holds there.
+        key: the config's key, for messages.
+        expected: what is expected there, in words.
+        got: what the section is, in words.
+        model_of: the options' model, by the name.
+
+    Raises:
+        UserError: it is something else, nothing has that name, or an option is wrong.
+    """
+    options = {"name": section} if isinstance(section, str) else section
+    if not isinstance(options, dict) or not isinstance(name := options.get("name"), str):
+        raise UserError(f"{key}: expected {expected}, got {got}")
+    model = model_of(name)
+    try:
+        return model.model_validate(options)
+    except ValidationError as error:
+        raise UserError(f"{key}: {explain(error, model, prefix=f'{name}.')}") from None
 
 
 def options_model(

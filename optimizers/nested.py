@@ -2,11 +2,10 @@
 
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, SerializeAsAny, ValidationError
+from pydantic import BeforeValidator, SerializeAsAny
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.common.options import Options
-from hoptimizer.common.validation import explain
+from hoptimizer.common.options import Options, part_options
 from hoptimizer.optimizers.optimizer import Optimizer
 
 
@@ -15,17 +14,12 @@ def _validated(section: Any) -> Options:  # noqa: ANN401 - whatever the config h
 
     if isinstance(section, Options):
         return section
-    options = {"name": section} if isinstance(section, str) else section
-    if not isinstance(options, dict) or not isinstance(options.get("name"), str):
-        raise UserError(f"optimizer: expected an optimizer's name, or a mapping with it, got {section!r}")
-    name = options["name"]
-    model = settings_model(name)
-    try:
-        validated = model.model_validate(options)
-    except ValidationError as error:
-        raise UserError(f"optimizer: {explain(error, model, prefix=f'{name}.')}") from None
+    expected = "an optimizer's name, or a mapping with it"
+    validated = part_options(section, "optimizer", expected, repr(section), settings_model)
     if getattr(validated, "budget", None):
-        raise UserError(f"optimizer: {name}, as a part of another, has a budget; give one for all, optimizer.budget")
+        raise UserError(
+            f"optimizer: {validated.name}, as a part of another, has a budget; give one for all, optimizer.budget"
+        )
     return validated
 
 

@@ -1,18 +1,16 @@
 """Decomposed prompting: sub-tasks one after the other, each for a handler of its own (Khot et al. 2023)."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import dspy
-from pydantic import Field
 
-from hoptimizer.programs.collection import each_once
+from hoptimizer.common.options import Positive
 from hoptimizer.programs.program import Program
 from hoptimizer.programs.question_tree import UNKNOWN, normalized
-from hoptimizer.programs.reader import make_reader, read
+from hoptimizer.programs.reader import make_reader
+from hoptimizer.programs.steps.looking_up import look_up
 from hoptimizer.retrieval import Passage, Retriever
 from hoptimizer.signatures import Combine, NextTask
-
-Positive = Annotated[int, Field(ge=1)]
 
 
 class DecomP(Program):
@@ -83,20 +81,11 @@ class DecomP(Program):
                 break
             asked.add(normalized(subquestion))
             if said.task == "search":
-                answer, passages = await self.search(subquestion, passages)
+                answer, passages = await look_up(self, subquestion, passages, self.max_passages)
             else:
                 prediction = await self.step("combine", question=subquestion, findings=findings)
                 answer = (prediction.answer or "").strip()
             findings = [*findings, f"{subquestion} {answer or UNKNOWN}"]
         if not findings:  # a question without parts is its only sub-task
-            return await self.search(question, [])
+            return await look_up(self, question, [], self.max_passages)
         return answer, passages
-
-    async def search(self, question: str, passages: list[Passage]) -> tuple[str, list[Passage]]:
-        """Look a question up and read what that finds.
-
-        Returns:
-            The answer, and the passages that were found so far with those that this finds.
-        """
-        found = await self.retrieve(question, k=min(self.k, self.max_passages - len(passages)))
-        return await read(self, question, found), each_once([*passages, *found])

@@ -1,11 +1,11 @@
 """One decomposition, and retrieval for each of its parts (Decompose-R in EfficientRAG)."""
 
 from functools import partial
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import dspy
-from pydantic import Field
 
+from hoptimizer.common.options import Positive
 from hoptimizer.programs.collection import in_turn
 from hoptimizer.programs.program import Program
 from hoptimizer.programs.reader import ReaderKind, make_reader, read
@@ -13,8 +13,6 @@ from hoptimizer.programs.steps.splitting import split
 from hoptimizer.programs.trace import gather_steps
 from hoptimizer.retrieval import Passage, Retriever
 from hoptimizer.signatures import Decompose
-
-Positive = Annotated[int, Field(ge=1)]
 
 
 class DecomposeRAG(Program):

@@ -1,18 +1,16 @@
 """Demonstrate-search-predict, in hops (Khattab et al. 2022)."""
 
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import dspy
-from pydantic import Field
 
+from hoptimizer.common.options import Positive
 from hoptimizer.programs.collection import each_once
 from hoptimizer.programs.program import Program
 from hoptimizer.programs.question_tree import normalized
 from hoptimizer.programs.reader import ReaderKind, make_reader, read
 from hoptimizer.retrieval import Passage, Retriever
 from hoptimizer.signatures import FirstQuery, SearchQuery
-
-Positive = Annotated[int, Field(ge=1)]
 
 
 class DSP(Program):

@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Literal
 import dspy
 from pydantic import Field
 
+from hoptimizer.common.options import Positive
 from hoptimizer.common.text import sentences
 from hoptimizer.programs.collection import Collection
 from hoptimizer.programs.program import Program
@@ -13,8 +14,6 @@ from hoptimizer.programs.question_tree import normalized
 from hoptimizer.programs.reader import ReaderKind, answer_of, make_reader, read, stated_answer
 from hoptimizer.retrieval import Passage, Retriever
 from hoptimizer.signatures import FollowUp, NextSentence, NextThought
-
-Positive = Annotated[int, Field(ge=1)]
 
 # Arithmetic has spaces around its operator, and says what it comes to: "1912 + 4 = 1916". Years, dates and model
 # numbers with hyphens are facts.

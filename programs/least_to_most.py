@@ -1,18 +1,16 @@
 """Least-to-most prompting: sub-questions in order, each with the earlier answers in view (Zhou et al. 2023)."""
 
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import dspy
-from pydantic import Field
 
+from hoptimizer.common.options import Positive
 from hoptimizer.programs.collection import in_turn
 from hoptimizer.programs.program import Program
 from hoptimizer.programs.question_tree import UNKNOWN
 from hoptimizer.programs.steps.splitting import split
 from hoptimizer.retrieval import Passage, Retriever
 from hoptimizer.signatures import AnswerWithFindings, DecomposeInOrder, ReadWithFindings
-
-Positive = Annotated[int, Field(ge=1)]
 
 
 class LeastToMost(Program):

@@ -2,17 +2,15 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import dspy
-from pydantic import Field
 
+from hoptimizer.common.options import Positive
 from hoptimizer.programs.collection import each_once
 from hoptimizer.programs.program import Program
 from hoptimizer.retrieval import Passage, Retriever
 from hoptimizer.signatures import AnswerBySearching
-
-Positive = Annotated[int, Field(ge=1)]
 
 
 class ReAct(Program):

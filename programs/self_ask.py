@@ -1,18 +1,16 @@
 """Self-ask: follow-up questions, one after the other, before the answer (Press et al. 2023)."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import dspy
-from pydantic import Field
 
-from hoptimizer.programs.collection import each_once
+from hoptimizer.common.options import Positive
 from hoptimizer.programs.program import Program
 from hoptimizer.programs.question_tree import UNKNOWN, normalized
-from hoptimizer.programs.reader import make_reader, read
+from hoptimizer.programs.reader import make_reader
+from hoptimizer.programs.steps.looking_up import look_up
 from hoptimizer.retrieval import Passage, Retriever
 from hoptimizer.signatures import AskFollowUp, Combine
-
-Positive = Annotated[int, Field(ge=1)]
 
 
 class SelfAsk(Program):
@@ -77,10 +75,8 @@ class SelfAsk(Program):
             if not follow_up or normalized(follow_up) in asked:
                 break
             asked.add(normalized(follow_up))
-            found = await self.retrieve(follow_up, k=min(self.k, self.max_passages - len(passages)))
-            answer = await read(self, follow_up, found)
+            answer, passages = await look_up(self, follow_up, passages, self.max_passages)
             findings = [*findings, f"{follow_up} {answer or UNKNOWN}"]
-            passages = each_once([*passages, *found])
         answer = (await self.step("combine", question=question, findings=findings)).answer
         return (answer or "").strip(), passages
 

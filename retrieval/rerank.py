@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 
 import torch
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.models.engine.loading import device_and_dtype, loading
@@ -12,6 +12,7 @@ from hoptimizer.models.small.encoder import PairTokenizer, by_length
 from hoptimizer.retrieval.model_files import SAFE_FILES, local_folder
 from hoptimizer.retrieval.passage import Passage
 from hoptimizer.retrieval.retriever import Retriever
+from hoptimizer.retrieval.text_encoder import load_checked
 
 _KEY = "retriever.rerank.model"
 _EXAMPLE = "cross-encoder/ms-marco-MiniLM-L6-v2"
@@ -47,21 +48,13 @@ class CrossEncoder:
                     f"{_KEY}: {name!r} has {config.num_labels} labels, not one score; take a cross-encoder such as "
                     f"{_EXAMPLE!r}"
                 )
-            model, found = AutoModelForSequenceClassification.from_pretrained(
-                folder,
-                config=config,
-                dtype=torch.float32,
-                trust_remote_code=False,
-                use_safetensors=True,
-                output_loading_info=True,
-            )
-            tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="right", trust_remote_code=False)
-        if missing := sorted(found["missing_keys"]):
+            model, tokenizer, missing = load_checked(folder, config, AutoModelForSequenceClassification)
+        if missing:
             raise UserError(f"{_KEY}: the weights of {name!r} lack {missing[0]}; take a trained cross-encoder")
         if tokenizer.pad_token is None or getattr(config, "pad_token_id", None) is None:
             tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
             model.config.pad_token_id = tokenizer.pad_token_id
-        self._model = model.eval().to(self._device, dtype)
+        self._model = model.to(self._device, dtype)
         places = getattr(config, "max_position_embeddings", None) or max_tokens
         self._tokenizer = PairTokenizer(tokenizer, min(max_tokens, places), shared=False)
         # In bf16 on a CPU a score does not depend on what else is in the batch, where all are padded alike.

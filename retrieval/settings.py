@@ -10,7 +10,6 @@ from pydantic import (
     ConfigDict,
     Field,
     SerializeAsAny,
-    ValidationError,
     WithJsonSchema,
     field_serializer,
     field_validator,
@@ -18,10 +17,9 @@ from pydantic import (
 )
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.common.options import Options, options_model
+from hoptimizer.common.options import Options, options_model, part_options
 from hoptimizer.common.plugins import Registry, subclass_of
 from hoptimizer.common.urls import names_host, without_secrets
-from hoptimizer.common.validation import explain
 from hoptimizer.retrieval.retriever import Retriever
 
 DENSE = "all-minilm-l6-v2"
@@ -173,17 +171,10 @@ class DenseSettings(RetrieverOptions):
 def _member(section: Any) -> RetrieverOptions:  # noqa: ANN401 - whatever the config holds
     if isinstance(section, RetrieverOptions):
         return section
-    options = {"name": section} if isinstance(section, str) else section
-    if not isinstance(options, dict) or not isinstance(options.get("name"), str):
-        raise UserError(f"retriever.of: expected a retriever's name or a mapping with it, got {type(section).__name__}")
-    name = options["name"]
-    model = settings_model(name)
-    try:
-        validated = model.model_validate(options)
-    except ValidationError as error:
-        raise UserError(f"retriever.of: {explain(error, model, prefix=f'{name}.')}") from None
+    expected = "a retriever's name or a mapping with it"
+    validated: Any = part_options(section, "retriever.of", expected, type(section).__name__, settings_model)
     if validated.k is not None:
-        raise UserError(f"retriever.of: {name}, as a part of another, has k; give one for all, retriever.k")
+        raise UserError(f"retriever.of: {validated.name}, as a part of another, has k; give one for all, retriever.k")
     return validated
 
 

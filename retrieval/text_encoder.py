@@ -32,16 +32,29 @@ def load_text_encoder(folder: Path, key: str) -> tuple[PreTrainedModel, PreTrain
         config = AutoConfig.from_pretrained(name, trust_remote_code=False)
         # Of T5 the encoder alone.
         auto = AutoModelForTextEncoding if config.is_encoder_decoder else AutoModel
-        model, found = auto.from_pretrained(
-            name,
-            config=config,
-            dtype=torch.float32,
-            trust_remote_code=False,
-            use_safetensors=True,
-            output_loading_info=True,
-        )
-        tokenizer = AutoTokenizer.from_pretrained(name, padding_side="right", trust_remote_code=False)
+        model, tokenizer, lacking = load_checked(name, config, auto)
     # The pooler on BERT's first token is no part of what is used, and many checkpoints lack it.
-    if missing := sorted(name for name in found["missing_keys"] if not name.startswith("pooler.")):
+    if missing := [name for name in lacking if not name.startswith("pooler.")]:
         raise UserError(f"{key}: the weights in {folder} lack {missing[0]}; take another checkpoint")
-    return model.eval(), tokenizer, config
+    return model, tokenizer, config
+
+
+def load_checked(folder: str, config: Any, auto: Any) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, list[str]]:  # noqa: ANN401 - transformers' classes
+    """A model in fp32 for inference, from safetensors alone and without code of its own; its tokenizer, which pads at
+    the right; and the names of weights that the folder lacks, in order.
+
+    Args:
+        folder: weights, config and tokenizer.
+        config: the model's config, of transformers.
+        auto: transformers' class that loads models of its kind.
+    """
+    model, found = auto.from_pretrained(
+        folder,
+        config=config,
+        dtype=torch.float32,
+        trust_remote_code=False,
+        use_safetensors=True,
+        output_loading_info=True,
+    )
+    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="right", trust_remote_code=False)
+    return model.eval(), tokenizer, sorted(found["missing_keys"])

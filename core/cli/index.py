@@ -77,9 +77,8 @@ def info_command(overrides: Overrides = None, as_json: Json = False) -> None:
         info = index_info(bench.config.retriever, bench.data.corpus)
     listing = Table(box=None, show_header=False, pad_edge=False)
     for key, value in info.items():
-        for number, one in enumerate(value if key == "of" else ()):
-            for name, said in one.items():
-                listing.add_row(f"of.{number}.{name}", str(said))
-        if key != "of":
-            listing.add_row(key, str(value))
+        parts = enumerate(value) if key == "of" else ()  # of a hybrid, one for each of its retrievers
+        rows = [(f"of.{number}.{name}", said) for number, one in parts for name, said in one.items()]
+        for name, said in rows or [(key, value)]:
+            listing.add_row(name, str(said))
     show(info, as_json, listing)

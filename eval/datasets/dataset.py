@@ -105,10 +105,9 @@ def load(settings: DataSettings | str) -> DataSet:
         >>> {name: len(questions) for name, questions in data.splits.items()}
         {'train': 10, 'dev': 5, 'test': 200}
     """
+    path = locate(settings if isinstance(settings, str) else settings.name)
     if isinstance(settings, str):
-        locate(settings)  # raises where there is none, and where the name is empty
         settings = DataSettings(name=settings)
-    path = locate(settings.name)
     name = settings.name if path in bundled().values() else path.resolve().name
     corpus, splits = folders.read_folder(path, settings.corpus and expanded(settings.corpus), name)
     whole = DataSet(name, path, corpus, splits)

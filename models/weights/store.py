@@ -79,8 +79,8 @@ def resolve(name: str) -> str:
     Raises:
         UserError: the name is a misspelt one of the store, or a model of the store can't be pulled.
     """
-    if expanded(name).is_dir():
-        return str(expanded(name))
+    if (folder := expanded(name)).is_dir():
+        return str(folder)
     if pinned.known(name) is not None:
         return str(pull(name))
     if "/" not in name and (near := _nearest(name)):

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar
 import dspy
 from pydantic import Field
 
+from hoptimizer.common.options import Positive
 from hoptimizer.optimizers.candidates import SearchContext
 from hoptimizer.optimizers.format_check import WAVE
 from hoptimizer.optimizers.labels.demonstrations import annotate
@@ -20,7 +21,6 @@ from hoptimizer.optimizers.teacher import check_threshold, teacher_settings
 from hoptimizer.programs import Program
 
 Count = Annotated[int, Field(ge=0)]
-Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 

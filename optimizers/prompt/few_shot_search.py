@@ -6,10 +6,11 @@ from typing import Any
 import dspy
 
 from hoptimizer.common.errors import UserError
+from hoptimizer.common.options import Positive
 from hoptimizer.optimizers.candidates import SearchContext
 from hoptimizer.optimizers.optimizer import CompileContext
 from hoptimizer.optimizers.prompt.bootstrap_loops import random_search_loops
-from hoptimizer.optimizers.prompt.few_shot import Bootstrapping, Count, Positive
+from hoptimizer.optimizers.prompt.few_shot import Bootstrapping, Count
 from hoptimizer.optimizers.prompt.prefetch import prefetch
 from hoptimizer.optimizers.prompt.search import WorkEstimate, finished
 from hoptimizer.programs import Program

@@ -6,10 +6,11 @@ from typing import Literal
 import dspy
 
 from hoptimizer.common.errors import UserError
+from hoptimizer.common.options import Positive
 from hoptimizer.optimizers.candidates import SearchContext
 from hoptimizer.optimizers.optimizer import CompileContext
 from hoptimizer.optimizers.prompt.feedback import Feedback
-from hoptimizer.optimizers.prompt.few_shot import Count, Positive
+from hoptimizer.optimizers.prompt.few_shot import Count
 from hoptimizer.optimizers.prompt.search import Search, WorkEstimate, finished
 from hoptimizer.programs import Program
 

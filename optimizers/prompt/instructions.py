@@ -8,9 +8,10 @@ from dspy.teleprompt.infer_rules import RulesInductionProgram
 from dspy.utils.exceptions import DSPyError
 from pydantic import Field
 
+from hoptimizer.common.options import Positive
 from hoptimizer.optimizers.candidates import SearchContext
 from hoptimizer.optimizers.optimizer import CompileContext
-from hoptimizer.optimizers.prompt.few_shot import Bootstrapping, Positive
+from hoptimizer.optimizers.prompt.few_shot import Bootstrapping
 from hoptimizer.optimizers.prompt.prefetch import prefetch
 from hoptimizer.optimizers.prompt.search import Search, WorkEstimate, finished, prompt_model
 from hoptimizer.programs import Program

@@ -9,10 +9,11 @@ import dspy
 from dspy.utils.exceptions import DSPyError
 from pydantic import Field
 
+from hoptimizer.common.options import Positive
 from hoptimizer.optimizers.candidates import SearchContext
 from hoptimizer.optimizers.format_check import check_format
 from hoptimizer.optimizers.optimizer import CompileContext
-from hoptimizer.optimizers.prompt.few_shot import Count, Demonstrating, Positive, Share
+from hoptimizer.optimizers.prompt.few_shot import Count, Demonstrating, Share
 from hoptimizer.optimizers.prompt.prefetch import without
 from hoptimizer.optimizers.prompt.search import WorkEstimate
 from hoptimizer.optimizers.teacher import check_threshold, teacher, teacher_settings

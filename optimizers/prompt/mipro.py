@@ -8,10 +8,11 @@ import dspy
 from pydantic import Field
 
 from hoptimizer.common.errors import UserError
+from hoptimizer.common.options import Positive
 from hoptimizer.optimizers.candidates import SearchContext
 from hoptimizer.optimizers.optimizer import CompileContext
 from hoptimizer.optimizers.prompt.bootstrap_loops import mipro_loops
-from hoptimizer.optimizers.prompt.few_shot import Bootstrapping, Positive
+from hoptimizer.optimizers.prompt.few_shot import Bootstrapping
 from hoptimizer.optimizers.prompt.prefetch import prefetch
 from hoptimizer.optimizers.prompt.search import WorkEstimate, finished, prompt_model
 from hoptimizer.programs import Program

@@ -9,9 +9,10 @@ from dspy.utils.callback import BaseCallback
 from pydantic import Field
 
 from hoptimizer.common.errors import UserError
+from hoptimizer.common.options import Positive
 from hoptimizer.optimizers.candidates import SearchContext
 from hoptimizer.optimizers.optimizer import CompileContext
-from hoptimizer.optimizers.prompt.few_shot import Count, Positive
+from hoptimizer.optimizers.prompt.few_shot import Count
 from hoptimizer.optimizers.prompt.scoring import score
 from hoptimizer.optimizers.prompt.search import Search, WorkEstimate, finished, prompt_model
 from hoptimizer.programs import Program

@@ -10,6 +10,7 @@ import dspy
 from pydantic import Field
 
 from hoptimizer.common.errors import UserError, nearest
+from hoptimizer.common.options import Positive
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.models.small.base import StepModel
 from hoptimizer.models.small.confidence import ANSWER_PROBABILITY, Confidence
@@ -24,7 +25,6 @@ from hoptimizer.programs import Program
 Step = Literal["self_knowledge", "relevance", "sufficiency", "decompose"]
 LabelSource = Literal["annotations", "teacher"]
 SelfKnowledgeModel = Literal["probability", "encoder"]
-Positive = Annotated[int, Field(ge=1)]
 
 # Steps that learn from annotations or a teacher; self_knowledge depends on the language model alone.
 _TAUGHT: tuple[Step, ...] = ("relevance", "sufficiency", "decompose")

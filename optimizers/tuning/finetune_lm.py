@@ -14,6 +14,7 @@ from dspy.clients.utils_finetune import TrainDataFormat
 from pydantic import Field
 
 from hoptimizer.common.errors import UserError
+from hoptimizer.common.options import Positive
 from hoptimizer.common.paths import write_whole
 from hoptimizer.common.urls import without_secrets
 from hoptimizer.eval.datasets.question import Question
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from hoptimizer.optimizers.training.loop import TrainingProgress
 
 LabelSource = Literal["annotations", "bootstrap"]
-Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 

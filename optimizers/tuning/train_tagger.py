@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from hoptimizer.common.errors import UserError
+from hoptimizer.common.options import Positive
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.models.small.base import SmallModel
 from hoptimizer.optimizers.labels.annotations import ANNOTATIONS, check_annotations, supporting
@@ -19,7 +20,6 @@ from hoptimizer.programs import EfficientRAG, Program
 if TYPE_CHECKING:
     from hoptimizer.optimizers.training.tagger import DevScore, TaggerTrainingConfig
 
-Positive = Annotated[int, Field(ge=1)]
 Tokens = Annotated[int, Field(ge=16)]
 
 _BASE = "minilm"
