@@ -7,6 +7,7 @@ columns. Without a corpus the questions can be answered by programs that don't s
 
 import hashlib
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -242,7 +243,7 @@ def _alone(out: Path) -> FileLock:
     """A lock on the making of a folder; its file is not beside the folder, which is the user's."""
     locks = home() / "locks"
     locks.mkdir(parents=True, exist_ok=True)
-    return FileLock(locks / f"{hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:32]}.lock")
+    return FileLock(locks / f"{hashlib.sha256(os.fsencode(out.resolve())).hexdigest()[:32]}.lock")
 
 
 def new(out: Path) -> None:
