@@ -188,6 +188,12 @@ def test_a_study_that_was_interrupted_continues_where_it_was(write, monkeypatch)
     assert ran == []
 
 
+def test_the_same_command_gives_the_same_figures_to_the_last_digit(write):
+    data = {"name": "atlas", "dev": 24}  # among them questions of three hops, whose recall has no last digit
+    path = write(base={"data": data, "program": {"name": "rag", "reader": "none"}}, grid={"retriever.k": [2, 4]})
+    assert run_study(load_study(path)).as_dict()["table"] == run_study(load_study(path)).as_dict()["table"]
+
+
 @pytest.mark.parametrize("error", [UserError("no such thing"), ZeroDivisionError("no\nway")], ids=["mistake", "bug"])
 def test_a_cell_that_fails_is_kept_as_failed_and_does_not_stop_the_rest(write, monkeypatch, error):
     study = load_study(write(grid={"lm.default.max_tokens": [6, 8]}, columns="lm.default.max_tokens"))

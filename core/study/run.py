@@ -14,6 +14,7 @@ from hoptimizer.compiling import compile_variant
 from hoptimizer.eval.statistics import Estimate
 from hoptimizer.study.cells import Cell, Study
 from hoptimizer.study.table import Figures, Line, aggregate, log_tables
+from hoptimizer.tracking.artifacts import DECIMALS
 from hoptimizer.tracking.journal import keep_run
 from hoptimizer.tracking.tracker import Tracker
 from hoptimizer.variants import evaluate_variant
@@ -164,7 +165,8 @@ def _run_cell(study: Study, cell: Cell, tracker: Tracker, report: Report) -> Cel
     run = compile_variant if cell.compiled else evaluate_variant
     try:
         variant = run(cell.config, split=split, run_id=study.run_id, name=name, fingerprint=fingerprint, report=inner)
-        answered = pd.DataFrame([row.scores for row in variant.after.rows])
+        # As the store keeps them, so that the table is the same where the cell's scores are read from there.
+        answered = pd.DataFrame([row.scores for row in variant.after.rows]).round(DECIMALS)
         return CellResult(cell, variant.run_id, Figures(variant.figures, _intervals(study, answered)))
     except UserError as error:
         failure, details = _one_line(error), ""

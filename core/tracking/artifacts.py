@@ -33,6 +33,9 @@ UNANSWERED = "unanswered"
 CONFIG = f"{VARIANT}/config.yaml"
 STATE = f"{VARIANT}/program.json"
 PREDICTIONS = "predictions"
+DECIMALS = 10
+"""How many decimals of a number the table of predictions keeps, which MLflow writes with pandas' default."""
+
 # Where an MLflow model keeps its variant, below the model's own folder.
 IN_MODEL = "artifacts"
 

@@ -134,7 +134,7 @@ class StoredRuns:
         file = predictions_file(split, "after")
         text = self._read(run_id, file)
         try:
-            table = pd.read_json(io.StringIO(text), orient="split")
+            table = pd.read_json(io.StringIO(text), orient="split", precise_float=True)
             table[["id", "question"]]
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
