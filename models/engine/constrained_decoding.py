@@ -10,12 +10,13 @@ import copy
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
-from llguidance.hf import from_tokenizer
-from transformers import PreTrainedTokenizerBase
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 # Tokens kept for every field that is still to come, where the budget allows it.
 FIELD_RESERVE = 32
@@ -60,7 +61,9 @@ class GrammarCompiler:
         ends: the ids of the tokens that end an answer.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, vocabulary: int, ends: list[int]) -> None:
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", vocabulary: int, ends: list[int]) -> None:
+        from llguidance.hf import from_tokenizer  # brings transformers
+
         self.tokenizer: LLTokenizer = from_tokenizer(tokenizer, n_vocab=vocabulary, eos_token=ends)
         self.vocabulary = vocabulary
         self._grammars: dict[str, Grammar] = {}
