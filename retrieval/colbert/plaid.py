@@ -4,7 +4,7 @@ import os
 import pickle
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -45,7 +45,7 @@ class PlaidIndex:
 
     SETTINGS: ClassVar[dict[str, int]] = {"nbits": 8, "kmeans_niters": 4}
 
-    def __init__(self, folder: Path, encoder: TokenEncoder, texts: list[str]) -> None:
+    def __init__(self, folder: Path, encoder: TokenEncoder, texts: Sequence[str]) -> None:
         adapt_colbert_ai()
         from colbert import Searcher
         from colbert import searcher as searching
@@ -57,7 +57,7 @@ class PlaidIndex:
                     index=folder.name,
                     index_root=str(folder.parent),
                     checkpoint=str(encoder.folder),
-                    collection=texts,
+                    collection=list(texts),
                     verbose=0,
                 )
             except pickle.UnpicklingError as error:  # torch reads tensors alone
@@ -82,13 +82,14 @@ class PlaidIndex:
         return list(zip(places[:k], scores[:k], strict=True))
 
     @staticmethod
-    def write(folder: Path, encoder: TokenEncoder, texts: list[str], progress: Progress) -> None:
+    def write(folder: Path, encoder: TokenEncoder, texts: Sequence[str], progress: Progress) -> None:
         """Encode passages with our encoder and have colbert-ai's Indexer cluster and compress them into ``folder``.
 
         Raises:
             UserError: the corpus is too small, or the C++ extensions can't be compiled.
         """
         adapt_colbert_ai()
+        texts = list(texts)
         from colbert import Indexer
         from colbert.indexing import collection_indexer
         from colbert.infra import ColBERTConfig, Run, RunConfig
@@ -131,7 +132,7 @@ class _Stored:
     It is asked for every passage twice; the first time is to find the centroids.
     """
 
-    def __init__(self, store: TokenStore, texts: list[str]) -> None:
+    def __init__(self, store: TokenStore, texts: Sequence[str]) -> None:
         ends = store.lengths.cumsum(0)
         spans = zip(store.places.tolist(), (ends - store.lengths).tolist(), ends.tolist(), strict=True)
         self._spans = {texts[place]: (start, end) for place, start, end in spans}

@@ -1,5 +1,6 @@
 """The token vectors of a corpus on disk, memory-mapped."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +48,7 @@ class TokenStore:
         self.coarse = mapped(folder / _COARSE, torch.bfloat16, shape)
 
     @staticmethod
-    def write(folder: Path, encoder: TokenEncoder, texts: list[str], progress: Progress) -> None:
+    def write(folder: Path, encoder: TokenEncoder, texts: Sequence[str], progress: Progress) -> None:
         """Encode passages into four files of ``folder``."""
         places: list[int] = []
         lengths: list[int] = []
