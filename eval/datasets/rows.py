@@ -1,12 +1,11 @@
 """Rows of data files, each with its place in the file, and one-line messages about what is wrong with them."""
 
 import csv
-import io
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -22,6 +21,9 @@ OnProblem = Callable[[str], None]
 
 # Columns that hold lists: a CSV cell carries them as JSON text.
 LIST_COLUMNS = ("answers", "passages", "hops")
+
+# Rows of a parquet file that are read at a time.
+_BATCH = 4096
 
 _EXPECTED = {
     "string_type": "a string",
@@ -104,6 +106,22 @@ def parse(model: type[Model], row: DataRow, report: OnProblem) -> Model | None:
         for line in _lines(error, row):
             report(line)
         return None
+
+
+def is_new(id: str, row: DataRow, ids: dict[str, str], report: OnProblem) -> bool:
+    """Whether no row before this one has its id; where one has, that was reported.
+
+    Args:
+        id: the row's.
+        row: the row.
+        ids: the places of the ids so far, which this one joins.
+        report: called with the problem.
+    """
+    if first := ids.get(id):
+        report(f"{row.place}: id {id!r} stands at {first} already; make ids unique")
+        return False
+    ids[id] = row.place
+    return True
 
 
 def require(model: type[Model], row: DataRow) -> Model:
@@ -201,10 +219,15 @@ def _read_lines(path: Path, report: OnProblem) -> Iterator[DataRow]:
 
 
 def _read_csv(path: Path, report: OnProblem) -> Iterator[DataRow]:
-    text = _decode(path, report)
-    if text is None:
-        return
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        try:
+            yield from _csv_rows(path, file, report)
+        except UnicodeDecodeError:
+            _decode(path, report)  # says in which line
+
+
+def _csv_rows(path: Path, file: TextIO, report: OnProblem) -> Iterator[DataRow]:
+    reader = csv.reader(file, strict=True)
     header: list[str] = []
     line = 1  # where the row starts; a quoted cell may span several
     try:
@@ -234,14 +257,15 @@ def _read_parquet(path: Path, report: OnProblem) -> Iterator[DataRow]:
             if twice := next((name for name in names if names.count(name) > 1), None):
                 report(f"{path}: the column {twice!r} is there twice; rename one of them")
                 return
-            rows = file.read().to_pylist()
+            rows = (values for batch in file.iter_batches(_BATCH) for values in batch.to_pylist())
+            for number, values in enumerate(rows, 1):
+                fields = {key: value for key, value in values.items() if value == value}
+                if (row := _row(f"{path}, row {number}", fields, report)) and _decode_lists(row, report):
+                    yield row
+    except UserError:
+        raise
     except (ArrowException, ValueError) as error:  # no parquet, or texts that are no UTF-8
         report(f"{path}: cannot be read as parquet ({' '.join(str(error).split())}); write it again")
-        return
-    for number, values in enumerate(rows, 1):
-        fields = {key: value for key, value in values.items() if value == value}
-        if (row := _row(f"{path}, row {number}", fields, report)) and _decode_lists(row, report):
-            yield row
 
 
 def _decode_lists(row: DataRow, report: OnProblem) -> bool:

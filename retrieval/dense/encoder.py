@@ -48,7 +48,8 @@ class DenseEncoder:
         Yields:
             The places in ``texts`` of some passages, and their vectors ``(passages, dim)``: fp16, on the CPU.
         """
-        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+        lengths = [len(text) for text in texts]
+        order = sorted(range(len(texts)), key=lengths.__getitem__)
         for start in range(0, len(order), _WINDOW):
             window = order[start : start + _WINDOW]
             rows = self._tokenize([self._encoding.passage_prefix + texts[i] for i in window])
