@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from filelock import FileLock
 from pydantic import BaseModel
@@ -223,15 +224,17 @@ def write_folder(out: Path, corpus: Iterable[Passage], splits: Mapping[str, Iter
         UserError: ``out`` exists and isn't empty, or can't be written.
     """
     out = free_folder(out)
-    passages = [{"id": p.id, "title": p.title, "text": p.text} for p in corpus]
-    files = {"corpus": passages} if passages else {}
-    files |= {name: [q.model_dump(exclude_defaults=True) for q in questions] for name, questions in splits.items()}
+    passages = ({"id": p.id, "title": p.title, "text": p.text} for p in corpus)
+    files: dict[str, Iterable[dict[str, Any]]] = {"corpus": passages}
+    files |= {name: (q.model_dump(exclude_defaults=True) for q in asked) for name, asked in splits.items()}
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with _alone(out), draft_of(out) as draft:
             for name, rows in files.items():
-                lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
-                (draft / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+                with (draft / f"{name}.jsonl").open("w", encoding="utf-8") as file:
+                    file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+            if not (draft / "corpus.jsonl").stat().st_size:
+                (draft / "corpus.jsonl").unlink()
             if free_folder(out).is_dir():
                 out.rmdir()  # not every system replaces folders
             draft.replace(out)
