@@ -125,9 +125,11 @@ class JsonStream:
             self._take("}")
             return
         while True:
-            key = self.value() if self.peek() == '"' else self._take('"')
+            if self.peek() != '"':
+                raise self._malformed("expecting a key in double quotes", self._at)
+            key = str(self.value())
             self._take(":")
-            yield str(key)
+            yield key
             if self.peek() != ",":
                 self._take("}")
                 return

@@ -2,13 +2,14 @@
 
 import contextlib
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from hoptimizer.common.errors import UserError
-from hoptimizer.eval.datasets.rows import DataRow
+from hoptimizer.common.errors import UserError, as_line
+from hoptimizer.common.paths import expanded
+from hoptimizer.eval.datasets.rows import DataRow, OnProblem
 
 PREFIX = "hub:"
 
@@ -51,7 +52,7 @@ class HubSet:
 
     name: str
     format: str
-    splits: Mapping[str, Callable[[], Iterator[DataRow]]]
+    splits: Mapping[str, Callable[[OnProblem], Iterator[DataRow]]]
 
 
 def open_hub(name: str) -> HubSet:
@@ -76,8 +77,8 @@ def open_hub(name: str) -> HubSet:
     return HubSet(name, "fullwiki" if fullwiki else columns.format, splits)
 
 
-def _rows_of(place: str, data: Any, columns: HubColumns) -> Callable[[], Iterator[DataRow]]:  # noqa: ANN401 - a Dataset
-    def rows() -> Iterator[DataRow]:
+def _rows_of(place: str, data: Any, columns: HubColumns) -> Callable[[OnProblem], Iterator[DataRow]]:  # noqa: ANN401 - a Dataset
+    def rows(_: OnProblem) -> Iterator[DataRow]:
         for number, values in enumerate(data, 1):
             # The format says what is wrong with a row that can't be turned into an item.
             with contextlib.suppress(AttributeError, LookupError, TypeError, ValueError):
@@ -90,24 +91,32 @@ def _rows_of(place: str, data: Any, columns: HubColumns) -> Callable[[], Iterato
 
 def _load(path: str, config: str | None) -> Any:  # noqa: ANN401 - a DatasetDict
     import datasets  # imported here: a second that files do not need
+    import httpx
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-    local = Path(path).expanduser().is_dir()
+    local = expanded(path)
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
     try:
-        if not local and not constants.HF_HUB_OFFLINE:
+        if local.is_dir():
+            return datasets.load_dataset(str(local), config)
+        if not constants.HF_HUB_OFFLINE:
             HfApi().dataset_info(path, timeout=_SECONDS)  # loading would try for half a minute
-        return datasets.load_dataset(str(Path(path).expanduser()) if local else path, config)
+        return datasets.load_dataset(path, config)
     except HFValidationError as error:
-        raise UserError(f"hub:{path}: no name of a data set; give hub:OWNER/NAME, or hub: and a folder") from error
-    except (HfHubHTTPError, OSError) as error:
+        raise UserError(f"hub:{path}: no folder and no name of a data set; give hub:OWNER/NAME") from error
+    except (HfHubHTTPError, httpx.HTTPError, OSError) as error:
+        if local.is_dir():
+            raise UserError(f"hub:{path}: no data that can be read in the folder ({as_line(str(error))})") from error
         raise UserError(
             f"hub:{path}: the hub did not give it ({type(error).__name__}); check the name and the network, set "
             "HF_HUB_OFFLINE=1 if it was downloaded before, or import its files"
         ) from error
     except (ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"hub:{path}: cannot be loaded ({reason:.300}); check the name and its config") from error
+        raise UserError(
+            f"hub:{path}: cannot be loaded ({as_line(str(error))}); check the name and its config"
+        ) from error
 
 
 def _lists(value: Any, *names: str) -> Any:  # noqa: ANN401 - any column

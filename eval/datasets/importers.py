@@ -193,10 +193,7 @@ def _of_hub(found: hub.HubSet, paths: Path | Mapping[str, Path | str] | None) ->
     for _, split in named:
         if split not in found.splits:
             raise unknown(f"split of {found.name}", split, found.splits)
-    return [
-        (splits, Source(f"{found.name}, {split}", lambda _, split=split: found.splits[split]()))
-        for splits, split in named
-    ]
+    return [(splits, Source(f"{found.name}, {split}", found.splits[split])) for splits, split in named]
 
 
 def _check_splits(sources: _Sources, sizes: Mapping[str, float]) -> None:
