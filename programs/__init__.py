@@ -34,6 +34,7 @@ from hoptimizer.programs.record import StepRecord
 from hoptimizer.programs.self_ask import SelfAsk
 from hoptimizer.programs.self_rag import SelfRAG
 from hoptimizer.programs.settings import PROGRAMS, build_program, settings_model
+from hoptimizer.programs.skr import SKR
 from hoptimizer.programs.trace import gather_steps
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "PROGRAMS",
     "RAG",
     "RAISF",
+    "SKR",
     "CoT",
     "DecomP",
     "DecomposeRAG",

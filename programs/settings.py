@@ -27,6 +27,7 @@ from hoptimizer.programs.recite import ReciteAndAnswer
 from hoptimizer.programs.record import COUNTS, outcome_counts
 from hoptimizer.programs.self_ask import SelfAsk
 from hoptimizer.programs.self_rag import SelfRAG
+from hoptimizer.programs.skr import SKR
 from hoptimizer.retrieval import Retriever
 
 PROGRAMS: dict[str, type[Program]] = {
@@ -45,6 +46,7 @@ PROGRAMS: dict[str, type[Program]] = {
     "dsp": DSP,
     "self_rag": SelfRAG,
     "decomp": DecomP,
+    "skr": SKR,
 }
 
 # Parameters that the ``retriever`` section gives.

@@ -510,6 +510,7 @@ SMALL = {
     "dsp": {},
     "self_rag": {"always_retrieve": True},
     "decomp": {"max_steps": 1},
+    "skr": {},
 }
 
 
@@ -538,6 +539,7 @@ def test_a_system_runs_through_with_a_real_model(name):
         ("dsp", "hops", 0),
         ("self_rag", "useful_weight", -1),
         ("decomp", "max_steps", 0),
+        ("skr", "reader", "none"),
     ],
 )
 def test_an_option_that_can_not_be_is_refused(name, option, value):
