@@ -31,6 +31,7 @@ from hoptimizer.programs.rag import RAG
 from hoptimizer.programs.react import ReAct
 from hoptimizer.programs.recite import ReciteAndAnswer
 from hoptimizer.programs.record import StepRecord
+from hoptimizer.programs.replug import REPLUG
 from hoptimizer.programs.self_ask import SelfAsk
 from hoptimizer.programs.self_rag import SelfRAG
 from hoptimizer.programs.settings import PROGRAMS, build_program, settings_model
@@ -42,6 +43,7 @@ __all__ = [
     "PROGRAMS",
     "RAG",
     "RAISF",
+    "REPLUG",
     "SKR",
     "CoT",
     "DecomP",

@@ -25,6 +25,7 @@ from hoptimizer.programs.rag import RAG
 from hoptimizer.programs.react import ReAct
 from hoptimizer.programs.recite import ReciteAndAnswer
 from hoptimizer.programs.record import COUNTS, outcome_counts
+from hoptimizer.programs.replug import REPLUG
 from hoptimizer.programs.self_ask import SelfAsk
 from hoptimizer.programs.self_rag import SelfRAG
 from hoptimizer.programs.skr import SKR
@@ -47,6 +48,7 @@ PROGRAMS: dict[str, type[Program]] = {
     "self_rag": SelfRAG,
     "decomp": DecomP,
     "skr": SKR,
+    "replug": REPLUG,
 }
 
 # Parameters that the ``retriever`` section gives.
