@@ -97,4 +97,6 @@ def join_folders(
 def _renamed(question: Question, name: str, renamed: Mapping[str, str]) -> Question:
     hops = [hop.model_copy(update={"passage": hop.passage and renamed[hop.passage]}) for hop in question.hops]
     passages = [renamed[id] for id in question.passages]
-    return question.model_copy(update={"id": f"{name}-{question.id}", "passages": passages, "hops": hops})
+    main = question.main and renamed.get(question.main, question.main)  # the title of a page stays as it is
+    new = {"id": f"{name}-{question.id}", "passages": passages, "hops": hops, "main": main}
+    return question.model_copy(update=new)

@@ -49,6 +49,8 @@ class Question(Record):
         hops: the chain of single-hop questions, where known.
         rationale: a chain of thought that ends in the answer, where known.
         type: the data set's name for the kind of question, such as ``bridge``.
+        main: id of the passage that the question is asked about and that a program may always show, as IIRC has it; the
+            title of that page, where it is several passages.
 
     Example:
         >>> from hoptimizer.eval import Question
@@ -64,6 +66,8 @@ class Question(Record):
     hops: list[Hop] = []
     rationale: Text | None = None
     type: Text | None = None
+    # Left out where it is not known, so that data sets without it keep their digest.
+    main: Text | None = Field(default=None, exclude_if=lambda main: main is None)
 
     def to_dspy(self) -> "dspy.Example":
         """The question as a ``dspy.Example`` whose input is ``question``; ``answer`` is the first of ``answers``."""
@@ -78,4 +82,5 @@ class Question(Record):
             hops=self.hops,
             rationale=self.rationale,
             type=self.type,
+            main=self.main,
         ).with_inputs("question")
