@@ -222,7 +222,7 @@ async def _ask(program: Program, question: Question, objective: Objective, judge
     start = time.perf_counter()
     failure = None
     try:
-        prediction = await program.acall(question=question.question)
+        prediction = await program.acall(**question.asked)
     except DSPyError as error:
         failure = failure_of(error, "the language model", "the lm section")
         if is_outage(error):

@@ -83,6 +83,11 @@ class Corpus:
         return _Texts(self.passages)
 
     @cached_property
+    def titles(self) -> list[str]:
+        """The titles of its pages, each once, in the order of the passages."""
+        return list(dict.fromkeys(passage.title for passage in self.passages if passage.title))
+
+    @cached_property
     def _by_id(self) -> dict[str, Passage]:
         return {passage.id: passage for passage in self.passages}
 
