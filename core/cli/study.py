@@ -66,7 +66,6 @@ def study_command(
     from hoptimizer.common.errors import UserError
     from hoptimizer.study.cells import load_study
     from hoptimizer.study.run import run_study
-    from hoptimizer.study.table import sheets
 
     for word in overrides or ():
         if "=" not in word:
@@ -75,11 +74,11 @@ def study_command(
         run, config = config_of(run, overrides) if run else (None, None)
         study = load_study(file, overrides or (), run_id=run, variant=config.public() if config else None)
         result = run_study(study, report)
-    shown = [tables.sheet(sheet) for sheet in sheets(study, result.lines)]
+    shown = [tables.sheet(sheet) for sheet in result.sheets]
     show(result.as_dict(), as_json, *shown, tables.open_mlflow(study.config.tracking))
     for outcome in result.failed:
         tell(f"hop: cell {outcome.cell.name!r}, seed {outcome.cell.config.seed}: {outcome.failure}")
-    for outcome in result.outcomes:
+    for outcome in (*result.tried, *result.outcomes):
         if outcome.unanswered:
             left = f"{outcome.unanswered} questions got no answer and are left out; the same command asks them again"
             tell(f"hop: cell {outcome.cell.name!r}, seed {outcome.cell.config.seed}: {left}")
