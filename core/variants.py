@@ -168,6 +168,28 @@ def _not_ended(result: Evaluation | BaseException) -> Evaluation | Exception:
     raise result
 
 
+def score_first(
+    config: Config, split: str, n: int, tracker: Tracker, run_id: str | None = None, report: Report = silent
+) -> dict[str, float]:
+    """What the first questions of a split cost and score; no run is made of it.
+
+    Args:
+        config: what to score.
+        split: the questions.
+        n: how many of them, at most.
+        tracker: has the compiled variant.
+        run_id: the compiled variant whose state the program gets.
+        report: told about progress.
+
+    Raises:
+        UserError: a part of the config can't be had.
+    """
+    bench = Workbench(config, report)
+    stage = f"{config.program.name} {state_of(run_id)} on {n} questions of {split}"
+    with bench.active(judged=True):
+        return score(bench, program_of(bench, tracker, run_id), bench.data.split(split)[:n], stage).metrics
+
+
 def labelled(summary: str, name: str | None) -> str:
     """What a run uses, after the name that its caller gave it, such as that of a study's cell."""
     return f"{name}: {summary}" if name else summary

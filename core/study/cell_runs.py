@@ -145,13 +145,9 @@ class CellRuns:
 
         return inner
 
-    def _fingerprint(self, cell: Cell) -> str:
-        chosen = f" to choose on {cell.split}" if cell.split != self._study.file.split else ""
-        return f"{self._study.digest} {cell.digest}{chosen}"
-
     def _finished(self, cell: Cell, tracker: Tracker) -> CellResult | None:
         """What a cell came to before, unless some of its questions got no answer: these are asked again."""
-        run_id = tracker.finished(self._fingerprint(cell))
+        run_id = tracker.finished(self._study.fingerprint(cell))
         metrics = tracker.metrics(run_id, cell.split) if run_id else {}
         if not run_id or metrics.get("unanswered"):
             return None
@@ -163,7 +159,7 @@ class CellRuns:
         options: dict[str, Any] = {
             "split": cell.split,
             "name": self._name(cell),
-            "fingerprint": self._fingerprint(cell),
+            "fingerprint": self._study.fingerprint(cell),
             "report": self._inner(cell),
         }
         try:
@@ -184,7 +180,7 @@ class CellRuns:
 
     def _failed(self, cell: Cell, tracker: Tracker, failure: str, details: str = "") -> CellResult:
         kind = "compile" if self._compiles(cell) else "eval"
-        run_id = tracker.fail(kind, self._name(cell), self._fingerprint(cell), failure, details)
+        run_id = tracker.fail(kind, self._name(cell), self._study.fingerprint(cell), failure, details)
         return CellResult(cell, run_id, failure=failure)
 
     def _figures(self, cell: Cell, metrics: dict[str, float], table: pd.DataFrame) -> Figures:

@@ -94,6 +94,11 @@ class Study:
         """With which each cell is run."""
         return list(dict.fromkeys(cell.config.seed for cell in self.cells))
 
+    def fingerprint(self, cell: Cell) -> str:
+        """Identifies the run of a cell among all runs."""
+        chosen = f" to choose on {cell.split}" if cell.split != self.file.split else ""
+        return f"{self.digest} {cell.digest}{chosen}"
+
     @cached_property
     def digest(self) -> str:
         """Hash of what is run; how it is shown may change in the file, and nothing is run again."""

@@ -1,5 +1,6 @@
 """Runs a study: every cell an MLflow run under the study's own, each finished one once."""
 
+import logging
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -8,12 +9,15 @@ from hoptimizer.common.progress import Report, silent
 from hoptimizer.study.cell_runs import CellResult, CellRuns
 from hoptimizer.study.cells import Study
 from hoptimizer.study.choice import Choice, choices, chosen_cells
+from hoptimizer.study.estimate import StudyEstimate, estimate
 from hoptimizer.study.lines import Line, aggregate
 from hoptimizer.study.sheet import Sheet
 from hoptimizer.study.significance import Significance, significance
 from hoptimizer.study.table import log_tables, sheets, tested
 from hoptimizer.tracking.journal import keep_run
 from hoptimizer.tracking.tracker import Tracker
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,7 @@ def run_study(study: Study, report: Report = silent) -> StudyResult:
     stage, runs = f"study {study.name}", CellRuns(study, report)  # holds what is done, also for another store
 
     def keep(tracker: Tracker) -> StudyResult:
+        _log.info(estimate(study, tracker).line)
         with tracker.run("study", study.name, study.digest, reopen=True) as run:
             candidates = [(cell, None) for cell in study.candidates]
             tried = runs.run(candidates, tracker, f"{stage}, choosing") if candidates else []
@@ -118,3 +123,17 @@ def run_study(study: Study, report: Report = silent) -> StudyResult:
         return result
 
     return keep_run(study.config, keep, study.run_id)
+
+
+def estimate_study(study: Study, report: Report = silent) -> StudyEstimate:
+    """What a study will cost: by earlier runs, and by a few questions of each cell of which there are none. No run is
+    made.
+
+    Args:
+        study: of :func:`hoptimizer.study.cells.load_study`.
+        report: told about progress.
+
+    Raises:
+        UserError: the tracking store can't be opened, or a part of a cell can't be had.
+    """
+    return keep_run(study.config, lambda tracker: estimate(study, tracker, probe=True, report=report), study.run_id)
