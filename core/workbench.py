@@ -77,7 +77,7 @@ class Workbench:
                 f"data set {self.data.name!r} has no corpus to search; add corpus.jsonl to {self.data.folder}, set "
                 "data.corpus, or take a program that does not search: direct or cot"
             )
-        return _retriever(
+        retriever = _retriever(
             _Index(
                 key=f"{settings.model_dump_json(exclude={'k'})} {self.data.corpus.digest}",
                 settings=settings,
@@ -85,6 +85,9 @@ class Workbench:
                 report=self.report,
             )
         )
+        if not any(lm.cache for lm in self.config.lm.values()):  # nothing is to come from earlier work: it is timed
+            retriever.kept.clear()
+        return retriever
 
     @cached_property
     def lms(self) -> dict[str, dspy.LM]:

@@ -14,7 +14,7 @@ import yaml
 from hoptimizer import Tracker, UserError, compare_variants, compile_variant, load_config, load_study, run_study
 from hoptimizer.cli import main
 from hoptimizer.eval.datasets.folder import new
-from hoptimizer.study import run as study_run
+from hoptimizer.study import cell_runs
 from hoptimizer.study.table import sheets
 
 BASE = {
@@ -62,7 +62,7 @@ def children(study, run_id):
 def breaking(monkeypatch, error, at):
     """Lets a cell end in an error, once its run is under way; gives the names of the cells that were run."""
     ran = []
-    score = study_run.evaluate_variant
+    score = cell_runs.evaluate_variant
 
     def run(config, **options):
         ran.append(options["name"])
@@ -74,7 +74,7 @@ def breaking(monkeypatch, error, at):
 
         return score(config, **(options | {"report": report}))
 
-    monkeypatch.setattr(study_run, "evaluate_variant", run)
+    monkeypatch.setattr(cell_runs, "evaluate_variant", run)
     return ran
 
 
@@ -251,7 +251,7 @@ def test_the_table_has_means_and_deviations_over_seeds(write):
     runs = children(study, result.run_id)
     assert {run.data.tags["hop.kind"] for run in runs} == {"compile", "eval"}
     logged = {item.path for item in client(study).list_artifacts(result.run_id)}
-    assert logged == {"study.json", "study.csv", "study.md", "scores.png", "curve.png"}
+    assert logged == {f"study.{end}" for end in ("json", "csv", "md", "tex", "html")} | {"scores.png", "curve.png"}
 
 
 def test_with_one_seed_the_table_has_intervals_over_the_questions(write):
