@@ -283,8 +283,7 @@ class Constraint:
         state = self._state.copy()
         tokens: list[int] = []
         while not state.matcher.is_accepting():
-            forced = state.matcher.compute_ff_tokens()
-            step = forced or [self._closer(state)]
+            step = state.matcher.compute_ff_tokens() or [self._closer(state)]
             state.matcher.consume_tokens(step)
             state.scanner.feed(self._compiler.tokenizer.decode_bytes(step))
             tokens += step
@@ -293,8 +292,7 @@ class Constraint:
         return tokens
 
     def _closer(self, state: _State) -> int:
-        candidates = [self._compiler.quote] if state.scanner.string else self._compiler.closers
-        for token in candidates:
+        for token in [self._compiler.quote] if state.scanner.string else self._compiler.closers:
             if token is not None and state.matcher.validate_tokens([token]) == 1:
                 return token
         # Inside an enumeration, an escape or a character of several bytes, any token that may follow will do.
