@@ -413,13 +413,26 @@ def test_chunks_are_words_sentences_or_tokens(tmp_path: Path):
 
 
 def test_chunks_of_tokens_keep_words_whole(tmp_path: Path):
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
+    from transformers import BertTokenizer
 
-    words = ["[UNK]", "the", "river", "rhine", "flows", "un", "##flow", "##ing", "##ly", "."]
-    backend = Tokenizer(models.WordPiece({word: n for n, word in enumerate(words)}, unk_token="[UNK]"))
-    backend.normalizer, backend.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
-    PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]").save_pretrained(tmp_path)
+    words = [
+        "[UNK]",
+        "[SEP]",
+        "[PAD]",
+        "[CLS]",
+        "[MASK]",
+        "the",
+        "river",
+        "rhine",
+        "flows",
+        "un",
+        "##flow",
+        "##ing",
+        ".",
+    ]
+    (tmp_path / "vocab.txt").write_text("\n".join([*words, "##ly"]))
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer", "do_lower_case": true}')
+    BertTokenizer.from_pretrained(tmp_path).save_pretrained(tmp_path)
     chunks = make_chunker(f"tokens:4:{tmp_path}")("The Rhine flows unflowingly . The river unflowingly")
     assert chunks == ["The Rhine flows", "unflowingly", ". The river", "unflowingly"]
     assert_one_line(lambda: make_chunker(f"tokens:4:{tmp_path / 'nothing'}"), ["--chunk"])
