@@ -1,4 +1,4 @@
-"""The supporting passages that a data set names, alone or among others: what reading is worth after a perfect search."""
+"""The supporting passages that a data set names, alone or among others: what reading is worth if search is perfect."""
 
 import random
 from collections.abc import Mapping, Sequence
