@@ -167,7 +167,8 @@ class CellRuns:
             if isinstance(answered, Exception):
                 raise answered
             if self._compiles(cell):
-                variant = compile_variant(cell.config, run_id=self._study.run_id, **options)
+                shown = cell.split == self._study.file.split  # to choose, only what was compiled counts
+                variant = compile_variant(cell.config, run_id=self._study.run_id, score_before=shown, **options)
             else:
                 start = self._scoring(cell).run_id
                 variant = evaluate_variant(cell.config, run_id=start, answered=answered, **options)

@@ -27,8 +27,8 @@ class CellEstimate:
 
     Attributes:
         name: the cell's, with its seed where there are several.
-        questions: how many it asks; a compile asks them before and after, and has costs of its own besides.
-        compiled: whether it compiles.
+        questions: how many it asks; a compile for the table asks them before and after.
+        compiled: whether it compiles, which has costs of its own.
         of_each: the cost of a question, as far as it is known.
         basis: how that is known, or that it is not.
     """
@@ -132,7 +132,8 @@ def estimate(study: Study, tracker: Tracker, *, probe: bool = False, report: Rep
                 probed[key] = _few(score_first(cell.config, cell.split, PROBED, tracker, study.run_id, report))
             of_each, basis = probed[key], f"its first {PROBED} questions"
         seed = f", seed {cell.config.seed}" if len(study.seeds) > 1 else ""
-        questions = cell.n * (2 if compiles else 1)
+        before = compiles and cell.split == study.file.split  # it is scored before the compile as well
+        questions = cell.n * (2 if before else 1)
         cells.append(CellEstimate(f"{cell.title} on {cell.split}{seed}", questions, compiles, of_each, basis))
     return StudyEstimate(study.name, len(planned) - len(waiting), cells)
 
