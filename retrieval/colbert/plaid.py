@@ -98,7 +98,7 @@ def _ranker(folder: Path, lengths: torch.Tensor) -> Any:  # noqa: ANN401 - their
     from colbert.indexing.codecs.residual import ResidualCodec
     from colbert.search.index_storage import IndexScorer
 
-    class Ranker(IndexScorer):  # type: ignore[misc] # their class has no types
+    class Ranker(IndexScorer):
         def _load_doclens(self) -> None:
             self.doclens = lengths
 
