@@ -83,7 +83,11 @@ class Distill(Optimizer):
             )
         for step in self.steps:
             _check_step(context.program, step)
-            if step == "self_knowledge" and self.self_knowledge == "knn" and context.program.reader is None:
+            if (
+                step == "self_knowledge"
+                and self.self_knowledge == "knn"
+                and getattr(context.program, "reader", None) is None
+            ):
                 raise UserError(
                     "optimizer.self_knowledge=knn compares answers with and without passages, and nothing reads them: "
                     "switch the program's search on, or take optimizer.self_knowledge=encoder"
