@@ -11,6 +11,7 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.eval import bundled, check, load
 from hoptimizer.eval.datasets import corpus_file
 from hoptimizer.eval.datasets.corpus_file import read_corpus
+from hoptimizer.eval.datasets.folder import read_folder
 from hoptimizer.retrieval import BM25Retriever
 from hoptimizer.retrieval.stored_corpus import StoredCorpus
 
@@ -47,8 +48,8 @@ def no_rows(*_):
 def test_a_stored_corpus_is_the_one_in_memory(monkeypatch):
     with monkeypatch.context() as usual:
         usual.setattr(corpus_file, "IN_MEMORY", 50_000)
-        inside = load("atlas").corpus
-    stored = load("atlas").corpus
+        inside, _ = read_folder(ATLAS)
+    stored, _ = read_folder(ATLAS)
     assert isinstance(stored, StoredCorpus)
     assert not isinstance(inside, StoredCorpus)
     assert (len(stored), stored.name, stored.digest) == (len(inside), inside.name, inside.digest)

@@ -17,7 +17,7 @@ from hoptimizer.study import cell_runs
 from hoptimizer.study.lines import Line
 from hoptimizer.study.sheet import Sheet
 from hoptimizer.study.significance import significance
-from hoptimizer.study.table import sheets, tested
+from hoptimizer.study.table import figures_tested, sheets
 
 SEARCHING = {
     "data": {"name": "atlas", "train": 3, "dev": 4, "test": 6},
@@ -204,7 +204,7 @@ def test_a_figure_is_bold_where_it_is_better_than_chance_allows(write):
     study = load_study(write(cells=cells, figures=["f1", "recall"], base={"metric": "f1"}))
     plain, good = [0.0] * 12, [1.0] * 10 + [0.0] * 2
     lines = [line("plain", plain, plain), line("good", good, plain), line("alike", plain, [1.0] + [0.0] * 11)]
-    tests = significance(study, lines, tested(study, lines))
+    tests = significance(study, lines, figures_tested(study, lines))
     assert (tests.best, tests.p) == ({("f1", 1)}, {}), "recall's best is no better than chance"
     assert "**83.3 [0.0, 100.0]**" in sheets(study, lines, (), tests)[-1].markdown()
     nearly = [*lines[:2], line("alike", [1.0] * 9 + [0.0] * 3)]
@@ -247,6 +247,8 @@ def test_texts_mean_nothing_to_latex_and_html():
 def test_cells_share_their_data_their_index_and_their_rankings(write, monkeypatch, tmp_path):
     questions = load_study(write(grid={"retriever.k": [4]})).cells[0].n
     folders.new(tmp_path / "mine")
+    with (tmp_path / "mine" / "corpus.jsonl").open("a") as corpus:  # no other test has an index of it
+        corpus.write(json.dumps({"id": "own", "title": "Own", "text": str(tmp_path)}) + "\n")
     read, written = counted(monkeypatch, folders, "read_folder"), counted(monkeypatch, BM25Retriever, "_write")
     asked, search = [], BM25Retriever.search
 

@@ -13,7 +13,7 @@ from hoptimizer.study.estimate import StudyEstimate, estimate
 from hoptimizer.study.lines import Line, aggregate
 from hoptimizer.study.sheet import Sheet
 from hoptimizer.study.significance import Significance, significance
-from hoptimizer.study.table import log_tables, sheets, tested
+from hoptimizer.study.table import figures_tested, log_tables, sheets
 from hoptimizer.tracking.journal import keep_run
 from hoptimizer.tracking.tracker import Tracker
 
@@ -48,7 +48,7 @@ class StudyResult:
     @cached_property
     def significance(self) -> Significance:
         """What the paired tests of the table say."""
-        return significance(self.study, self.lines, tested(self.study, self.lines))
+        return significance(self.study, self.lines, figures_tested(self.study, self.lines))
 
     @cached_property
     def sheets(self) -> list[Sheet]:

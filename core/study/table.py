@@ -38,7 +38,7 @@ def sheets(
     return [*chosen, *crossed, _complete(study, lines, tests)]
 
 
-def tested(study: Study, lines: Sequence[Line]) -> list[str]:
+def figures_tested(study: Study, lines: Sequence[Line]) -> list[str]:
     """The figures that the tables show."""
     return list(dict.fromkeys([study.config.objective.name, *_names(study, lines)]))
 

@@ -8,8 +8,8 @@ from torch import Tensor
 from hoptimizer.models.engine.loading import device_and_dtype
 from hoptimizer.models.small.encoder import ROWS, WIDTH, by_length
 from hoptimizer.retrieval.dense.model import DenseModel
-from hoptimizer.retrieval.sentence_modules import load_projections
-from hoptimizer.retrieval.text_encoder import load_text_encoder
+from hoptimizer.retrieval.encoders.sentence_modules import load_projections
+from hoptimizer.retrieval.encoders.text_encoder import load_text_encoder
 
 # Passages that are tokenized and put in order at a time.
 _WINDOW = 2048
