@@ -101,14 +101,15 @@ class NqItem(Published):
             (token, token.startswith("<") and token.endswith(">")) for token in self.text.split(" ")
         ]
         title = self.title or parse_qs(urlparse(self.url).query).get("title", [""])[0].replace("_", " ")
+        page = self.html.encode()
         ids = {
-            (span.start_token, span.end_token): pool(title, self._written(span, words))
+            (span.start_token, span.end_token): pool(title, self._written(span, words, page))
             for span in self.candidates
             if span.top_level
         }
         marked = [annotation.long_answer.start_token for annotation in self.annotations]
         gold = [id for (start, end), id in ids.items() if id and any(start <= place < end for place in marked)]
-        answers = [self._written(span, words) for a in self.annotations for span in a.short_answers]
+        answers = [self._written(span, words, page) for a in self.annotations for span in a.short_answers]
         answers += [a.yes_no_answer.lower() for a in self.annotations if a.yes_no_answer in ("YES", "NO")]
         return Question(
             id=self.id,
@@ -117,12 +118,11 @@ class NqItem(Published):
             passages=list(dict.fromkeys(gold)),
         )
 
-    def _written(self, span: NqSpan, words: list[tuple[str, bool]]) -> str:
+    def _written(self, span: NqSpan, words: list[tuple[str, bool]], page: bytes) -> str:
         """The text of some tokens: as the page has it, or with its punctuation put back in place."""
-        if self.html and self.tokens and 0 <= span.start_token < span.end_token:
+        if page and self.tokens and 0 <= span.start_token < span.end_token:
             start, end = self.tokens[span.start_token].start_byte, self.tokens[span.end_token - 1].end_byte
-            page = self.html.encode()[start:end].decode("utf-8", "ignore")
-            return plain(_TAG.sub(" ", page))
+            return plain(_TAG.sub(" ", page[start:end].decode("utf-8", "ignore")))
         text = " ".join(word for word, is_tag in words[max(span.start_token, 0) : span.end_token] if not is_tag)
         text = re.sub(r"``\s*|\s*''", '"', html.unescape(text))
         text = re.sub(r" (?=[,.;:!?%)\]}]|'s\b|n't\b)", "", text)

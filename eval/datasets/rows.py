@@ -30,6 +30,8 @@ SEPARATORS = {".csv": ",", ".tsv": "\t"}
 # How a file begins that is one object with its rows under a key.
 _UNDER = r'\{{[^\[{{]*"{}"\s*:\s*\['
 
+_SHORT = 4  # letters
+
 # Rows of a parquet file that are in memory at once.
 _BATCH = 1024
 
@@ -172,8 +174,9 @@ def _describe(detail: ErrorDetails) -> str:
 
 def misspelt(model: type[BaseModel], row: DataRow) -> str | None:
     """A line about a field that looks like a misspelt one; other unknown fields are the user's own."""
-    absent = [name for name in model.model_fields if name not in row.fields]
     for name in row.fields:
+        # Short names resemble many words: "domain" is no misspelt "main".
+        absent = [n for n in model.model_fields if n not in row.fields and (len(n) > _SHORT or len(n) == len(name))]
         if name not in model.model_fields and (near := closest(name, absent, score=80)):
             return f"{row.place}: unknown field {name!r}: rename it to {near!r} or remove it"
     return None
