@@ -1,6 +1,7 @@
 """Papers' protocols in studies: values chosen on dev, paired tests in the table, and work that cells share."""
 
 import json
+import sys
 from collections import Counter
 
 import mlflow
@@ -10,6 +11,7 @@ import yaml
 from chat_server import ChatServer
 
 from hoptimizer import UserError, load_study, run_study
+from hoptimizer.cli import main
 from hoptimizer.eval.datasets import folder as folders
 from hoptimizer.eval.statistics import Estimate, holm, sign_flip_p
 from hoptimizer.retrieval.bm25 import BM25Retriever
@@ -245,10 +247,10 @@ def test_texts_mean_nothing_to_latex_and_html():
 
 
 def test_cells_share_their_data_their_index_and_their_rankings(write, monkeypatch, tmp_path):
-    questions = load_study(write(grid={"retriever.k": [4]})).cells[0].n
     folders.new(tmp_path / "mine")
-    with (tmp_path / "mine" / "corpus.jsonl").open("a") as corpus:  # no other test has an index of it
-        corpus.write(json.dumps({"id": "own", "title": "Own", "text": str(tmp_path)}) + "\n")
+    passage = {"id": "new", "title": "", "text": f"An index of its own: {tmp_path}."}
+    with (tmp_path / "mine" / "corpus.jsonl").open("a") as corpus:
+        corpus.write(json.dumps(passage) + "\n")
     read, written = counted(monkeypatch, folders, "read_folder"), counted(monkeypatch, BM25Retriever, "_write")
     asked, search = [], BM25Retriever.search
 
@@ -263,7 +265,7 @@ def test_cells_share_their_data_their_index_and_their_rankings(write, monkeypatc
     assert result.failed == []
     assert [line.estimates["passages"].mean for line in result.lines] == [2.0, 1.0]
     assert sum(read.values()) == sum(written.values()) == 1
-    assert len(asked) == len(set(asked)) == study.cells[0].n != questions
+    assert len(asked) == len(set(asked)) == study.cells[0].n
     timed = load_study(write("timed", grid={"retriever.k": [2, 1]}, base=base | {"lm": {"default": {"cache": False}}}))
     asked.clear()
     assert run_study(timed).failed == []
@@ -281,7 +283,7 @@ def answering(body):
     return f"[[ ## answer ## ]]\n{len(str(body['messages']))}\n\n[[ ## completed ## ]]"
 
 
-@pytest.mark.parametrize("at_once", [1, 2, 4])
+@pytest.mark.parametrize("at_once", [1, 4])
 def test_the_same_call_is_made_once_however_many_cells_make_it_at_once(write, asked_before, at_once):
     with ChatServer(answering, seconds=0.05) as server:
         base = {
@@ -309,6 +311,36 @@ def test_the_same_call_is_made_once_however_many_cells_make_it_at_once(write, as
     answers = [[row[table["columns"].index("answer")] for row in table["data"]] for table in tables]
     assert answers[0] == answers[1] != answers[2]
     assert answers == asked_before.setdefault("answers", answers), "the same as one cell after the other"
+
+
+def test_an_estimate_asks_a_few_questions_and_an_earlier_run_tells_more(write, monkeypatch, capsys):
+    def said(*words):
+        monkeypatch.setattr(sys, "argv", ["hop", "study", str(path), "--json", *words])
+        with pytest.raises(SystemExit) as end:
+            main()
+        out, err = capsys.readouterr()
+        assert not end.value.code
+        return json.loads(out), err
+
+    with ChatServer(answering) as server:
+        lm = {"model": "openai/estimated", "api_base": server.url, "api_key": "none"}
+        base = {"program": "direct", "metric": "f1", "lm": {"default": lm}}
+        path = write(grid={"retriever.k": [1, 2]}, base=base)
+        expected, _ = said("--estimate")
+        assert len(server.bodies) == 3, "the same questions of both cells"
+        assert (expected["finished"], expected["total"]["lm_calls"], expected["total"]["prompt_tokens"]) == (
+            0,
+            8.0,
+            800.0,
+        )
+        assert [cell["basis"] for cell in expected["cells"]] == ["its first 3 questions"] * 2
+        _, told = said()
+        assert "study small: 2 runs to come, 0 finished; 8 questions; of 2 runs nothing is known yet" in told
+        assert len(server.bodies) == 4, "what was asked is not asked again"
+        after, _ = said("--estimate", "data.dev=6")
+        assert after["cells"][0]["basis"] == "a run of the same program and model"
+        assert (after["total"]["lm_calls"], len(server.bodies)) == (12.0, 4)
+        assert said("--estimate")[0]["finished"] == 2
 
 
 def test_a_cell_that_fails_beside_others_fails_alone(write):

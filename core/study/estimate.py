@@ -66,7 +66,7 @@ class StudyEstimate:
         known = [cell for cell in self.cells if "lm_calls" in cell.of_each]
         if known:
             calls = sum(cell.total("lm_calls") or 0.0 for cell in known)
-            parts.append(f"about {calls:,.0f} calls of language models, cached ones among them, by earlier runs")
+            parts.append(f"about {calls:,.0f} calls of language models, cached ones among them")
         if unknown := len(self.cells) - len(known):
             parts.append(f"of {unknown} runs nothing is known yet (--estimate asks {PROBED} questions of each)")
         if compiled := sum(cell.compiled for cell in self.cells):

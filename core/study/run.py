@@ -135,5 +135,21 @@ def estimate_study(study: Study, report: Report = silent) -> StudyEstimate:
 
     Raises:
         UserError: the tracking store can't be opened, or a part of a cell can't be had.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from hoptimizer import estimate_study, load_study
+        >>> _ = Path("shallow.yaml").write_text('''
+        ... base:
+        ...   data: {name: atlas, dev: 5}
+        ...   program: {name: rag, reader: none}
+        ...   retriever: {name: bm25}
+        ... grid:
+        ...   retriever.k: [1, 3]
+        ... ''')
+        >>> store = f"tracking.uri=sqlite:///{Path.cwd()}/mlflow.db"
+        >>> expected = estimate_study(load_study(Path("shallow.yaml"), [store]))
+        >>> expected.finished, [(cell.questions, cell.of_each["lm_calls"]) for cell in expected.cells]
+        (0, [(5, 0.0), (5, 0.0)])
     """
     return keep_run(study.config, lambda tracker: estimate(study, tracker, probe=True, report=report), study.run_id)

@@ -36,11 +36,13 @@ class Significance:
     @property
     def note(self) -> str:
         """What the table's signs mean; nothing where it has none."""
-        than = f"than {self.baseline}" if self.baseline else "than every other row"
         tested = f"p < {LEVEL} in a paired sign-flip test, Holm's correction"
+        than = f"than {self.baseline}" if self.baseline else "than every other row"
         signs = [f"Bold: the best of its column, and better {than}"] if self.best else []
-        if self.baseline:
+        if any(value < LEVEL for found in self.p.values() for value in found.values()):
             signs.append(f"{MARK}: differs from {self.baseline}")
+        elif any(self.p.values()):
+            signs.append(f"No score differs from {self.baseline} by more than chance")
         return f"{'. '.join(signs)} ({tested})." if signs else ""
 
 
