@@ -15,6 +15,7 @@ from typing import overload
 
 import numpy as np
 from filelock import FileLock
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from hoptimizer.common.errors import UserError
@@ -63,11 +64,11 @@ class StoredCorpus(Corpus):
         manifest = _read_manifest(folder)
         check_files(folder, manifest.files)
         passages = _MappedPassages(folder / _PASSAGES)
-        order = np.load(folder / _ORDER, mmap_mode="r", allow_pickle=False)
-        if not len(passages) == len(order) == manifest.passages:
+        if len(passages) != manifest.passages:
             raise BrokenIndexError(f"{_PASSAGES} holds other passages than {_MANIFEST} says")
         super().__init__(passages, name)
-        self._mapped, self._order, self._digest, self._held = passages, order, manifest.digest, held
+        self._mapped, self._order = passages, _read_order(folder / _ORDER, len(passages))
+        self._digest, self._held = manifest.digest, held
 
     def __getitem__(self, id: str) -> Passage:
         place = self._place(id)
@@ -210,6 +211,17 @@ def write_corpus(folder: Path, passages: Iterable[Passage]) -> None:
         del ids  # before its file is closed
     manifest = _Manifest(version=_VERSION, passages=count, digest=sha.hexdigest(), files=file_digests(folder))
     (folder / _MANIFEST).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
+
+
+def _read_order(file: Path, passages: int) -> NDArray[np.uint64]:
+    """The places of passages in the order of their ids, mapped."""
+    try:
+        order: NDArray[np.uint64] = np.load(file, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:  # cut off, or objects, which would be pickles
+        raise BrokenIndexError(f"{file.name} holds no numbers") from error
+    if order.dtype != np.uint64 or order.shape != (passages,) or order.max(initial=0) >= passages:
+        raise BrokenIndexError(f"{file.name} names other passages")
+    return order
 
 
 def _folder(key: str) -> Path:

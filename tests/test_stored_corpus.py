@@ -1,11 +1,13 @@
 """Corpora that stay on disk: they are those in memory, read once from their file, and checked before they serve."""
 
+import csv
 import json
 import logging
 from pathlib import Path
 
-import pandas as pd
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.eval import bundled, check, load
@@ -73,18 +75,17 @@ def test_a_stored_corpus_is_the_one_in_memory(monkeypatch):
 
 def test_a_file_is_read_once_whatever_its_format(file, tmp_path, monkeypatch):
     expected = list(read_corpus(file, "nine"))
-    table = pd.DataFrame([vars_of(passage) for passage in expected])
-    table.to_csv(tmp_path / "corpus.csv", index=False)
-    table.to_parquet(tmp_path / "corpus.parquet")
+    rows = [{"id": passage.id, "title": passage.title, "text": passage.text} for passage in expected]
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "corpus.parquet")
+    with (tmp_path / "corpus.csv").open("w", newline="") as table:
+        writer = csv.DictWriter(table, ["id", "title", "text"])
+        writer.writeheader()
+        writer.writerows(rows)
     for path in (tmp_path / "corpus.csv", tmp_path / "corpus.parquet"):
         assert list(read_corpus(path, "nine")) == expected
     monkeypatch.setattr(corpus_file, "read_rows", no_rows)
     for path in (file, tmp_path / "corpus.csv", tmp_path / "corpus.parquet"):
         assert list(read_corpus(path, "nine")) == expected
-
-
-def vars_of(passage):
-    return {"id": passage.id, "title": passage.title, "text": passage.text}
 
 
 def test_a_file_that_changed_is_read_anew(file):
