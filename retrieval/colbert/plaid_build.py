@@ -33,14 +33,15 @@ Batch = tuple[list[int], list[torch.Tensor]]
 # Of each batch the pairs of a cell and a passage in it, as numbers of 64 bits; sorted in the end, and removed.
 _MEMBERS = "members.i64"
 _SEED = 123
-# The most numbers of a sample: 512 MB in fp16, and as much again twice while centroids are sought.
+# The most numbers of a sample: 512 MB in fp16, and twice that in fp32, in which centroids are sought.
 _SAMPLE = 1 << 28
 # torch.quantile takes no more numbers.
 _HELD_OUT = 1 << 24
 # colbert-ai sets a twentieth of the sample aside to choose the residuals' quantiles by, up to so many vectors.
 _SHARE_HELD_OUT, _MOST_HELD_OUT = 0.05, 50_000
-# Passages of the sample that are encoded at a time.
+# Passages of the sample that are encoded at a time, and vectors that are compared with all centroids.
 _WINDOW = 2048
+_TOKENS = 2048
 
 
 def build(
@@ -62,13 +63,23 @@ def build(
 
     config = ColBERTConfig(dim=encoder.dim, nbits=_bits(encoder.dim, settings["nbits"]))
     sample = list(_sample(encoder, texts))
-    tokens_each = sum(len(v) for _, vectors in sample for v in vectors) / sum(len(places) for places, _ in sample)
-    codec = _codec(config, sample, tokens_each * len(texts), settings["kmeans_niters"])
+    sampled = sum(len(places) for places, _ in sample)
+    vectors = [one for _, batch in sample for one in batch]
+    if sampled == len(texts):
+        batches: Iterable[Batch] = sample  # nothing is encoded twice
+    else:
+        batches = encoder.passages(texts)
+        sample.clear()
+    drawn = torch.cat(vectors)
+    vectors.clear()
+    if not held_out(len(drawn), encoder.dim):
+        raise UserError(f"retriever.index: {len(texts)} short passages are too few for plaid: set it to exact")
+    tokens = len(drawn) / sampled * len(texts)
+    kept, training = _divided(drawn)
+    del drawn
+    codec = _codec(config, kept, training, tokens, settings["kmeans_niters"])
+    del training
     codec.save(str(folder))
-    # Where the sample is the corpus, nothing is encoded twice.
-    whole = sum(len(places) for places, _ in sample) == len(texts)
-    batches: Iterable[Batch] = sample if whole else encoder.passages(texts)
-    del sample
     places, lengths = _compress(folder, codec, batches, len(texts), progress)
     cells = len(codec.centroids)
     _write_cells(folder, cells)
@@ -107,27 +118,26 @@ def _sample(encoder: TokenEncoder, texts: Sequence[str]) -> Iterator[Batch]:
             yield [window[row] for row in rows], vectors
 
 
-def _codec(config: Any, sample: list[Batch], tokens: float, iterations: int) -> Any:  # noqa: ANN401 - colbert-ai's
-    """colbert-ai's codec, made of a sample for about so many tokens.
+def _divided(sample: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The vectors that quantiles are taken of, and those that centroids are sought among, in fp32; at random."""
+    count = held_out(*sample.shape)
+    order = torch.randperm(len(sample), generator=torch.Generator().manual_seed(_SEED))
+    training = torch.empty(len(sample) - count, sample.shape[1], dtype=torch.float32)
+    for rows, places in zip(training.split(_TOKENS), order[count:].split(_TOKENS), strict=True):
+        rows.copy_(sample[places])
+    return sample[order[:count]], training
 
-    Raises:
-        UserError: the sample is too small.
-    """
+
+def _codec(config: Any, kept: torch.Tensor, training: torch.Tensor, tokens: float, iterations: int) -> Any:  # noqa: ANN401 - colbert-ai's
+    """colbert-ai's codec for a corpus of about so many tokens, made of the two parts of a sample."""
     from colbert.indexing.codecs.residual import ResidualCodec
 
-    vectors = torch.cat([one for _, batch in sample for one in batch])
-    count = held_out(len(vectors), config.dim)
-    if not count:
-        passages = sum(len(places) for places, _ in sample)
-        raise UserError(f"retriever.index: {passages} short passages are too few for plaid: set it to exact")
-    order = torch.randperm(len(vectors), generator=torch.Generator().manual_seed(_SEED))
-    kept, vectors = vectors[order[:count]], vectors[order[count:]]
     partitions = int(2 ** math.floor(math.log2(16 * math.sqrt(tokens))))
     # In the precision in which they are kept, so that residuals are to what is read again.
-    centroids = functional.normalize(_centroids(vectors, partitions, iterations), dim=-1).half().float()
+    centroids = functional.normalize(_centroids(training, partitions, iterations), dim=-1).half().float()
     nearest = ResidualCodec(config=config, centroids=centroids)
     device = nearest.centroids.device
-    codes = nearest.compress_into_codes(kept, out_device=device)
+    codes = torch.cat([nearest.compress_into_codes(part, out_device=device) for part in kept.split(_TOKENS)])
     residuals = kept.to(device) - nearest.lookup_centroids(codes, out_device=device)
     cutoffs, weights = buckets(residuals.float(), config.nbits)
     return ResidualCodec(
@@ -158,11 +168,11 @@ def buckets(residuals: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Ten
 
 
 def _centroids(sample: torch.Tensor, partitions: int, iterations: int) -> torch.Tensor:
-    """Centroids ``(partitions, dim)`` by k-means, for small corpora too."""
+    """Centroids ``(partitions, dim)`` of vectors in fp32 by k-means, for small corpora too."""
     # A small corpus may have fewer tokens than colbert-ai wants cells; the other cells repeat and stay empty.
     cells = min(partitions, len(sample))
     kmeans = faiss.Kmeans(sample.shape[1], cells, niter=iterations, seed=_SEED, min_points_per_centroid=1)
-    kmeans.train(sample.float().numpy())
+    kmeans.train(sample.numpy())
     return torch.from_numpy(kmeans.centroids)[torch.arange(partitions) % cells]
 
 
@@ -184,9 +194,11 @@ def _compress(
         opened = [files.enter_context((folder / name).open("wb")) for name in (CODES, RESIDUALS, _MEMBERS)]
         codes, residuals, members = opened
         for batch, vectors in batches:
-            compressed = codec.compress(torch.cat(vectors))
+            compressed = [codec.compress(part) for part in torch.cat(vectors).split(_TOKENS)]
             counts = [len(one) for one in vectors]
-            cells, packed = compressed.codes.numpy(), compressed.residuals.numpy()
+            cells, packed = (
+                np.concatenate([getattr(part, name).numpy() for part in compressed]) for name in ("codes", "residuals")
+            )
             passages = np.repeat(np.arange(len(places), len(places) + len(batch)), counts)
             codes.write(cells.astype(np.int32).tobytes())
             residuals.write(packed.tobytes())
