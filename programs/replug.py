@@ -1,8 +1,7 @@
 """REPLUG: one reading for each passage, and the answer that all of them together find likeliest (Shi et al. 2024)."""
 
 import math
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated
 
@@ -13,6 +12,7 @@ from pydantic import Field
 from hoptimizer.common.errors import UserError
 from hoptimizer.programs.program import Program
 from hoptimizer.programs.question_tree import normalized
+from hoptimizer.programs.steps.scoring import can_score, score
 from hoptimizer.programs.trace import gather_steps
 from hoptimizer.retrieval import Passage, Retriever
 from hoptimizer.signatures import Read
@@ -26,9 +26,10 @@ _NO_LOGPROBS = (
 class REPLUG(Program):
     """Reads each passage on its own, and mixes what is answered by the retriever's scores (REPLUG, section 3.2).
 
-    The probability of an answer is the sum, over the passages that give it, of the passage's weight times the
-    probability with which the model wrote it. The paper mixes the distributions of each next token, which no server
-    tells; an answer that a passage did not give has no probability from it here.
+    The probability of an answer is the sum, over the passages, of the passage's weight times the answer's probability
+    where the model reads this passage. The paper mixes the distributions of each next token; here the answers that the
+    passages give are mixed as wholes. A model in this process scores each of them with every passage. Servers tell the
+    probability of what they wrote alone, so that a passage gives none to the answer of another one.
 
     Args:
         retriever: where passages come from.
@@ -50,7 +51,7 @@ class REPLUG(Program):
         >>> with dspy.context(lm=lm, adapter=build_adapter()):
         ...     prediction = REPLUG(BM25Retriever(corpus), k=2)(question="Where was Marie Curie born?")
         >>> [record.step for record in prediction.steps]
-        ['retrieve', 'reader', 'reader']
+        ['retrieve', 'reader', 'reader', 'score', 'score', 'score', 'score']
         >>> 0 < prediction.steps[1].outputs["probability"] <= 1
         True
     """
@@ -65,14 +66,24 @@ class REPLUG(Program):
     async def solve(self, question: str) -> tuple[str, list[Passage]]:
         passages = await self.retrieve(question)
         readings = await gather_steps(partial(self.read, question, passage) for passage in passages)
-        mixture: dict[str, float] = defaultdict(float)
         wording: dict[str, str] = {}
-        for weight, (answer, probability) in zip(weights(passages, self.temperature), readings, strict=True):
+        for answer, _ in readings:
             if answer:
-                mixture[normalized(answer)] += weight * probability
                 wording.setdefault(normalized(answer), answer)
+        if len(wording) < 2:
+            return "".join(wording.values()), passages
+        given = [{normalized(answer): probability} for answer, probability in readings]
+        if can_score(self, "reader"):
+            given = await gather_steps(partial(self.scores, question, passage, wording) for passage in passages)
+        shares = list(zip(weights(passages, self.temperature), given, strict=True))
+        mixture = {key: sum(weight * one.get(key, 0.0) for weight, one in shares) for key in wording}
         # Of equally likely ones the first, whose passage the retriever put first.
-        return wording[max(mixture, key=mixture.__getitem__)] if mixture else "", passages
+        return wording[max(mixture, key=mixture.__getitem__)], passages
+
+    async def scores(self, question: str, passage: Passage, wording: Mapping[str, str]) -> dict[str, float]:
+        """How likely each answer is where the model reads one passage."""
+        asked = (partial(score, self, "reader", answer, question, [passage]) for answer in wording.values())
+        return dict(zip(wording, await gather_steps(asked), strict=True))
 
     async def read(self, question: str, passage: Passage) -> tuple[str, float]:
         """The answer from one passage, empty if it can't be understood, and how likely the model finds it."""
