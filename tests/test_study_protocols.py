@@ -234,15 +234,15 @@ def test_holms_correction_is_that_of_the_textbook():
 def test_texts_mean_nothing_to_latex_and_html():
     attack = r"<b>&\input{x}_%$|</b>"
     sheet = Sheet(
-        "f1 & more", ["name", "f1", "f1"], 1, [[attack, "1.0", "2.0 ± 1.0†"]], frozenset({(0, 2)}), "p < 0.05"
+        "f1 & more", ["name", "f1", "f1"], 1, [[attack, "[1]", "2.0 ± 1.0†"]], frozenset({(0, 2)}), "p < 0.05"
     )
     page, tex = sheet.html(), sheet.latex()
     assert "&lt;b&gt;&amp;" in page
     assert "<b>" not in page
     assert "p &lt; 0.05" in page
-    assert r"<b>\&\textbackslash{}input\{x\}\_\%\$|</b>" in tex
+    assert r"$<$b$>$\&\textbackslash{}input\{x\}\_\%\$$|$$<$/b$>$ & {[}1]" in tex
     assert r"\bfseries 2.0 $\pm$ 1.0$^\dagger$" in tex
-    assert r"\caption{f1 \& more. p < 0.05}" in tex
+    assert r"\caption{f1 \& more. p $<$ 0.05}" in tex
     assert "\\begin{tabular}{lrr}\n\\toprule" in tex
 
 

@@ -14,7 +14,13 @@ if TYPE_CHECKING:
 _TEX = str.maketrans(
     {character: f"\\{character}" for character in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    | {"±": r"$\pm$", "†": r"$^\dagger$", "–": "--"}
+    | {character: f"${character}$" for character in "<>|"}
+    | {
+        "[": "{[}",
+        "±": r"$\pm$",
+        "†": r"$^\dagger$",
+        "–": "--",
+    }  # a bracket at a row's start would be the space above it
 )
 _BOLD = "font-weight: bold"
 

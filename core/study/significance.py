@@ -64,7 +64,8 @@ def significance(study: Study, lines: Sequence[Line], names: Iterable[str]) -> S
     for name in names:
         if name not in rewarded:
             continue
-        scores = {number: line.scores[name].dropna() for number, line in enumerate(lines) if name in line.scores}
+        known = {number: line.scores[name].dropna() for number, line in enumerate(lines) if name in line.scores}
+        scores = {number: found for number, found in known.items() if not found.empty}
         against = {number: base for number in scores if (base := _baseline(study, lines, number)) in scores}
         if study.file.baseline:
             p[name] = _corrected({number: _p(scores[base], scores[number], study) for number, base in against.items()})
