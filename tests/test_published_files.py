@@ -4,6 +4,7 @@ import bz2
 import gzip
 import json
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pyarrow
@@ -299,6 +300,21 @@ def test_an_extra_corpus_is_read_in_every_format(tmp_path: Path, suffix: str):
     assert corpus["1"].title == 'Mill "1"'
 
 
+def test_a_corpus_is_never_whole_in_memory(tmp_path: Path):
+    texts = ({"title": f"Page {number}", "text": f"{number} " + "of many words " * 600} for number in range(1000))
+    corpus = write(tmp_path / "corpus.json", list(texts))
+    file = write(tmp_path / "in.json", [HOTPOT])
+    told = []
+    tracemalloc.start()
+    import_published(
+        "hotpotqa", {"dev": file}, tmp_path / "out", corpus=corpus, progress=lambda *report: told.append(report[:2])
+    )
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < corpus.stat().st_size / 3
+    assert told[-1] == ("passages", 1000)
+
+
 DAMAGED: dict[str, tuple[str, bytes, list[str]]] = {
     "truncated gzip": (
         "in.json.gz",
@@ -345,6 +361,7 @@ def test_bad_items_are_skipped_counted_and_explained_if_it_is_asked_for(tmp_path
 
     monkeypatch.chdir(tmp_path)
     for words, code, parts in (
+        (["--out", "b", "--unanswerable", " "], 2, ["unanswerable: expected the answer"]),
         (["--out", "b"], 2, ["in.jsonl:2 (no answer): 'answer' is missing"]),
         (["--out", "b", "--skip-bad"], 0, ["b: dev 2 questions", "8 bad items were skipped", "in.jsonl:3"]),
     ):

@@ -30,6 +30,7 @@ def list_command(as_json: Json = False) -> None:
         listing.add_row(name, f"bundled: data={name}")
     for name in IMPORTERS.names:
         listing.add_row(name, f"published: hop data import {name} FILE --out DIR, then data=DIR")
+    listing.add_row("hub:OWNER/NAME", "of the hub: hop data import hub:OWNER/NAME --out DIR, then data=DIR")
     show({"bundled": list(bundled()), "published": IMPORTERS.names}, as_json, listing)
 
 

@@ -29,6 +29,7 @@ ARTICLES_FILES = ("context_articles.json", "context_articles.json.gz")
 
 _TAG = re.compile(r"<[^<>]*>")
 _FEWEST_WORDS = 11
+_SEEN = 100  # pages after which the progress is told
 _ALIKE = 50  # of 100: a snippet that no paragraph of its page resembles is a passage itself
 
 
@@ -149,7 +150,8 @@ def pool_articles(path: Path, pool: PassagePool, files: list[Path], report: Repo
                 long = [line for line in paragraphs if len(line.split()) >= _FEWEST_WORDS]
                 for paragraph in long or [" ".join(paragraphs) or article.title]:
                     pool.add(titles.get(article.title.casefold(), article.title), paragraph)
-                report("pages", number, 0, "")
+                if number % _SEEN == 0:
+                    report("pages", number, 0, "")
             pages.end()
     except MalformedText as error:
         raise UserError(f"{path}:{error.line}: {error}") from None

@@ -25,7 +25,7 @@ from hoptimizer.eval.datasets.published_formats import (
     StrategyItem,
 )
 from hoptimizer.eval.datasets.question import AnyText, Question, Record, Text
-from hoptimizer.eval.datasets.reading import PublishedReader, Skipped, Source, divided
+from hoptimizer.eval.datasets.reading import SEEN, PublishedReader, Skipped, Source, divided
 from hoptimizer.eval.datasets.rows import OnProblem, fail, own_file, read_rows, require
 
 FORMATS: dict[str, type[Published]] = {
@@ -136,6 +136,8 @@ def import_published(
     item = IMPORTERS.get(format, "hop data import")
     if decompositions and format != "2wikimultihopqa":
         raise UserError(f"decompositions are published beside 2wikimultihopqa, not {name}; leave them out")
+    if unanswerable is not None and not unanswerable.strip():
+        raise UserError("unanswerable: expected the answer of questions that have none, such as unknown; got nothing")
     out = free_folder(out)
     sources = _of_hub(found, paths) if found else _of_files(paths, item.under)
     _check_splits(sources, sizes or {})
@@ -217,7 +219,8 @@ def _pool_extra(path: Path, pool: PassagePool, report: OnProblem, progress: Repo
         except UserError as error:
             place = "" if str(error).startswith(row.place) else f"{row.place}: "
             report(f"{place}{error}")
-        progress("passages", len(pool), 0, "")
+        if len(pool) % SEEN == 0:
+            progress("passages", len(pool), 0, "")
     if not len(pool):
         raise UserError(f"{path}: no passages in it; give a file of passages with title and text")
 

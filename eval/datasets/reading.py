@@ -20,6 +20,9 @@ from hoptimizer.retrieval.passage import Passage
 
 DEFAULT_SIZES: Mapping[str, float] = {"train": 0.8, "dev": 0.1, "test": 0.1}
 
+SEEN = 1000
+"""After so many items the progress is told: to tell it takes longer than to read one."""
+
 _IDS = ("_id", "id", "qid", "QuestionId", "example_id")
 # Answers that stand in many a passage that says nothing of the question.
 _NO_EVIDENCE = {"yes", "no", "true", "false", NO_ANSWER}
@@ -106,7 +109,8 @@ class PublishedReader:
         questions: list[Question] = []
         before = self.contexts
         for number, (place, item, fields) in enumerate(self._items(source), 1):
-            self.progress("questions", number, 0, source.name)
+            if number % SEEN == 0:
+                self.progress("questions", number, 0, source.name)
             if unlabelled and item.unlabelled and "answer" not in fields:
                 self._take_contexts(place, item.unlabelled, fields)
             elif question := self._question(place, item, fields):
@@ -122,7 +126,8 @@ class PublishedReader:
             UserError: as :meth:`read`, or items of this format have no paragraphs.
         """
         for number, (place, item, fields) in enumerate(self._items(source), 1):
-            self.progress("contexts", number, 0, source.name)
+            if number % SEEN == 0:
+                self.progress("contexts", number, 0, source.name)
             if item.unlabelled is None:
                 raise UserError(f"{source.name}: items of this format have no contexts to take; leave the file out")
             self._take_contexts(place, item.unlabelled, fields)
