@@ -62,7 +62,7 @@ COPIES = 50  # of each question, so that an import takes a while
 DONE = "made: exists already"
 # What a path has of its own in each folder: the ids of runs and models, and digests of the folder itself.
 _OWN = re.compile(r"[0-9a-f]{16,}")
-# SQLite's log of what was committed: a part of its database until the next command that opens it, which is not each one.
+# SQLite's log of what was committed: a part of its database until a command opens it again, which not each one does.
 _LOG = re.compile(r"\.db-(wal|shm)$")
 
 
