@@ -57,19 +57,23 @@ class CompiledProgram(dspy.Module):
         self._bench = bench  # whose temporary files live as long as the program
         self._lm, self._adapter = bench.lms["default"], build_adapter()
 
-    def forward(self, question: str) -> dspy.Prediction:
+    def forward(self, question: str, main: str | None = None) -> dspy.Prediction:
         """Answer a question.
+
+        Args:
+            question: the question.
+            main: the page that it is asked about, as for :meth:`hoptimizer.programs.Program.aforward`.
 
         Returns:
             a prediction with ``answer: str``, ``passages: list[Passage]`` and ``steps: list[StepRecord]``.
         """
         with dspy.context(lm=self._lm, adapter=self._adapter):
-            return self.program(question=question)
+            return self.program(question=question, main=main)
 
-    async def aforward(self, question: str) -> dspy.Prediction:
+    async def aforward(self, question: str, main: str | None = None) -> dspy.Prediction:
         """As :meth:`forward`, from async code."""
         with dspy.context(lm=self._lm, adapter=self._adapter):
-            return await self.program.acall(question=question)
+            return await self.program.acall(question=question, main=main)
 
     def __deepcopy__(self, memo: dict[int, object]) -> "CompiledProgram":
         return CompiledProgram(self._bench, self.program.deepcopy())

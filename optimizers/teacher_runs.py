@@ -47,19 +47,21 @@ class TeacherRuns:
     def __deepcopy__(self, memo: dict[int, object]) -> "TeacherRuns":
         return self
 
-    async def make(self, program: Program, question: str) -> TeacherRun:
+    async def make(self, program: Program, question: str, main: str | None = None) -> TeacherRun:
         """Run a program on a question, unless that was done or is under way.
 
         Args:
             program: the program, whose demonstrations identify the run.
             question: the question's text.
+            main: the page that the question is asked about, where it is asked about one.
 
         Raises:
             DSPyError: the run failed.
         """
         task = self._find(program, question)
         if task is None:
-            task = asyncio.create_task(self._run(program, question))
+            asked = {"question": question} | ({"main": main} if main else {})
+            task = asyncio.create_task(self._run(program, asked))
             self._tasks[question].append((_demos(program), task))
         return await task
 
@@ -88,10 +90,10 @@ class TeacherRuns:
         tasks = [task for some in self._tasks.values() for _, task in some if task.done()]
         return [task.result() for task in tasks if task.exception() is None]
 
-    async def _run(self, program: Program, question: str) -> TeacherRun:
+    async def _run(self, program: Program, asked: dict[str, str]) -> TeacherRun:
         async with self._slots:
             with dspy.context(trace=[]):
-                prediction = await program.acall(question=question)
+                prediction = await program.acall(**asked)
                 traced = dspy.settings.trace
         names = {id(predictor): name for name, predictor in program.named_predictors()}
         return TeacherRun(prediction, [(names[id(predictor)], *call) for predictor, *call in traced])
@@ -116,10 +118,10 @@ def replaying(program: Program, runs: TeacherRuns) -> Program:
 class _Replaying(Program):
     runs: TeacherRuns
 
-    def forward(self, question: str) -> dspy.Prediction:
+    def forward(self, question: str, main: str | None = None) -> dspy.Prediction:
         run = self.runs.made_run(self, question)
         if run is None:
-            return super().forward(question)
+            return super().forward(question, main)
         if dspy.settings.trace is not None:
             dspy.settings.trace.extend((getattr(self, name), *call) for name, *call in run.trace)
         return run.prediction

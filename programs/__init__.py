@@ -31,9 +31,11 @@ from hoptimizer.programs.rag import RAG
 from hoptimizer.programs.react import ReAct
 from hoptimizer.programs.recite import ReciteAndAnswer
 from hoptimizer.programs.record import StepRecord
+from hoptimizer.programs.replug import REPLUG
 from hoptimizer.programs.self_ask import SelfAsk
 from hoptimizer.programs.self_rag import SelfRAG
 from hoptimizer.programs.settings import PROGRAMS, build_program, settings_model
+from hoptimizer.programs.skr import SKR
 from hoptimizer.programs.trace import gather_steps
 
 __all__ = [
@@ -41,6 +43,8 @@ __all__ = [
     "PROGRAMS",
     "RAG",
     "RAISF",
+    "REPLUG",
+    "SKR",
     "CoT",
     "DecomP",
     "DecomposeRAG",

@@ -1,6 +1,7 @@
 """IRCoT: retrieval interleaved with chain-of-thought reasoning (Trivedi et al. 2023)."""
 
 import re
+from functools import partial
 from typing import Annotated, ClassVar, Literal
 
 import dspy
@@ -12,8 +13,9 @@ from hoptimizer.programs.collection import Collection
 from hoptimizer.programs.program import Program
 from hoptimizer.programs.question_tree import normalized
 from hoptimizer.programs.reader import ReaderKind, answer_of, make_reader, read, stated_answer
+from hoptimizer.programs.steps.pages import find_pages
 from hoptimizer.retrieval import Passage, Retriever
-from hoptimizer.signatures import FollowUp, NextSentence, NextThought
+from hoptimizer.signatures import FollowUp, NextSentence, NextThought, ProposeTitles
 
 # Arithmetic has spaces around its operator, and says what it comes to: "1912 + 4 = 1916". Years, dates and model
 # numbers with hyphens are facts.
@@ -42,6 +44,9 @@ class IRCoT(Program):
             arithmetic); off: the last thought, whatever it is. A query that was asked before is not asked again.
         drop_interrogatives: remove who, what, which and the like from the query, as the paper's code does; that finds
             as much with BM25, and less with ColBERT, which reads whole sentences (docs/log.md).
+        pages: for questions that are asked about a page, as those of IIRC are: this page is always kept, the model
+            proposes the titles of so many others, and searches are scoped to the pages whose titles are nearest
+            (appendix B, which takes 3); ``None``: no search is scoped.
         skip_words: passages of more words are left out.
         cut_words: passages are cut to so many words.
         duplicate_ratio: passages with title and text both this similar (0 to 100) to a collected one's are left out.
@@ -66,7 +71,7 @@ class IRCoT(Program):
         ['retrieve', 'reason', 'follow_up', 'retrieve', 'reader']
     """
 
-    step_names: ClassVar[tuple[str, ...]] = ("reason", "follow_up", "reader")
+    step_names: ClassVar[tuple[str, ...]] = ("titles", "reason", "follow_up", "reader")
 
     def __init__(
         self,
@@ -80,6 +85,7 @@ class IRCoT(Program):
         fill: bool = True,
         skip_inference: bool = True,
         drop_interrogatives: bool = False,
+        pages: Positive | None = None,
         skip_words: Positive = 600,
         cut_words: Positive = 350,
         duplicate_ratio: Annotated[float, Field(gt=0, le=100)] = 90,
@@ -91,17 +97,22 @@ class IRCoT(Program):
         self.fill = fill
         self.skip_inference = skip_inference
         self.drop_interrogatives = drop_interrogatives
+        self.pages = pages
         self.skip_words = skip_words
         self.cut_words = cut_words
         self.duplicate_ratio = duplicate_ratio
+        self.titles = dspy.Predict(ProposeTitles) if pages else None
         self.reason = dspy.Predict(NextThought if thoughts == "typed" else NextSentence)
         self.follow_up = dspy.Predict(FollowUp) if thoughts == "typed" else None
         self.reader = make_reader(reader, passages=True)
 
     async def solve(self, question: str) -> tuple[str, list[Passage]]:
         collection = Collection(self.max_passages, self.skip_words, self.cut_words, self.duplicate_ratio)
+        pages = await find_pages(self, question, self.pages)
+        collection.passages += pages.pinned
+        retrieve = partial(self.retrieve, titles=pages.titles)
         first = self._query(question)
-        found = await self.retrieve(first, k=max(self.k, self.max_passages) if self.fill else self.k)
+        found = await retrieve(first, k=max(self.k, self.max_passages) if self.fill else self.k)
         collection.add(found[: self.k])
         chain: list[str] = []
         asked, answer = {"", normalized(first)}, None
@@ -117,7 +128,7 @@ class IRCoT(Program):
                 break
             if query := next((query for query in queries if normalized(query) not in asked), None):
                 asked.add(normalized(query))
-                collection.add(await self.retrieve(query, k=self.later_k))
+                collection.add(await retrieve(query, k=self.later_k))
         collection.add(found)
         if self.reader is not None:
             return await read(self, question, collection.passages), collection.passages

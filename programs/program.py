@@ -3,7 +3,7 @@
 import asyncio
 import time
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -17,8 +17,11 @@ from hoptimizer.programs.neighbours import Neighbours
 from hoptimizer.programs.record import StepRecord
 from hoptimizer.programs.steps.asking import ask_language_model, ask_small_model, likelihood
 from hoptimizer.programs.steps.calls import StepCalls
-from hoptimizer.programs.trace import StepTrace, current, recording
+from hoptimizer.programs.trace import StepTrace, asked_about, current, recording
 from hoptimizer.retrieval import Passage, Retriever
+
+# The results of a search that those of some pages are taken from.
+_DEPTH = 1_000
 
 
 class Program(dspy.Module):
@@ -73,21 +76,26 @@ class Program(dspy.Module):
             The answer, and the passages that it was read from, or would be if the program had a reader.
         """
 
-    async def aforward(self, question: str) -> dspy.Prediction:
+    async def aforward(self, question: str, main: str | None = None) -> dspy.Prediction:
         """Answer one question.
+
+        Args:
+            question: the question.
+            main: id of the passage that the question is asked about, or the title of its page; programs with the option
+                ``pages`` always show it.
 
         Returns:
             A prediction with ``answer: str``, ``passages: list[Passage]`` and ``steps: list[StepRecord]``.
         """
-        with recording(StepTrace()) as trace:
+        with recording(StepTrace()) as trace, asked_about(main):
             answer, passages = await self.solve(question)
         entries = trace.entries()
         _trace([traced for entry in entries for traced in entry.trace])
         return dspy.Prediction(answer=answer, passages=passages, steps=[entry.record for entry in entries])
 
-    def forward(self, question: str) -> dspy.Prediction:
+    def forward(self, question: str, main: str | None = None) -> dspy.Prediction:
         """Like :meth:`aforward`, from code that is not async."""
-        return run_async(self.aforward(question))
+        return run_async(self.aforward(question, main))
 
     async def step(
         self,
@@ -200,19 +208,27 @@ class Program(dspy.Module):
         self.prompt_format = own.get("prompt_format")
         self.neighbours = Neighbours.load_state(own["neighbours"]) if own.get("neighbours") else None
 
-    async def retrieve(self, query: str, *, k: int | None = None) -> list[Passage]:
+    async def retrieve(
+        self, query: str, *, k: int | None = None, titles: Collection[str] | None = None
+    ) -> list[Passage]:
         """Search the corpus.
 
         Args:
             query: a question or sentence.
             k: how many passages to find; the program's own ``k`` by default.
+            titles: titles of the pages that passages may come from, of those among the first thousand of the search; by
+                default they come from all pages.
         """
         if self.retriever is None:
             raise TypeError(f"{type(self).__name__} retrieves: give it a retriever")
         start = time.perf_counter()
-        passages = await self.retriever.asearch(query, k or self.k)
+        passages = await self.retriever.asearch(query, _DEPTH if titles else k or self.k)
+        asked: dict[str, Any] = {"query": query}
+        if titles:
+            passages = [passage for passage in passages if passage.title in titles][: k or self.k]
+            asked["titles"] = list(titles)
         found = {"passages": [passage.id for passage in passages]}
-        current().add(StepRecord("retrieve", "retrieval", {"query": query}, found, seconds=time.perf_counter() - start))
+        current().add(StepRecord("retrieve", "retrieval", asked, found, seconds=time.perf_counter() - start))
         return passages
 
 

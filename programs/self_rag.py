@@ -10,6 +10,7 @@ from pydantic import Field
 
 from hoptimizer.programs.program import Program
 from hoptimizer.programs.reader import make_reader, read
+from hoptimizer.programs.steps.knowing import known_answer
 from hoptimizer.programs.trace import gather_steps
 from hoptimizer.retrieval import Passage, Retriever
 from hoptimizer.signatures import Answer, Relevance, SelfKnowledge, Support, Usefulness
@@ -95,9 +96,8 @@ class SelfRAG(Program):
         self.usefulness = dspy.Predict(Usefulness)
 
     async def solve(self, question: str) -> tuple[str, list[Passage]]:
-        # An output that can't be understood counts as no: what was looked up for nothing does little harm.
-        if self.self_knowledge and (await self.step("self_knowledge", question=question)).knows == "yes":
-            return ((await self.step("closed_book", question=question)).answer or "").strip(), []
+        if self.self_knowledge and (known := await known_answer(self, question)) is not None:
+            return known, []
         passages = await self.retrieve(question)
         candidates = await gather_steps(partial(self.candidate, question, passage) for passage in passages)
         # Of equal ones the first, whose passage the retriever put first.

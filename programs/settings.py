@@ -25,8 +25,10 @@ from hoptimizer.programs.rag import RAG
 from hoptimizer.programs.react import ReAct
 from hoptimizer.programs.recite import ReciteAndAnswer
 from hoptimizer.programs.record import COUNTS, outcome_counts
+from hoptimizer.programs.replug import REPLUG
 from hoptimizer.programs.self_ask import SelfAsk
 from hoptimizer.programs.self_rag import SelfRAG
+from hoptimizer.programs.skr import SKR
 from hoptimizer.retrieval import Retriever
 
 PROGRAMS: dict[str, type[Program]] = {
@@ -45,6 +47,8 @@ PROGRAMS: dict[str, type[Program]] = {
     "dsp": DSP,
     "self_rag": SelfRAG,
     "decomp": DecomP,
+    "skr": SKR,
+    "replug": REPLUG,
 }
 
 # Parameters that the ``retriever`` section gives.

@@ -81,6 +81,24 @@ def recording(trace: StepTrace) -> Iterator[StepTrace]:
         _current.reset(token)
 
 
+_main: contextvars.ContextVar[str | None] = contextvars.ContextVar("main page", default=None)
+
+
+def main_page() -> str | None:
+    """The id or title of the page that the question is asked about; ``None`` where it is not asked about one."""
+    return _main.get()
+
+
+@contextmanager
+def asked_about(page: str | None) -> Iterator[None]:
+    """Within it, the question is asked about that page."""
+    token = _main.set(page)
+    try:
+        yield
+    finally:
+        _main.reset(token)
+
+
 async def _record(trace: StepTrace, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     with recording(trace):
         return await work()

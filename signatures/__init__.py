@@ -99,7 +99,7 @@ from hoptimizer.signatures.decomposing import (
 from hoptimizer.signatures.hopping import LabelPassage, NextQuery
 from hoptimizer.signatures.judging import Correctness, Relevance, SelfKnowledge, Sufficiency, Support, Usefulness
 from hoptimizer.signatures.reasoning import FollowUp, NextSentence, NextThought
-from hoptimizer.signatures.searching import AnswerBySearching, FirstQuery, SearchQuery
+from hoptimizer.signatures.searching import AnswerBySearching, FirstQuery, ProposeTitles, SearchQuery
 from hoptimizer.signatures.synthesis import FindDependencies, LabelWords, SplitByPassages
 
 __all__ = [
@@ -123,6 +123,7 @@ __all__ = [
     "NextSentence",
     "NextTask",
     "NextThought",
+    "ProposeTitles",
     "Read",
     "ReadWithChain",
     "ReadWithFindings",

@@ -19,6 +19,15 @@ class SearchQuery(dspy.Signature):
     search_query: str = dspy.OutputField(desc="what has to be looked up next, as a short question with names")
 
 
+class ProposeTitles(dspy.Signature):
+    """Name the pages of an encyclopedia, other than this one, that help to answer the question."""
+
+    page: str = dspy.InputField(desc="the passage that the question is asked about")
+    question: str = dspy.InputField()
+    number: int = dspy.InputField(desc="how many titles to name")
+    titles: list[str] = dspy.OutputField(desc="titles of pages, the most helpful first")
+
+
 class AnswerBySearching(dspy.Signature):
     """Answer the question from what searching shows, in as few words as possible."""
 

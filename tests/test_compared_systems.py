@@ -8,6 +8,7 @@ from dspy.utils import DummyLM
 from pydantic import ValidationError
 from scripted import ScriptedLM, ScriptedRetriever, passage
 
+from hoptimizer.common.errors import UserError
 from hoptimizer.eval.datasets.question import Hop, Question
 from hoptimizer.models import LMSettings, build_adapter, build_lm
 from hoptimizer.optimizers.labels.annotations import annotations
@@ -15,6 +16,7 @@ from hoptimizer.optimizers.labels.demonstrations import annotate
 from hoptimizer.optimizers.prompt.feedback import Feedback
 from hoptimizer.programs import (
     DSP,
+    REPLUG,
     DecomP,
     DecomposeRAG,
     IterRetGen,
@@ -363,6 +365,56 @@ def test_self_rag_puts_last_what_it_can_not_read():
     assert criticized(SelfRAG(ScriptedRetriever({})))[0].answer == ""
 
 
+# REPLUG: after figure 2 of the paper: two passages of little weight agree, and outweigh the first.
+
+
+def plugged(scores, likelihood, **options):
+    """What three passages say: Rome, Bern and bern."""
+    found = [passage(id).scored(score) for id, score in zip(("inn", "mill", "ada"), scores, strict=True)]
+    answers = {"Inn": "Rome", "Mill": "Bern", "Ada": "bern."}
+
+    def script(field, inputs):
+        return next(answer for name, answer in answers.items() if name in inputs["context"])
+
+    said = None if likelihood is None else lambda field, inputs: likelihood[script(field, inputs)]
+    lm = ScriptedLM(script, likelihood=said, together=3)
+    with dspy.context(lm=lm, adapter=dspy.ChatAdapter(use_json_adapter_fallback=False)):
+        return REPLUG(ScriptedRetriever({MILL: found}), **options)(question=MILL), lm
+
+
+SURE = {"Rome": 0.8, "Bern": 0.8, "bern.": 0.8}
+
+
+@pytest.mark.parametrize(
+    ("scores", "likelihood", "options", "answer"),
+    [
+        ((1.0, 0.9, 0.9), SURE, {}, "Bern"),
+        ((9.0, 1.0, 1.0), SURE, {}, "Rome"),
+        ((9.0, 1.0, 1.0), SURE, {"temperature": 100}, "Bern"),
+        ((1.0, 0.9, 0.9), SURE | {"Bern": 0.2, "bern.": 0.1}, {}, "Rome"),
+        ((None, None, None), SURE, {}, "Bern"),
+    ],
+)
+def test_replug_mixes_the_answers_of_passages_by_their_weights(scores, likelihood, options, answer):
+    prediction, lm = plugged(scores, likelihood, **options)
+    assert (prediction.answer, ids(prediction)) == (answer, ["inn", "mill", "ada"])
+    assert steps(prediction) == ["retrieve", "reader", "reader", "reader"]
+    assert prediction.steps[1].outputs == {"answer": "Rome", "probability": pytest.approx(likelihood["Rome"])}
+    assert lm.most == 3
+
+
+def test_replug_with_a_model_that_tells_no_probabilities_is_one_line():
+    with pytest.raises(UserError, match=r"replug mixes answers by their probabilities.* take a local model") as error:
+        plugged((1.0, 1.0, 1.0), None)
+    assert "\n" not in str(error.value)
+
+
+def test_replug_without_an_answer_that_can_be_read_has_none():
+    retriever = ScriptedRetriever({MILL: [passage("inn").scored(1.0)]})
+    assert run(REPLUG(retriever), UNREADABLE).answer == ""
+    assert run(REPLUG(ScriptedRetriever({}))).answer == ""
+
+
 # ReAct
 
 
@@ -510,6 +562,8 @@ SMALL = {
     "dsp": {},
     "self_rag": {"always_retrieve": True},
     "decomp": {"max_steps": 1},
+    "skr": {},
+    "replug": {},
 }
 
 
@@ -521,7 +575,7 @@ def test_a_system_runs_through_with_a_real_model(name):
     with dspy.context(lm=lm, adapter=build_adapter()):
         prediction = program(question=MILL)
     assert isinstance(prediction.answer, str)
-    assert counts(prediction.steps)["lm_calls"] >= 2
+    assert counts(prediction.steps)["lm_calls"] >= 1
     assert {record.step for record in prediction.steps} <= {"retrieve", *program.step_names}
 
 
@@ -538,6 +592,8 @@ def test_a_system_runs_through_with_a_real_model(name):
         ("dsp", "hops", 0),
         ("self_rag", "useful_weight", -1),
         ("decomp", "max_steps", 0),
+        ("skr", "reader", "none"),
+        ("replug", "temperature", 0),
     ],
 )
 def test_an_option_that_can_not_be_is_refused(name, option, value):

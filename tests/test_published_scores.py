@@ -16,7 +16,8 @@ LEFT = [
     "", " ", "yes", "Yes.", "no", "No, it was not", "noanswer", "the", "The Rhine", "a river, the Rhine!",
     "Rhine river",
     "U.S.", "U.S. Senate", "1,871", "12 years", "$12", "twenty-one", "Étienne Dupont", "E\u0301tienne", "東京", "Ａ",
-    "a", "an apple a day", "don't", "“quoted”", "ﬁnal", "x" * 300, "new new york", "\u00a0Lyon\t", '["Lyon", "Oslo"]',
+    "a",
+    "an apple a day", "don't", "“quoted”", "ﬁnal", "x" * 300, "new new york", "\u00a0Lyon\t", '["Lyon", "Oslo"]',
 ]  # fmt: skip
 RIGHT = [
     ["yes"], ["no"], ["noanswer"], ["the"], ["Rhine", "river Rhine", ""], ["US", "United States"], ["1871", "1,871"],

@@ -199,7 +199,7 @@ _UNITS: dict[str, Callable[[int, str], list[str]]] = {
 def _by_tokens(size: int, checkpoint: str) -> Chunker:
     from transformers import AutoTokenizer  # imported here: seconds that other chunks do not need
 
-    from hoptimizer.retrieval.model_files import SAFE_FILES, local_folder
+    from hoptimizer.retrieval.encoders.model_files import SAFE_FILES, local_folder
 
     base = "all-minilm-l6-v2" if checkpoint == "minilm" else checkpoint
     folder = local_folder(base, "--chunk", "minilm", allow=SAFE_FILES)

@@ -69,6 +69,11 @@ class Question(Record):
     # Left out where it is not known, so that data sets without it keep their digest.
     main: Text | None = Field(default=None, exclude_if=lambda main: main is None)
 
+    @property
+    def asked(self) -> dict[str, str]:
+        """What a program is asked: the ``question`` and, where there is one, the ``main`` passage."""
+        return {"question": self.question} | ({"main": self.main} if self.main else {})
+
     def to_dspy(self) -> "dspy.Example":
         """The question as a ``dspy.Example`` whose input is ``question``; ``answer`` is the first of ``answers``."""
         import dspy  # imported here: it takes a second, and reading data does not need it
@@ -83,4 +88,4 @@ class Question(Record):
             rationale=self.rationale,
             type=self.type,
             main=self.main,
-        ).with_inputs("question")
+        ).with_inputs(*self.asked)

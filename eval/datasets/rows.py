@@ -129,6 +129,22 @@ def parse(model: type[Model], row: DataRow, report: OnProblem) -> Model | None:
         return None
 
 
+def is_new(id: str, row: DataRow, ids: dict[str, str], report: OnProblem) -> bool:
+    """Whether no row before this one has its id; where one has, that was reported.
+
+    Args:
+        id: the row's.
+        row: the row.
+        ids: the places of the ids so far, which this one joins.
+        report: called with the problem.
+    """
+    if first := ids.get(id):
+        report(f"{row.place}: id {id!r} stands at {first} already; make ids unique")
+        return False
+    ids[id] = row.place
+    return True
+
+
 def require(model: type[Model], row: DataRow) -> Model:
     """The row as a ``model``.
 

@@ -4,37 +4,41 @@ import asyncio
 import hashlib
 import json
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import Future
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from dspy import lm15
 from dspy.clients.engines.base import validate_request
 from dspy.utils.callback import BaseCallback
 
-from hoptimizer.models.engine.chat_template import render
+from hoptimizer.models.engine.chat_template import as_words, render
 from hoptimizer.models.engine.constrained_decoding import Grammar, GrammarError
-from hoptimizer.models.engine.generator import Generator
 from hoptimizer.models.engine.request import Completion, GenerationRequest
 from hoptimizer.models.settings import LOCAL
 from hoptimizer.models.weights.store import resolve
+
+if TYPE_CHECKING:
+    from hoptimizer.models.engine.generator import Generator
 
 DEFAULT_MAX_TOKENS = 256
 # A prompt must leave room for at least so many tokens of the answer (or for max_tokens, if that is less).
 LEAST_ROOM = 32
 
-_generators: dict[str, Generator] = {}
+_generators: "dict[str, Generator]" = {}
 _lock = threading.Lock()
 
 
-def generator(model: str) -> Generator:
+def generator(model: str) -> "Generator":
     """The model of a ``local/NAME`` string, loaded at the first call and shared by all engines.
 
     Raises:
         UserError: there is no such model, or it can't be pulled or loaded.
     """
+    from hoptimizer.models.engine.generator import Generator  # PyTorch is for those whose model runs here
+
     name = model.removeprefix(LOCAL)
     with _lock:
         if name not in _generators:
@@ -86,6 +90,9 @@ class RolloutCallback(BaseCallback):
 class Engine:
     """What the two engines have in common.
 
+    A request for ``logprobs`` whose last message is the assistant's is answered with that message, and how likely it
+    is.
+
     An engine is a name and nothing else: copies, pickles and saved programs refer to the model, which is loaded once
     per process, at its first use. The model that answers is the one that the request names.
 
@@ -126,9 +133,12 @@ class Engine:
         _refuse_unsupported(request)
         model = generator(request.model)
         config = request.config
-        prompt = _prompt(model, request, self.templated)
+        *messages, last = request.messages
+        scored = config.logprobs is not None and last.role == "assistant"
+        prompt = _prompt(model, request.system, messages if scored else request.messages, self.templated)
         tokens = model.tokenizer(prompt, add_special_tokens=False)["input_ids"]
-        wanted = config.max_tokens or DEFAULT_MAX_TOKENS
+        reply = _tokens(model, last.text or "") if scored else ()
+        wanted = len(reply) + 1 if reply else config.max_tokens or DEFAULT_MAX_TOKENS
         room = model.context_length - len(tokens)
         if room < min(wanted, LEAST_ROOM):
             raise lm15.ContextLengthError(
@@ -140,13 +150,14 @@ class Engine:
                 GenerationRequest(
                     tokens=tokens,
                     max_tokens=min(wanted, room),
-                    grammar=_grammar(model, config.response_format),
+                    grammar=None if reply else _grammar(model, config.response_format),
                     temperature=temperature,
                     top_p=config.top_p,
                     top_k=config.top_k,
                     seed=_seed(prompt, config.seed or 0) if temperature > 0 else 0,
                     stop=config.stop,
                     logprobs=config.logprobs is not None,
+                    reply=reply,
                 )
             )
         except GrammarError as error:
@@ -208,16 +219,19 @@ def _refuse_unsupported(request: lm15.Request) -> None:
             raise lm15.UnsupportedFeatureError(f"{request.model} reads text alone", feature="multimodal input")
 
 
-def _prompt(model: Generator, request: lm15.Request, templated: bool) -> str:
-    system = request.system
+def _tokens(model: "Generator", text: str) -> tuple[int, ...]:
+    return tuple(model.tokenizer(as_words(model.tokenizer, text), add_special_tokens=False)["input_ids"])
+
+
+def _prompt(model: "Generator", system: Any, asked: Sequence[lm15.Message], templated: bool) -> str:  # noqa: ANN401 - text, or parts of it
     if system is not None and not isinstance(system, str):
         system = "".join(part.text for part in system)
-    messages = [{"role": message.role, "content": message.text or ""} for message in request.messages]
+    messages = [{"role": message.role, "content": message.text or ""} for message in asked]
     leading = [{"role": "system", "content": system}] if system else []
     return render(model.tokenizer, leading + messages, templated)
 
 
-def _grammar(model: Generator, response_format: dict[str, Any] | None) -> Grammar | None:
+def _grammar(model: "Generator", response_format: dict[str, Any] | None) -> Grammar | None:
     kind = (response_format or {}).get("type")
     if response_format is None or kind == "text":
         return None

@@ -20,6 +20,8 @@ class GenerationRequest:
         stop: texts at which free text ends, which are left out.
         ignore_end: write ``max_tokens`` whatever the model says, for benchmarks.
         logprobs: whether to tell how likely each token was.
+        reply: the tokens that are written whatever the model says, to learn how likely they are; empty to let the model
+            choose.
     """
 
     tokens: list[int]
@@ -32,6 +34,7 @@ class GenerationRequest:
     stop: tuple[str, ...] = ()
     ignore_end: bool = False
     logprobs: bool = False
+    reply: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

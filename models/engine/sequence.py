@@ -66,6 +66,10 @@ class SequenceState:
             ends: the tokens that end a text.
             tokenizer: decodes what is written, to look for stop texts.
         """
+        if self.request.reply:
+            self._append([self.request.reply[len(self.written)]], logits)
+            self.finished = len(self.written) == len(self.request.reply)
+            return
         token = self._choose(logits, likeliest)
         if self.constraint is not None:
             self._append(self.constraint.take(token), logits)

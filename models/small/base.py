@@ -32,7 +32,7 @@ class SmallModel(ABC):
     """A model in a folder that fulfils a step (:class:`StepModel`). It runs on a GPU if there is one.
 
     Args:
-        folder: its card and, for every kind but ``confidence``, weights as safetensors, config and tokenizer.
+        folder: its card and, for every kind that was trained, weights as safetensors, config and tokenizer.
         card: the folder's card.
 
     Raises:

@@ -73,15 +73,18 @@ class Card(BaseModel):
         inputs: the input fields of the step's signature, in the order in which the model reads them.
         output: the signature's output field.
         kind: ``classifier`` chooses one of ``labels``; ``confidence`` chooses one by how likely the language model's
-            own answer is, and has no weights; ``generator`` writes a text or a list of texts; ``labeler`` chooses one
-            of ``labels`` for a passage and copies words of it; ``filter`` writes by copying words.
+            own answer is, and has no weights; ``knn`` chooses the one that similar examples have; ``generator`` writes
+            a text or a list of texts; ``labeler`` chooses one of ``labels`` for a passage and copies words of it;
+            ``filter`` writes by copying words.
         labels: what a model that chooses can choose, in the order of its logits; of two, the second is the positive
             one.
         token_threshold: the least probability at which a labeler or filter copies a word.
         rank: how a labeler makes use of a passage's place in the search: for passages that the question finds, and for
             those that later queries find. ``None`` where it makes no use of it.
         listed: whether a generator's output is a list of texts.
-        base: the model that was fine-tuned, as the training named it; or the language model that answers.
+        k: how many examples vote in a ``knn``.
+        base: the model that was fine-tuned, as the training named it; or the language model that answers; or the
+            encoder by which examples are compared.
         threshold: the least probability at which the positive label is chosen, or with a labeler any label but
             ``terminate``; ``None`` chooses the likeliest label.
         max_tokens: the most tokens of an input; longer ones are cut.
@@ -100,9 +103,10 @@ class Card(BaseModel):
     step: str = Field(min_length=1)
     inputs: tuple[str, ...] = Field(min_length=1)
     output: str = Field(min_length=1)
-    kind: Literal["classifier", "confidence", "generator", "labeler", "filter"]
+    kind: Literal["classifier", "confidence", "knn", "generator", "labeler", "filter"]
     labels: tuple[Label, ...] = ()
     listed: bool = False
+    k: int | None = Field(default=None, ge=1)
     base: str
     threshold: float | None = Field(default=None, ge=0, le=1)
     token_threshold: float = Field(default=0.5, ge=0, le=1)
@@ -119,14 +123,16 @@ class Card(BaseModel):
 
     @model_validator(mode="after")
     def _has_what_its_kind_needs(self) -> "Card":
-        if self.kind in ("classifier", "labeler") and len(set(self.labels)) < 2:
+        if self.kind in ("classifier", "knn", "labeler") and len(set(self.labels)) < 2:
             raise ValueError(f"a {self.kind} has two labels or more")
         if self.kind == "labeler" and TERMINATE not in self.labels:
             raise ValueError(f"a labeler has the label {TERMINATE}")
         if self.kind == "generator" and self.max_new_tokens is None:
             raise ValueError("a generator has max_new_tokens")
-        if self.kind == "confidence" and self.threshold is None:
-            raise ValueError("confidence has a threshold")
+        if self.kind in ("confidence", "knn") and self.threshold is None:
+            raise ValueError(f"{self.kind} has a threshold")
+        if self.kind == "knn" and self.k is None:
+            raise ValueError("knn has k")
         if self.threshold is not None and len(self.labels) != 2 and self.kind != "labeler":
             raise ValueError("a threshold goes with two labels")
         return self

@@ -10,6 +10,7 @@ from hoptimizer.models.small.card import Card, read_card
 from hoptimizer.models.small.classifier import Classifier
 from hoptimizer.models.small.confidence import Confidence
 from hoptimizer.models.small.generator import StepGenerator
+from hoptimizer.models.small.knn import KNNClassifier
 from hoptimizer.models.small.labeler import Labeler, QueryFilter
 
 # The files that are read of a repository; none of them can hold code.
@@ -17,6 +18,7 @@ _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
 
 _KINDS: dict[str, Callable[[Path, Card], SmallModel]] = {
     "classifier": Classifier,
+    "knn": KNNClassifier,
     "generator": StepGenerator,
     "labeler": Labeler,
     "filter": QueryFilter,

@@ -24,6 +24,7 @@ from hoptimizer.optimizers.labels.decomposition import (
     task,
     task_question,
 )
+from hoptimizer.optimizers.labels.pages import is_about_page, page_titles
 from hoptimizer.optimizers.labels.reasoning import (
     enough,
     fact,
@@ -248,6 +249,7 @@ ANNOTATIONS: Mapping[str, Annotation] = MappingProxyType(
         "recited": Annotation("passages", _has_passages, _recited),
         "supported": Annotation("passages", _has_passages, _supported),
         "useful": Annotation("answers", lambda question: True, _useful),
+        "titles": Annotation("main", is_about_page, lambda case, *_: page_titles(case.question, case.corpus)),
         "tag": Annotation("passages", _has_passages, _unsaid),
         "next_query": Annotation("passages", _has_passages, _unsaid),
     }

@@ -89,7 +89,7 @@ def bootstrapped(
 
     async def take(question: Question) -> list[StepExample]:
         with dspy.context(**teacher_settings(context)):
-            run = await format_check.run(runs.make(taught, question.question), question.id)
+            run = await format_check.run(runs.make(taught, **question.asked), question.id)
         if any(record.failure for record in run.prediction.steps):
             return []
         # Scored in a thread, since the objective may have to ask a judge.

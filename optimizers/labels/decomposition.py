@@ -25,6 +25,9 @@ class Annotated(Gold, Protocol):
     @property
     def rationale(self) -> str | None: ...
 
+    @property
+    def main(self) -> str | None: ...
+
 
 def ordered_subquestions(question: Annotated) -> list[str]:
     """The sub-questions that a question should be split into, with ``#1`` for the answer to the first, and so on.

@@ -19,6 +19,7 @@ from hoptimizer.optimizers.labels.decomposition import (
     task,
     task_question,
 )
+from hoptimizer.optimizers.labels.pages import page_of, page_titles
 from hoptimizer.optimizers.labels.reasoning import enough, facts, final_answer, is_reasoned, look_up, reasoning
 from hoptimizer.retrieval import Corpus, Passage, Retriever
 
@@ -50,7 +51,9 @@ def annotate(
       and ``search_query``: the next hop (demonstrate-search-predict);
     - ``recited``: its supporting passages (recitation);
     - ``candidate``: an answer, right or wrong, which is ``useful`` or not, and ``supported`` by the ``passage`` or not
-      (Self-RAG).
+      (Self-RAG);
+    - ``page``: the passage that it is asked about, ``titles``: those of the other pages that support it, and
+      ``number``: how many these are (IRCoT, appendix B).
 
     What a model knows by itself is not annotated: :class:`~hoptimizer.optimizers.tuning.distill.Distill` asks it.
 
@@ -89,9 +92,11 @@ def _example(
     rng.shuffle(shown)
     if gold and found:
         example = example.copy(context=[str(passage) for passage in shown])
+    if titles := page_titles(question, corpus):
+        example = example.copy(page=str(page_of(question, corpus)), number=len(titles), titles=titles)
     if is_reasoned(question):
         example = example.copy(**_thinking(question, rng))
-    return example.with_inputs("question")
+    return example.with_inputs(*question.asked)
 
 
 def _thinking(question: Question, rng: random.Random) -> dict[str, str]:

@@ -63,6 +63,6 @@ async def replay(program: Program, question: Question, corpus: Corpus, steps: Co
     oracles = {step: _Oracle(step, known[step], case) for step in steps}
     guided = copy.copy(program)
     guided.models = program.models | oracles
-    await guided.acall(question=question.question)
+    await guided.acall(**question.asked)
     taken = [one for oracle in oracles.values() for one in oracle.taken]
     return sorted(taken, key=lambda one: json.dumps([one.step, one.inputs], sort_keys=True))

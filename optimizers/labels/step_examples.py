@@ -16,26 +16,39 @@ from hoptimizer.optimizers.labels.examples import Task, TrainingExample, relevan
 from hoptimizer.optimizers.labels.labelling import PendingExample
 from hoptimizer.optimizers.optimizer import CompileContext
 from hoptimizer.programs import Program
+from hoptimizer.programs.reader import read
 from hoptimizer.programs.trace import StepTrace, recording
 from hoptimizer.retrieval import Passage
 
 
 def knowledge_examples(
-    program: Program, task: Task, questions: Sequence[Question], *, measured: bool
+    program: Program, task: Task, questions: Sequence[Question], *, measured: bool, compared: bool
 ) -> Iterator[PendingExample]:
     """Examples of whether the program's own language model answers exactly right without a search (equation 5).
+
+    If the two ways are compared, what is answered right in neither of them says nothing, and is left out (SKR, section
+    3.1).
 
     Args:
         program: the program, whose step ``closed_book`` is asked.
         task: the task of the step ``self_knowledge``.
         questions: the questions.
         measured: whether the examples also say how likely the answer is.
+        compared: whether the step ``reader`` is asked as well, with what a search finds.
     """
     asked = [(question.question, question.answers) for question in questions]
-    # The step is also asked about sub-questions, of which a model knows more.
-    asked += [(hop.question, [hop.answer]) for question in questions for hop in question.hops]
+    if "decompose" in program.step_names:  # the step is also asked about sub-questions, of which a model knows more
+        asked += [(hop.question, [hop.answer]) for question in questions for hop in question.hops]
     for text, answers in asked:
-        yield PendingExample({"question": text}, partial(_knows, program, task, text, answers, measured))
+        label = _compare if compared else partial(_knows, measured=measured)
+        yield PendingExample({"question": text}, partial(label, program, task, text, answers))
+
+
+async def _compare(program: Program, task: Task, question: str, answers: Sequence[str]) -> TrainingExample | None:
+    knows = exact_match((await _ask(program, "closed_book", question=question)).answer, answers)
+    with recording(StepTrace()):
+        found = exact_match(await read(program, question, await program.retrieve(question)), answers)
+    return TrainingExample({"question": question}, task.labels[int(knows)]) if knows or found else None
 
 
 async def _knows(

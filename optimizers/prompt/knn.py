@@ -77,7 +77,7 @@ class KNNFewShot(Demonstrating):
         """A demonstration by step: a call of the teacher's run if the run scored well, else the annotated fields."""
         annotated = {name: _fields(example, predictor.signature) for name, predictor in taught.named_predictors()}
         try:
-            run = await runs.make(without(taught, example), example.question)
+            run = await runs.make(without(taught, example), **example.inputs())
         except DSPyError:
             return annotated
         # Scored in a thread, since the objective may have to ask a judge.

@@ -101,7 +101,7 @@ async def _succeeds(
 ) -> bool:
     """Whether the teacher's run on a question scores well enough."""
     try:
-        run = await format_check.run(runs.make(without(taught, example), example.question), example.id)
+        run = await format_check.run(runs.make(without(taught, example), **example.inputs()), example.id)
     except DSPyError:
         return False  # The bootstrap meets the same failure, and counts it.
     # Scored in a thread: the objective may wait for a judge, which must not hold up the other runs.

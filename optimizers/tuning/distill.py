@@ -24,7 +24,7 @@ from hoptimizer.programs import Program
 
 Step = Literal["self_knowledge", "relevance", "sufficiency", "decompose"]
 LabelSource = Literal["annotations", "teacher"]
-SelfKnowledgeModel = Literal["probability", "encoder"]
+SelfKnowledgeModel = Literal["probability", "encoder", "knn"]
 
 # Steps that learn from annotations or a teacher; self_knowledge depends on the language model alone.
 _TAUGHT: tuple[Step, ...] = ("relevance", "sufficiency", "decompose")
@@ -48,7 +48,9 @@ class Distill(Optimizer):
             ``lm.teacher``.
         self_knowledge: the model of this step. ``probability``: a threshold on the probability of the language model's
             own answer, the one that is best on train; for language models that report it (local ones, and servers with
-            ``logprobs``). ``encoder``: a fine-tuned encoder, which reads only the question.
+            ``logprobs``). ``encoder``: a fine-tuned encoder, which reads only the question. ``knn``: a vote of the most
+            similar train questions, of those that are answered right without a search or with one (SKR, section 3.2).
+        k: the train questions that vote; the paper takes 3 to 10.
         base: the model that is fine-tuned: a name of the weights store, a folder or a Hub id; by default a small
             encoder for steps that choose, and a small language model for steps that write.
         epochs: the most passes over the examples; by default that of the kind of model, as for the other options.
@@ -61,6 +63,7 @@ class Distill(Optimizer):
         questions: Positive | None = None,
         labels: LabelSource = "annotations",
         self_knowledge: SelfKnowledgeModel = "probability",
+        k: Positive = 5,
         base: Annotated[str, Field(min_length=1)] | None = None,
         epochs: Positive | None = None,
         learning_rate: Annotated[float, Field(gt=0)] | None = None,
@@ -69,6 +72,7 @@ class Distill(Optimizer):
         self.questions = questions
         self.labels = labels
         self.self_knowledge = self_knowledge
+        self.k = k
         chosen = {"base": base, "epochs": epochs, "learning_rate": learning_rate}
         self.training = {key: value for key, value in chosen.items() if value is not None}
 
@@ -79,6 +83,15 @@ class Distill(Optimizer):
             )
         for step in self.steps:
             _check_step(context.program, step)
+            if (
+                step == "self_knowledge"
+                and self.self_knowledge == "knn"
+                and getattr(context.program, "reader", None) is None
+            ):
+                raise UserError(
+                    "optimizer.self_knowledge=knn compares answers with and without passages, and nothing reads them: "
+                    "switch the program's search on, or take optimizer.self_knowledge=encoder"
+                )
             if step in _TAUGHT and self.labels == "annotations":
                 known, splits = annotations(context.program)[step], {"train": context.trainset, "dev": context.devset}
                 remedy = "leave the step out, or take optimizer.labels=teacher"
@@ -101,6 +114,8 @@ class Distill(Optimizer):
             dev = self.gather(context, step, "dev", context.devset)
             if step == "self_knowledge" and self.self_knowledge == "probability":
                 compiled.models[step] = self._calibrate(context, train, dev)
+            elif step == "self_knowledge" and self.self_knowledge == "knn":
+                compiled.models[step] = self._vote(context, train, dev)
             else:
                 compiled.models[step] = self._fine_tune(context, step, train, dev)
         return compiled
@@ -122,7 +137,8 @@ class Distill(Optimizer):
         task = self._task(context, step)
         measured = ANSWER_PROBABILITY in task.inputs
         if task.step == "self_knowledge":
-            pending = list(knowledge_examples(context.program, task, questions, measured=measured))
+            compared = self.self_knowledge == "knn"
+            pending = list(knowledge_examples(context.program, task, questions, measured=measured, compared=compared))
         elif self.labels == "teacher":
             pending = list(taught_examples(_teacher(context, task.step), task, questions))
         else:
@@ -157,6 +173,17 @@ class Distill(Optimizer):
         lm = context.program.lms.get("closed_book") or dspy.settings.lm
         card = calibrate_confidence(self._task(context, "self_knowledge"), train, dev, lm.model, folder)
         return Confidence(folder, card)
+
+    def _vote(
+        self, context: CompileContext, train: Sequence[TrainingExample], dev: Sequence[TrainingExample]
+    ) -> StepModel:
+        from hoptimizer.models.small.loading import load_step_model
+        from hoptimizer.optimizers.training.knn import train_knn
+
+        folder = context.folder / "self_knowledge"
+        encoder = str(self.training.get("base", "minilm"))
+        train_knn(self._task(context, "self_knowledge"), train, dev, encoder, self.k, folder)
+        return load_step_model(str(folder), "self_knowledge")
 
     def _fine_tune(
         self, context: CompileContext, step: Step, train: Sequence[TrainingExample], dev: Sequence[TrainingExample]

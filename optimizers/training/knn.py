@@ -1,0 +1,73 @@
+"""A vote among labelled examples, as a small model: its vectors, its threshold and its scores."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from hoptimizer.models.small.card import Card, write_card
+from hoptimizer.models.small.embedder import Embedder
+from hoptimizer.models.small.knn import NEIGHBOURS, as_text, positive_shares
+from hoptimizer.optimizers.labels.examples import Task, TrainingExample, check_labels, describe
+from hoptimizer.optimizers.training.calibration import classification_scores
+
+
+def train_knn(
+    task: Task,
+    train: Sequence[TrainingExample],
+    dev: Sequence[TrainingExample],
+    encoder: str,
+    k: int,
+    folder: Path,
+) -> Card:
+    """Save examples as a model in which the nearest of them vote.
+
+    The positive label has to win by its share among all examples: ``l / (k - l) >= m / n`` for ``l`` of ``k`` positive
+    neighbours, and ``m`` positive and ``n`` other examples (SKR, section 3.2).
+
+    Args:
+        task: the step's task, with two labels.
+        train: the examples that vote; both labels occur.
+        dev: the examples that the vote is scored on; both labels occur.
+        encoder: the encoder of the sentence vectors that texts are compared by.
+        k: how many of them vote.
+        folder: a folder for this model alone.
+
+    Returns:
+        the card.
+
+    Raises:
+        UserError: a label is missing, or the encoder can't be loaded.
+    """
+    for name, some in (("train", train), ("dev", dev)):
+        check_labels(task, some, name)
+    embed = Embedder.of(encoder)
+    vectors, asked = (embed([as_text(one.inputs, task.inputs) for one in some]) for some in (train, dev))
+    labels, gold = (_positive(task, some) for some in (train, dev))
+    threshold = float(labels.mean())
+    chosen = [int(share >= threshold) for share in positive_shares(vectors, labels, asked, k).tolist()]
+    card = Card(
+        step=task.step,
+        inputs=task.inputs,
+        output=task.output,
+        kind="knn",
+        labels=task.labels,
+        k=k,
+        base=encoder,
+        threshold=threshold,
+        train=describe(task, train),
+        dev=describe(task, dev),
+        config={},
+        seed=0,
+        scores=classification_scores([int(one) for one in gold.tolist()], chosen, 2),
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file({"vectors": vectors.contiguous(), "labels": labels}, folder / NEIGHBOURS)
+    write_card(card, folder)
+    return card
+
+
+def _positive(task: Task, examples: Sequence[TrainingExample]) -> Tensor:
+    return torch.tensor([float(example.output == task.labels[1]) for example in examples])

@@ -1,0 +1,114 @@
+"""Questions that are asked about a page, as IIRC's are: the page is kept, and searches are scoped to proposed pages."""
+
+import asyncio
+import json
+
+import dspy
+import pytest
+from dspy.utils import DummyLM
+
+from hoptimizer.common.errors import UserError
+from hoptimizer.eval.datasets.question import Question
+from hoptimizer.eval.runner import evaluate
+from hoptimizer.models import LMSettings, build_adapter, build_lm
+from hoptimizer.optimizers.labels.demonstrations import annotate
+from hoptimizer.optimizers.labels.oracle import replay
+from hoptimizer.programs import RAG, IRCoT
+from hoptimizer.retrieval import BM25Retriever, Corpus, HybridRetriever, Passage
+
+# After the third example of listing 4 of IRCoT's paper.
+ASKED = "What year was the theatre that held the 2016 NFL Draft built?"
+BEARS = Passage("bears", "2016 Chicago Bears season", "The Bears chose players in the 2016 draft at the Auditorium.")
+BUILT = Passage("built", "Auditorium Theatre", "It was built in 1889 in Chicago.")
+HALL = Passage("hall", "Auditorium Theatre", "Its hall seats thousands of people.")
+DRAFT = Passage("draft", "NFL Draft", "The year that the theatre of the 2016 NFL Draft was built is not known.")
+CORPUS = Corpus([DRAFT, BEARS, HALL, BUILT], name="pages")
+QUESTION = Question(id="1", question=ASKED, answers=["1889"], passages=["bears", "built"], main="bears")
+
+TITLES = {"titles": json.dumps(["auditorium theater", "The Auditorium Theatre (Chicago)"])}
+ANSWER = {"answer": "1889"}
+
+
+def run(program, *said, main="bears"):
+    with dspy.context(lm=DummyLM(list(said)), adapter=dspy.ChatAdapter(use_json_adapter_fallback=False)):
+        return program(question=ASKED, main=main)
+
+
+def ids(prediction):
+    return [passage.id for passage in prediction.passages]
+
+
+def test_the_page_is_kept_and_the_search_scoped_to_the_nearest_titles():
+    prediction = run(RAG(BM25Retriever(CORPUS), k=2, pages=3), TITLES, ANSWER)
+    assert (prediction.answer, ids(prediction)) == ("1889", ["bears", "built", "hall"])
+    titles, retrieved, read = prediction.steps
+    assert titles.inputs == {"page": "bears", "question": ASKED, "number": 3}
+    assert retrieved.inputs == {"query": ASKED, "titles": ["Auditorium Theatre"]}
+    assert read.inputs["context"] == ["bears", "built", "hall"]
+
+
+def test_every_search_of_a_chain_is_scoped():
+    said = [
+        TITLES,
+        {"next_thought": "The theatre that held the 2016 NFL Draft is the Auditorium Theatre."},
+        {"look_up": "Where do thousands of people sit?", "enough": "no", "final_answer": ""},
+        ANSWER,
+    ]
+    program = IRCoT(BM25Retriever(CORPUS), k=1, max_passages=3, max_steps=1, reader="direct", fill=False, pages=3)
+    prediction = run(program, *said)
+    assert ids(prediction) == ["bears", "built", "hall"]
+    assert [record.inputs.get("titles") for record in prediction.steps if record.step == "retrieve"] == [
+        ["Auditorium Theatre"]
+    ] * 2
+
+
+def test_a_page_may_be_named_by_its_title():
+    prediction = run(RAG(BM25Retriever(CORPUS), k=1, pages=3), TITLES, ANSWER, main="Auditorium Theatre")
+    assert ids(prediction) == ["hall", "built"]
+
+
+@pytest.mark.parametrize("said", [{"titles": "[]"}, {"titles": "?"}])
+def test_without_titles_the_whole_corpus_is_searched(said):
+    prediction = run(RAG(BM25Retriever(CORPUS), k=1, pages=3), said, ANSWER)
+    assert ids(prediction) == ["bears", "draft"]
+
+
+def test_other_questions_and_programs_are_as_ever():
+    for program, main in ((RAG(BM25Retriever(CORPUS), k=1, pages=3), None), (RAG(BM25Retriever(CORPUS), k=1), "bears")):
+        prediction = run(program, ANSWER, main=main)
+        assert (ids(prediction), [record.step for record in prediction.steps]) == (["draft"], ["retrieve", "reader"])
+
+
+def test_a_page_that_is_not_there_is_one_line():
+    with pytest.raises(UserError, match="main: 'lions' is neither a passage's id nor a page's title in pages"):
+        run(RAG(BM25Retriever(CORPUS), pages=3), main="lions")
+    with pytest.raises(UserError, match="the retriever does not tell its corpus"):
+        run(RAG(HybridRetriever([BM25Retriever(CORPUS)] * 2), pages=3))
+
+
+def test_what_is_asked_goes_with_the_question_through_dspy():
+    assert QUESTION.to_dspy().inputs().toDict() == {"question": ASKED, "main": "bears"}
+    with dspy.context(lm=DummyLM([TITLES, ANSWER]), adapter=dspy.ChatAdapter(use_json_adapter_fallback=False)):
+        evaluation = evaluate(RAG(BM25Retriever(CORPUS), k=2, pages=3), [QUESTION])
+    assert (evaluation.rows[0].passages, evaluation.metrics["recall"]) == (["bears", "built", "hall"], 1.0)
+
+
+def test_demonstrations_propose_as_many_titles_as_are_needed():
+    [example] = annotate([QUESTION], CORPUS, BM25Retriever(CORPUS), distractors=1, seed=7)
+    assert (example.page, example.titles, example.number) == (str(BEARS), ["Auditorium Theatre"], 1)
+    assert example.inputs().keys() == ["question", "main"]
+    assert (
+        "titles" not in annotate([QUESTION.model_copy(update={"main": None})], CORPUS, None, distractors=1, seed=7)[0]
+    )
+    program = RAG(BM25Retriever(CORPUS), k=1, reader="none", pages=3)
+    [taken] = asyncio.run(replay(program, QUESTION, CORPUS, ["titles"]))
+    assert taken.outputs == {"titles": ["Auditorium Theatre"]}
+
+
+def test_a_real_model_proposes_titles():
+    lm = build_lm(LMSettings(model="local/smollm2-135m-instruct", max_tokens=24))
+    program = IRCoT(BM25Retriever(CORPUS), k=1, max_passages=2, max_steps=1, pages=2)
+    with dspy.context(lm=lm, adapter=build_adapter()):
+        prediction = program(question=ASKED, main="bears")
+    assert prediction.passages[0].id == "bears"
+    assert {record.step for record in prediction.steps} <= {"retrieve", *program.step_names}

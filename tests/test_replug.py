@@ -1,0 +1,53 @@
+"""REPLUG with a server: the probabilities that it tells for what it wrote are mixed, or it tells none."""
+
+import json
+
+import dspy
+import pytest
+from chat_server import ChatServer
+from scripted import ScriptedRetriever, passage
+
+from hoptimizer.common.errors import UserError
+from hoptimizer.models import LMSettings, build_adapter, build_lm
+from hoptimizer.programs import REPLUG
+
+ASKED = "Where was the builder of the mill born?"
+FOUND = {ASKED: [passage(id).scored(score) for id, score in (("inn", 1.0), ("mill", 0.9), ("ada", 0.9))]}
+SAID = {"inn": ("Rome", -0.1), "mill": ("Bern", -0.2), "ada": ("Bern", -0.3)}
+
+
+class LogprobServer(ChatServer):
+    """Also tells the logarithm of the probability of what it wrote, as OpenAI's servers and vLLM do."""
+
+    def complete(self, body):
+        number, status, reply = super().complete(body)
+        [logprob] = [one for id, (_, one) in SAID.items() if f"{id} {id}" in json.dumps(body)]
+        token = {"token": "?", "logprob": logprob, "bytes": [63], "top_logprobs": []}
+        reply["choices"][0]["logprobs"] = {"content": [token]}
+        return number, status, reply
+
+
+def say(body):
+    [answer] = [one for id, (one, _) in SAID.items() if f"{id} {id}" in json.dumps(body)]
+    return f"[[ ## answer ## ]]\n{answer}\n\n[[ ## completed ## ]]"
+
+
+def ask(server, model):
+    lm = build_lm(LMSettings(model=model, api_base=server.url, api_key="none"))
+    with dspy.context(lm=lm, adapter=build_adapter()):
+        return REPLUG(ScriptedRetriever(FOUND))(question=ASKED)
+
+
+def test_what_a_server_tells_is_mixed():
+    with LogprobServer(say) as server:
+        prediction = ask(server, "openai/tells")
+    assert prediction.answer == "Bern"
+    assert [record.outputs["probability"] for record in prediction.steps[1:]] == pytest.approx(
+        [0.905, 0.819, 0.741], abs=1e-3
+    )
+    assert all(body["logprobs"] for body in server.bodies)
+
+
+def test_a_server_that_tells_none_is_one_line():
+    with ChatServer(say) as server, pytest.raises(UserError, match="or a server that gives logprobs"):
+        ask(server, "openai/tells-not")
