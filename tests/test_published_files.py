@@ -301,7 +301,7 @@ def test_an_extra_corpus_is_read_in_every_format(tmp_path: Path, suffix: str):
 
 
 def test_a_corpus_is_never_whole_in_memory(tmp_path: Path):
-    texts = ({"title": f"Page {number}", "text": f"{number} " + "of many words " * 600} for number in range(1000))
+    texts = ({"title": f"Page {number}", "text": f"{number} " + "unbroken" * 1000} for number in range(1000))
     corpus = write(tmp_path / "corpus.json", list(texts))
     file = write(tmp_path / "in.json", [HOTPOT])
     told = []
