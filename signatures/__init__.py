@@ -27,6 +27,11 @@ In the protocol of its paper, a chain of thought is plain text that ends in "So 
 >>> signatures.AnswerWithChain.signature, signatures.ReadWithChain.signature
 ('question -> chain', 'context, question -> chain')
 
+Where a question is asked about a page, it also asks for the titles of others:
+
+>>> signatures.ProposeTitles.signature
+'page, question, number -> titles'
+
 RA-ISF asks what the model knows and what is relevant, and splits questions up:
 
 >>> signatures.SelfKnowledge.signature
