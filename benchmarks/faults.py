@@ -10,6 +10,7 @@ Each part is a benchmark or a file of tests of its own, which this runs one afte
 - ``files``: data sets, variants, models and caches made to do harm (``tests/test_hostile_files.py``);
 - ``texts``: passages made to do harm (``tests/test_untrusted_text.py``);
 - ``long``: ten thousand questions (``long_run.py``);
+- ``many``: the predictions of a hundred thousand questions (``predictions.py``);
 - ``fuzz``: strange inputs (``fuzz.py``).
 
 All of it takes two and a half hours on two cores; ``--short`` takes a small share of each. Exits 1 where a part does.
@@ -120,6 +121,11 @@ def _long(figures: Mapping[str, Any]) -> str:
     return f"{figures['logged']} of {figures['questions']} questions in the store; after the first 1,000: {growth}"
 
 
+def _many(figures: Mapping[str, Any]) -> str:
+    last = figures["sizes"][-1]
+    return f"predictions of {last['questions']} questions in {last['tables']} tables, {last['found'][1]} found"
+
+
 def _fuzz(figures: Mapping[str, Any]) -> str:
     inputs = sum(one["inputs"] for one in figures["fuzzed"])
     failures = sum(len(one["findings"]) for one in figures["fuzzed"])
@@ -133,6 +139,7 @@ PARTS: dict[str, Part | Tests] = {
     "files": Tests("test_hostile_files.py", "hostile files and tests of what surrounds them"),
     "texts": Tests("test_untrusted_text.py", "hostile texts"),
     "long": Part("long_run.py", ("--questions=3000",), _long),
+    "many": Part("predictions.py", ("--questions=5000",), _many),
     "fuzz": Part("fuzz.py", ("--minutes=0.2",), _fuzz),
 }
 

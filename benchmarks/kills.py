@@ -62,6 +62,8 @@ COPIES = 50  # of each question, so that an import takes a while
 DONE = "made: exists already"
 # What a path has of its own in each folder: the ids of runs and models, and digests of the folder itself.
 _OWN = re.compile(r"[0-9a-f]{16,}")
+# SQLite's log of what was committed: a part of its database until a command opens it again, which not each one does.
+_LOG = re.compile(r"\.db-(wal|shm)$")
 
 
 @dataclass(frozen=True)
@@ -186,7 +188,7 @@ def finish(folder: Path, work: Work, process: subprocess.Popen[str]) -> tuple[ob
     if process.returncode and DONE not in err:
         raise RuntimeError(f"{' '.join(work.command)}: {err[-2000:]}")
     made = work.made(folder, json.loads(out or "{}"))
-    names = {_OWN.sub("*", str(path.relative_to(folder))) for path in folder.rglob("*")}
+    names = {_OWN.sub("*", str(path.relative_to(folder))) for path in folder.rglob("*") if not _LOG.search(path.name)}
     running = []
     if (folder / "mlflow.db").exists():
         client = Tracker(f"sqlite:///{folder}/mlflow.db", "atlas").client

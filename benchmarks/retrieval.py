@@ -18,7 +18,8 @@ from rich.table import Table
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.eval import mean
-from hoptimizer.eval.datasets.importers import ExtraPassage, PassagePool
+from hoptimizer.eval.datasets.importers import ExtraPassage
+from hoptimizer.eval.datasets.pool import PassagePool
 from hoptimizer.eval.datasets.rows import read_rows, require
 from hoptimizer.optimizers.training.retriever.colbert_data import QuestionWithContext, RetrievalSet, read_sets
 from hoptimizer.retrieval import (
@@ -127,9 +128,9 @@ def extra_corpus(folder: Path) -> Corpus:
         for row in read_rows(file):
             extra = require(ExtraPassage, row)
             pool.add(extra.title, extra.text)
-    if not pool.passages:
+    if not len(pool):
         raise UserError(f"{folder}: no corpus*.json or corpus*.jsonl in it, which PLAID is measured on")
-    return Corpus(list(pool.passages.values()), folder.name)
+    return Corpus(list(pool), folder.name)
 
 
 def report(done: int, total: int) -> None:

@@ -27,7 +27,7 @@ from sklearn.preprocessing import StandardScaler
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hoptimizer import UserError, Workbench, load_config
-from hoptimizer.eval.datasets.published_formats import OpenItem
+from hoptimizer.eval.datasets.open_domain import OpenItem
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.datasets.rows import read_rows, require
 from hoptimizer.eval.metrics import exact_match

@@ -126,12 +126,17 @@ def read_json(text: str | bytes) -> Any:  # noqa: ANN401 - whatever the text hol
         ValueError: the key 'id' is there twice
     """
     try:
-        return json.loads(text, object_pairs_hook=_once)
+        return json.loads(text, object_pairs_hook=once)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of a JSON text, from its keys and values.
+
+    Raises:
+        ValueError: a key is there twice; the message is one line.
+    """
     values = dict(pairs)
     if len(values) < len(pairs):
         keys = [key for key, _ in pairs]

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from hoptimizer.compiling import compile_variant
     from hoptimizer.config import Config, load_config, make_config
     from hoptimizer.study.cells import load_study
-    from hoptimizer.study.run import run_study
+    from hoptimizer.study.run import estimate_study, run_study
     from hoptimizer.tracking.sync import DeliveredRun, sync_runs
     from hoptimizer.tracking.tracker import Tracker
     from hoptimizer.variants import evaluate_variant
@@ -30,6 +30,7 @@ _HOMES = {
     "Workbench": "hoptimizer.workbench",
     "compare_variants": "hoptimizer.comparison",
     "compile_variant": "hoptimizer.compiling",
+    "estimate_study": "hoptimizer.study.run",
     "evaluate_variant": "hoptimizer.variants",
     "load_config": "hoptimizer.config",
     "load_study": "hoptimizer.study.cells",
@@ -49,6 +50,7 @@ __all__ = [
     "answer_all",
     "compare_variants",
     "compile_variant",
+    "estimate_study",
     "evaluate_variant",
     "load_config",
     "load_study",

@@ -1,16 +1,18 @@
 """Scored variants: a program, its state, its config and its scores in one MLflow run."""
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hoptimizer.common.concurrency import run_async
 from hoptimizer.common.progress import Report, silent
 from hoptimizer.compiled import program_of
 from hoptimizer.config import Config
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.objective import Objective
-from hoptimizer.eval.runner import Evaluation, EvaluationProgress, evaluate
+from hoptimizer.eval.runner import Evaluation, EvaluationProgress, aevaluate
 from hoptimizer.programs import Program
 from hoptimizer.tracking import artifacts
 from hoptimizer.tracking.journal import keep_run
@@ -73,6 +75,7 @@ def evaluate_variant(
     name: str | None = None,
     fingerprint: str | None = None,
     report: Report = silent,
+    answered: Evaluation | None = None,
 ) -> Variant:
     """Score a program, and keep its scores as an MLflow run.
 
@@ -83,6 +86,7 @@ def evaluate_variant(
         name: of the run; says by default what is scored.
         fingerprint: identifies the work, so that an unfinished run of it is continued; by default none is.
         report: told about progress.
+        answered: the questions' results, where they were asked already, by :func:`answer_together`.
 
     Raises:
         UserError: a part of the config can't be had, or the run holds another program.
@@ -100,7 +104,7 @@ def evaluate_variant(
     _log.info(labelled(bench.summary(split, run_id=run_id), name))
     questions = bench.data.split(split)
     scored = f"{config.program.name} {state_of(run_id)}"
-    evaluation: Evaluation | None = None
+    evaluation = answered
 
     def keep(tracker: Tracker) -> Variant:
         nonlocal evaluation  # what was answered is kept in another store where the first one fails
@@ -115,6 +119,75 @@ def evaluate_variant(
         return Variant(run.info.run_id, config, run_id is not None, split, evaluation)
 
     return keep_run(config, keep, run_id)
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """A program that is to be scored, as :func:`evaluate_variant` takes it.
+
+    Attributes:
+        config: what to score.
+        split: the questions.
+        run_id: the compiled variant whose state the program gets, or ``None``.
+        report: told about progress.
+    """
+
+    config: Config
+    split: str
+    run_id: str | None = None
+    report: Report = silent
+
+
+def answer_together(scorings: Sequence[Scoring], tracker: Tracker) -> list[Evaluation | Exception]:
+    """Ask several programs their questions at the same time, where waiting for a server is what takes the time.
+
+    Args:
+        scorings: all with the same language models, since DSPy has one cache of calls.
+        tracker: has the compiled variants among them.
+
+    Returns:
+        what each came to, or the exception that it ended with.
+    """
+
+    async def answer(scoring: Scoring) -> Evaluation:
+        bench = Workbench(scoring.config, scoring.report)
+        questions = bench.data.split(scoring.split)
+        stage = f"{scoring.config.program.name} {state_of(scoring.run_id)} on {scoring.split}"
+        with bench.active(judged=True):
+            return await _ascore(bench, program_of(bench, tracker, scoring.run_id), questions, stage)
+
+    async def answer_all() -> list[Evaluation | BaseException]:
+        return await asyncio.gather(*map(answer, scorings), return_exceptions=True)
+
+    return [_not_ended(result) for result in run_async(answer_all())]
+
+
+def _not_ended(result: Evaluation | BaseException) -> Evaluation | Exception:
+    if isinstance(result, Evaluation | Exception):
+        return result
+    raise result
+
+
+def score_first(
+    config: Config, split: str, n: int, tracker: Tracker, run_id: str | None = None, report: Report = silent
+) -> dict[str, float]:
+    """What the first questions of a split cost and score; no run is made of it.
+
+    Args:
+        config: what to score.
+        split: the questions.
+        n: how many of them, at most.
+        tracker: has the compiled variant.
+        run_id: the compiled variant whose state the program gets.
+        report: told about progress.
+
+    Raises:
+        UserError: a part of the config can't be had.
+    """
+    bench = Workbench(config, report)
+    stage = f"{config.program.name} {state_of(run_id)} on {n} questions of {split}"
+    with bench.active(judged=True):
+        return score(bench, program_of(bench, tracker, run_id), bench.data.split(split)[:n], stage).metrics
 
 
 def labelled(summary: str, name: str | None) -> str:
@@ -142,8 +215,12 @@ def score(bench: Workbench, program: Program, questions: Sequence[Question], sta
         questions: what it is asked.
         stage: what progress is told of.
     """
+    return run_async(_ascore(bench, program, questions, stage))
+
+
+async def _ascore(bench: Workbench, program: Program, questions: Sequence[Question], stage: str) -> Evaluation:
     objective = bench.config.objective
-    return evaluate(
+    return await aevaluate(
         program,
         questions,
         workers=bench.config.workers,

@@ -29,8 +29,8 @@ from hoptimizer.optimizers import Optimizer, build_optimizer
 from hoptimizer.optimizers.training.dspy_provider import LocalProvider
 from hoptimizer.programs import Program, build_program
 from hoptimizer.programs.settings import retrieves
-from hoptimizer.retrieval import Corpus, Retriever, build_retriever
-from hoptimizer.retrieval.settings import RetrieverOptions
+from hoptimizer.retrieval import Retriever, build_retriever
+from hoptimizer.retrieval.settings import OracleSettings, RetrieverOptions
 
 # DSPy keeps so many calls with all their texts, by default 10,000, and copies them with each copy of a language model.
 HISTORY = 100
@@ -77,14 +77,22 @@ class Workbench:
                 f"data set {self.data.name!r} has no corpus to search; add corpus.jsonl to {self.data.folder}, set "
                 "data.corpus, or take a program that does not search: direct or cot"
             )
-        return _retriever(
+        retriever = _retriever(
             _Index(
-                key=f"{settings.model_dump_json(exclude={'k'})} {self.data.corpus.digest}",
+                key=f"{settings.model_dump_json(exclude={'k'})} {self.data.corpus.digest} {self._questions_digest}",
                 settings=settings,
-                corpus=self.data.corpus,
+                data=self.data,
                 report=self.report,
             )
         )
+        if not any(lm.cache for lm in self.config.lm.values()):  # nothing is to come from earlier work: it is timed
+            retriever.kept.clear()
+        return retriever
+
+    @property
+    def _questions_digest(self) -> str:
+        """Of the questions, where it depends on them what is found."""
+        return self.data.digest if isinstance(self.config.retriever, OracleSettings) else ""
 
     @cached_property
     def lms(self) -> dict[str, dspy.LM]:
@@ -250,16 +258,20 @@ class _Index:
 
     key: str
     settings: RetrieverOptions = field(compare=False)
-    corpus: Corpus = field(compare=False)
+    data: DataSet = field(compare=False)
     report: Report = field(compare=False)
 
 
 # A study's cells mostly share a retriever; loading its checkpoint and opening its index take seconds.
 @lru_cache(maxsize=2)
 def _retriever(index: _Index) -> Retriever:
-    stage = f"indexing {index.corpus.name}"
+    corpus = index.data.corpus
+    stage = f"indexing {corpus.name}"
     return build_retriever(
-        index.settings, index.corpus, progress=lambda done, total: index.report(stage, done, total, "")
+        index.settings,
+        corpus,
+        progress=lambda done, total: index.report(stage, done, total, ""),
+        supporting={q.question: q.passages for questions in index.data.splits.values() for q in questions},
     )
 
 

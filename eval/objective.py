@@ -105,6 +105,11 @@ class Objective:
         return len(self.weights) == 1 and self.weights[0][1] == 1
 
     @property
+    def rewarded(self) -> tuple[str, ...]:
+        """The scores of which more is better, its own among them."""
+        return (*_qualities([*METRICS.values(), *self.own]), self.name)
+
+    @property
     def is_judged(self) -> bool:
         """Whether it needs a judge."""
         return any(name == ACCURACY for name, _ in self.weights)

@@ -150,10 +150,35 @@ def evaluate(
         (True, 4.0)
     """
 
+    return run_async(
+        aevaluate(
+            program,
+            questions,
+            workers=workers,
+            progress=progress,
+            judge=judge,
+            objective=objective,
+            max_unanswered=max_unanswered,
+        )
+    )
+
+
+async def aevaluate(
+    program: Program,
+    questions: Sequence[Question],
+    *,
+    workers: int = 64,
+    progress: EvaluationProgress | None = None,
+    judge: dspy.LM | None = None,
+    objective: Objective | None = None,
+    max_unanswered: float = MAX_UNANSWERED,
+) -> Evaluation:
+    """Like :func:`evaluate`, from async code."""
+
     async def score(question: Question) -> QuestionResult:
         return await _ask(program, question, objective or _NO_OBJECTIVE, judge)
 
-    return run_async(_evaluate(score, questions, workers, progress, max_unanswered))
+    return await _evaluate(score, questions, workers, progress, max_unanswered)
 
 
 async def _evaluate(

@@ -137,6 +137,43 @@ def compare(before: Sequence[float], after: Sequence[float], seed: int = 0) -> D
     )
 
 
+def sign_flip_p(before: Sequence[float], after: Sequence[float], seed: int = 0) -> float:
+    """How probable a difference as large as that of two variants is if they are interchangeable, in pairs, two-sided.
+
+    Args:
+        before: one variant's scores, one per question, at least one.
+        after: the other variant's scores on the same questions in the same order.
+        seed: of the sampling of signs, where there are too many to try them all.
+
+    Raises:
+        UserError: there are no scores, or one is not a finite number.
+
+    Example:
+        >>> from hoptimizer.eval.statistics import sign_flip_p
+        >>> sign_flip_p([0.0] * 6, [1.0] * 6)
+        0.03125
+    """
+    return _sign_flip(_checked(after) - _checked(before), seed)
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """p-values of several tests, corrected so that by chance alone any is below 0.05 in one of 20 tables (Holm, 1979).
+
+    Args:
+        p: one per test.
+
+    Example:
+        >>> from hoptimizer.eval.statistics import holm
+        >>> holm([0.01, 0.04, 0.03])
+        [0.03, 0.06, 0.06]
+    """
+    corrected, highest = list(p), 0.0
+    for rank, number in enumerate(sorted(range(len(p)), key=p.__getitem__)):
+        highest = max(highest, min(1.0, (len(p) - rank) * p[number]))
+        corrected[number] = highest
+    return corrected
+
+
 def known_pairs(before: Sequence[float], after: Sequence[float]) -> tuple[list[float], list[float]]:
     """The scores of those questions that have one in both lists.
 

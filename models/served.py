@@ -1,10 +1,11 @@
 """Language models behind a server: how it is asked again when it fails, and what must not be shown of it."""
 
 import asyncio
+import json
 import logging
 import os
 from collections.abc import Iterator, KeysView, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import dspy
@@ -14,6 +15,7 @@ from pydantic import RootModel, SecretStr
 from tenacity import AsyncRetrying, RetryCallState, Retrying, wait_random, wait_random_exponential
 
 from hoptimizer.models.failures import is_outage
+from hoptimizer.models.same_calls import after_the_same
 from hoptimizer.models.settings import NO_KEY, secrets_in
 from hoptimizer.models.slots import Slots
 
@@ -110,7 +112,13 @@ class ServedLM(dspy.LM):
         messages: list[dict[str, Any]] | None = None,
         **kwargs: Any,  # noqa: ANN401 - DSPy's
     ) -> Any:  # noqa: ANN401 - DSPy's
-        """One asynchronous call, as of ``dspy.LM``."""
+        """One asynchronous call, as of ``dspy.LM``; one that is under way already is not made a second time."""
+        is_cached = kwargs.get("cache", self.cache)
+        call = json.dumps([self.model, prompt, messages, kwargs, self.kwargs], default=str) if is_cached else None
+        async with after_the_same(call) if call else nullcontext():
+            return await self._acall(prompt, messages, kwargs)
+
+    async def _acall(self, prompt: Any, messages: list[dict[str, Any]] | None, kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - DSPy's
         with dspy.context(callbacks=[]):
             async for attempt in AsyncRetrying(**_Patience(self).settings):
                 with attempt:

@@ -7,7 +7,13 @@ from hoptimizer.retrieval.build import build_retriever
 from hoptimizer.retrieval.info import index_info
 from hoptimizer.retrieval.passage import Corpus, Passage
 from hoptimizer.retrieval.retriever import Retriever
-from hoptimizer.retrieval.settings import DenseSettings, HybridSettings, RerankSettings, RetrieverSettings
+from hoptimizer.retrieval.settings import (
+    DenseSettings,
+    HybridSettings,
+    OracleSettings,
+    RerankSettings,
+    RetrieverSettings,
+)
 
 if TYPE_CHECKING:
     from hoptimizer.retrieval.bm25 import BM25Retriever
@@ -15,6 +21,7 @@ if TYPE_CHECKING:
     from hoptimizer.retrieval.colbert.server import ColBERTServer
     from hoptimizer.retrieval.dense.retriever import DenseRetriever
     from hoptimizer.retrieval.hybrid import HybridRetriever
+    from hoptimizer.retrieval.oracle import OracleRetriever
     from hoptimizer.retrieval.rerank import RerankedRetriever
 
 # Imported when first used, because each brings its own heavy packages.
@@ -24,6 +31,7 @@ _HOMES = {
     "ColBERTServer": "hoptimizer.retrieval.colbert.server",
     "DenseRetriever": "hoptimizer.retrieval.dense.retriever",
     "HybridRetriever": "hoptimizer.retrieval.hybrid",
+    "OracleRetriever": "hoptimizer.retrieval.oracle",
     "RerankedRetriever": "hoptimizer.retrieval.rerank",
 }
 
@@ -36,6 +44,8 @@ __all__ = [
     "DenseSettings",
     "HybridRetriever",
     "HybridSettings",
+    "OracleRetriever",
+    "OracleSettings",
     "Passage",
     "RerankSettings",
     "RerankedRetriever",

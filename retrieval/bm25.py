@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -71,16 +72,16 @@ class BM25Retriever(Retriever):
             for row, row_scores in zip(found, scores, strict=True)
         ]
 
-    def _tokens(self, texts: list[str]) -> bm25s.tokenization.Tokenized:
+    def _tokens(self, texts: Sequence[str]) -> bm25s.tokenization.Tokenized:
         return bm25s.tokenize(texts, stopwords=_STOPWORDS, stemmer=self._stemmer, show_progress=False)
 
     def _write(self, folder: Path) -> None:
-        tokens = self._tokens([str(passage) for passage in self.corpus])
+        tokens = self._tokens(self.corpus.texts)
         if not tokens.vocab:
             raise UserError(
                 f"{self.corpus.name} holds no word but English stopwords, so BM25 finds nothing; take retriever=colbert"
             )
-        index = bm25s.BM25()
+        index = bm25s.BM25(csc_backend="scipy")  # sorts in place, with half the memory of numpy's
         index.index(tokens, show_progress=False)
         index.save(folder, show_progress=False)
 

@@ -1,5 +1,7 @@
 """From settings and a corpus to a retriever."""
 
+from collections.abc import Mapping, Sequence
+
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.progress import Progress
 from hoptimizer.retrieval.passage import Corpus
@@ -7,6 +9,7 @@ from hoptimizer.retrieval.retriever import Retriever
 from hoptimizer.retrieval.settings import (
     DenseSettings,
     HybridSettings,
+    OracleSettings,
     RetrieverOptions,
     RetrieverSettings,
     retriever_class,
@@ -14,7 +17,11 @@ from hoptimizer.retrieval.settings import (
 
 
 def build_retriever(
-    settings: RetrieverOptions, corpus: Corpus, *, progress: Progress = lambda done, total: None
+    settings: RetrieverOptions,
+    corpus: Corpus,
+    *,
+    progress: Progress = lambda done, total: None,
+    supporting: Mapping[str, Sequence[str]] | None = None,
 ) -> Retriever:
     """The retriever that ``settings`` describe, ready to search ``corpus``.
 
@@ -24,6 +31,7 @@ def build_retriever(
         settings: the config's ``retriever`` section.
         corpus: the passages to search; must not be empty.
         progress: called with the passages encoded so far and all there are, while an index is built.
+        supporting: the ids of the supporting passages, by the question, which ``oracle`` needs.
 
     Raises:
         UserError: the corpus is empty, the model can't be had, or the index' folder can't be written.
@@ -37,7 +45,15 @@ def build_retriever(
     """
     if not len(corpus) and not settings.urls:
         raise UserError(f"{corpus.name} holds no passages: a retriever needs at least one")
-    retriever = _build(settings, corpus, progress)
+    if isinstance(settings, OracleSettings):
+        from hoptimizer.retrieval.oracle import OracleRetriever
+
+        if not any((supporting or {}).values()):
+            raise UserError(f"retriever=oracle: {corpus.name} has no question that names supporting passages")
+        other = build_retriever(settings.of, corpus, progress=progress)
+        retriever: Retriever = OracleRetriever(supporting or {}, corpus, other, settings.others)
+    else:
+        retriever = _build(settings, corpus, progress)
     if settings.rerank is None:
         return retriever
     from hoptimizer.retrieval.rerank import RerankedRetriever, cross_encoder

@@ -124,13 +124,26 @@ def check_index(folder: Path, wanted: Manifest) -> None:
     found = manifest.model_copy(update={"files": {}, "corpus": wanted.corpus, "checkpoint": wanted.checkpoint})
     if found != wanted:
         raise BrokenIndexError("built with other settings")
-    for name, digest in manifest.files.items():
+    check_files(folder, manifest.files)
+
+
+def check_files(folder: Path, files: dict[str, str]) -> None:
+    """Compare files with their digests.
+
+    Args:
+        folder: where they are.
+        files: SHA-256 of each, by its path in the folder.
+
+    Raises:
+        BrokenIndexError: a file is missing or changed.
+    """
+    for name, digest in files.items():
         file = folder / name
         if not is_within(folder, name):
             raise BrokenIndexError(f"{name!r:.60} is no file of it")
         if not file.is_file():
             raise BrokenIndexError(f"{name} is missing")
-        if _sha256(file) != digest:
+        if file_digest(file) != digest:
             raise BrokenIndexError(f"{name} is truncated or damaged")
 
 
@@ -151,14 +164,19 @@ def read_manifest(folder: Path) -> Manifest:
 def _build(folder: Path, wanted: Manifest, build: Callable[[Path], None]) -> None:
     with draft_of(folder) as draft:
         build(draft)
-        files = {str(f.relative_to(draft)): _sha256(f) for f in sorted(draft.rglob("*")) if f.is_file()}
-        manifest = wanted.model_copy(update={"files": files})
+        manifest = wanted.model_copy(update={"files": file_digests(draft)})
         (draft / _MANIFEST).write_text(json.dumps(manifest.model_dump(), indent=2) + "\n", encoding="utf-8")
         if folder.exists():
             shutil.rmtree(folder)
         draft.replace(folder)
 
 
-def _sha256(file: Path) -> str:
+def file_digests(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file of a folder, by its path in it."""
+    return {str(f.relative_to(folder)): file_digest(f) for f in sorted(folder.rglob("*")) if f.is_file()}
+
+
+def file_digest(file: Path) -> str:
+    """SHA-256 of a file."""
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()

@@ -5,7 +5,13 @@ from typing import Any
 
 from hoptimizer.retrieval.index_folder import BrokenIndexError, Manifest, check_index, index_folder
 from hoptimizer.retrieval.passage import Corpus
-from hoptimizer.retrieval.settings import DenseSettings, HybridSettings, RetrieverOptions, RetrieverSettings
+from hoptimizer.retrieval.settings import (
+    DenseSettings,
+    HybridSettings,
+    OracleSettings,
+    RetrieverOptions,
+    RetrieverSettings,
+)
 
 
 def index_info(settings: RetrieverOptions, corpus: Corpus) -> dict[str, Any]:
@@ -17,7 +23,7 @@ def index_info(settings: RetrieverOptions, corpus: Corpus) -> dict[str, Any]:
 
     Returns:
         ``retriever``; ``index``: ``exact`` or ``plaid`` for ColBERT, ``dense``, ``bm25``, ``server`` for a ColBERT
-        server, ``hybrid`` for several retrievers, ``own`` for a retriever of the user's;
+        server, ``hybrid`` for several retrievers, ``oracle``, ``own`` for a retriever of the user's;
         ``corpus``, its ``passages`` and ``corpus_digest``. For an index on disk also ``checkpoint`` and
         ``checkpoint_digest`` of what it was made with, ``folder``, ``bytes`` and ``state``: ``ready``,
         ``absent`` (it will be built) or ``broken`` with the reason. For several retrievers ``of``, what there is to say
@@ -37,6 +43,8 @@ def index_info(settings: RetrieverOptions, corpus: Corpus) -> dict[str, Any]:
     info |= {"corpus": corpus.name, "passages": len(corpus), "corpus_digest": corpus.digest}
     if isinstance(settings, HybridSettings):
         return info | {"index": "hybrid", "of": [index_info(one, corpus) for one in settings.of]}
+    if isinstance(settings, OracleSettings):
+        return info | {"index": "oracle", "of": [index_info(settings.of, corpus)]}
     # What follows is imported here, because it brings torch.
     if isinstance(settings, DenseSettings):
         from hoptimizer.retrieval.dense import model, retriever

@@ -9,11 +9,11 @@ from hoptimizer.retrieval.index_folder import BrokenIndexError
 
 
 def mapped(file: Path, dtype: torch.dtype, shape: tuple[int, int]) -> torch.Tensor:
-    """The vectors of a file as a tensor of 16-bit floats that is read when it is needed.
+    """The vectors of a file as a tensor that is read when it is needed.
 
     Args:
         file: their bytes, row by row.
-        dtype: ``float16`` or ``bfloat16``.
+        dtype: of their numbers.
         shape: how many vectors there are, and how many numbers each has.
 
     Raises:
@@ -23,4 +23,4 @@ def mapped(file: Path, dtype: torch.dtype, shape: tuple[int, int]) -> torch.Tens
     if not file.is_file() or file.stat().st_size != wanted:
         raise BrokenIndexError(f"{file.name} has another size than {shape[0]} vectors of {shape[1]} numbers")
     # Mapped copy-on-write, because torch warns of read-only memory; nothing writes to it.
-    return torch.from_numpy(np.memmap(file, dtype=np.int16, mode="c")).view(dtype).view(shape)
+    return torch.from_numpy(np.memmap(file, dtype=np.uint8, mode="c")).view(dtype).view(shape)

@@ -3,9 +3,10 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import overload
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class Corpus:
         (1, True, 'Rhine')
     """
 
-    def __init__(self, passages: list[Passage], name: str = "corpus") -> None:
+    def __init__(self, passages: Sequence[Passage], name: str = "corpus") -> None:
         self.passages = passages
         self.name = name
 
@@ -76,6 +77,11 @@ class Corpus:
     def __contains__(self, id: object) -> bool:
         return id in self._by_id
 
+    @property
+    def texts(self) -> Sequence[str]:
+        """Each passage as retrievers read it, title and text, made when it is asked for."""
+        return _Texts(self.passages)
+
     @cached_property
     def titles(self) -> list[str]:
         """The titles of its pages, each once, in the order of the passages."""
@@ -89,6 +95,30 @@ class Corpus:
     def digest(self) -> str:
         """SHA-256 over every id, title and text in order; an index is tied to it."""
         sha = hashlib.sha256()
-        for p in self.passages:
-            sha.update(json.dumps([p.id, p.title, p.text], ensure_ascii=False).encode())
+        for passage in self.passages:
+            sha.update(digested(passage))
         return sha.hexdigest()
+
+
+def digested(passage: Passage) -> bytes:
+    """What the digest of a corpus reads of a passage."""
+    return json.dumps([passage.id, passage.title, passage.text], ensure_ascii=False).encode()
+
+
+class _Texts(Sequence[str]):
+    def __init__(self, passages: Sequence[Passage]) -> None:
+        self._passages = passages
+
+    def __len__(self) -> int:
+        return len(self._passages)
+
+    def __iter__(self) -> Iterator[str]:
+        return map(str, self._passages)
+
+    @overload
+    def __getitem__(self, place: int) -> str: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[str]: ...
+    def __getitem__(self, place: int | slice) -> str | list[str]:
+        found = self._passages[place]
+        return str(found) if isinstance(found, Passage) else [str(passage) for passage in found]

@@ -9,10 +9,10 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from hoptimizer.common.errors import UserError
 from hoptimizer.models.engine.loading import device_and_dtype, loading
 from hoptimizer.models.small.encoder import PairTokenizer, by_length
-from hoptimizer.retrieval.model_files import SAFE_FILES, local_folder
+from hoptimizer.retrieval.encoders.model_files import SAFE_FILES, local_folder
+from hoptimizer.retrieval.encoders.text_encoder import load_checked
 from hoptimizer.retrieval.passage import Passage
 from hoptimizer.retrieval.retriever import Retriever
-from hoptimizer.retrieval.text_encoder import load_checked
 
 _KEY = "retriever.rerank.model"
 _EXAMPLE = "cross-encoder/ms-marco-MiniLM-L6-v2"

@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from functools import cached_property
 
 from hoptimizer.common.batching import CORES, Batcher
+from hoptimizer.retrieval.kept_rankings import KeptRankings
 from hoptimizer.retrieval.passage import Passage
 
 MAX_BATCH = 64
@@ -49,12 +50,21 @@ class Retriever(ABC):
         """
 
     async def asearch(self, query: str, k: int) -> list[Passage]:
-        """Like :meth:`search` for one query; searches that are under way at the same time share a batch."""
-        return await asyncio.wrap_future(self._batcher.submit((query, k)))
+        """Like :meth:`search` for one query; searches that are under way at the same time share a batch.
+
+        What was found before for the query, in this process, is not searched for again.
+        """
+        # Whoever waits may be cancelled; others wait for the same ranking.
+        return (await asyncio.shield(asyncio.wrap_future(self.kept.find(query, k))))[:k]
 
     def __deepcopy__(self, memo: dict[int, object]) -> "Retriever":
         # Copies of a program share their retriever: optimizers copy programs by the dozen.
         return self
+
+    @cached_property
+    def kept(self) -> KeptRankings:
+        """What it has found so far."""
+        return KeptRankings(self._batcher.submit)
 
     @cached_property
     def _batcher(self) -> Batcher[tuple[str, int], list[Passage]]:

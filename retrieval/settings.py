@@ -216,11 +216,41 @@ class HybridSettings(RetrieverOptions):
         return tuple(url for member in self.of for url in member.urls)
 
 
+class OracleSettings(RetrieverOptions):
+    """The supporting passages that the data set names.
+
+    Attributes:
+        name: ``oracle``.
+        others: passages that support nothing and are shown among them.
+        of: the retriever that finds those, and answers queries that are no question of the data set.
+        k: the most passages that a search returns; ``None`` for as many as the program takes by default.
+
+    Example:
+        >>> from hoptimizer.retrieval.settings import OracleSettings
+        >>> OracleSettings(others=5).shown
+        'oracle and 5 of bm25'
+    """
+
+    name: Literal["oracle"] = "oracle"
+    others: int = Field(0, ge=0)
+    of: Member = Field("bm25", validate_default=True)
+
+    @property
+    def _found_by(self) -> str:
+        return f"{self.name} and {self.others} of {self.of.shown}" if self.others else self.name
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The other retriever's servers."""
+        return self.of.urls
+
+
 _SETTINGS: dict[str, type[RetrieverOptions]] = {
     "colbert": RetrieverSettings,
     "bm25": RetrieverSettings,
     "dense": DenseSettings,
     "hybrid": HybridSettings,
+    "oracle": OracleSettings,
 }
 OWN = tuple(_SETTINGS)
 # Ours are built from their settings; a user's own from the arguments of its constructor.

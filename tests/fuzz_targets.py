@@ -190,13 +190,54 @@ MUSIQUE = {
 }
 STRATEGY = {"qid": "s1", "question": "Is it?", "answer": True, "term": "Lyon", "facts": ["Lyon is.", "It is."]}
 OPEN = {"question": "Where?", "answer": ["Lyon", "Lyons"]}
-PUBLISHED = {
-    "hotpotqa": HOTPOT,
-    "2wikimultihopqa": WIKI | {"answer_id": "Q1"},
-    "musique": MUSIQUE,
-    "strategyqa": STRATEGY,
-    "nq": OPEN,
+SPAN = {"start_token": 0, "end_token": 4}
+NQ = {
+    "example_id": 12,
+    "question_text": "where?",
+    "document_url": "https://example.org/?title=Lyon",
+    "document_text": "<P> Lyon lies here </P>",
+    "long_answer_candidates": [SPAN | {"end_token": 5, "top_level": True}],
+    "annotations": [
+        {"long_answer": SPAN, "short_answers": [{"start_token": 1, "end_token": 2}], "yes_no_answer": "NONE"}
+    ],
 }
+TRIVIA = {
+    "QuestionId": "tc_1",
+    "Question": "Where?",
+    "Answer": {"Value": "Lyon", "Aliases": ["Lyons"]},
+    "EntityPages": [{"Title": "Lyon", "Filename": "Lyon.txt", "text": "Lyon lies here."}],
+}
+IIRC = {
+    "title": "The Bridge",
+    "text": "Ines designed it.",
+    "links": [{"target": "Lyon", "indices": [0, 4]}],
+    "questions": [
+        {
+            "question": "Where?",
+            "context": [
+                {"text": "Lyon lies", "passage": "Lyon", "indices": [0, 9]},
+                {"text": "Ines", "passage": "main"},
+            ],
+            "answer": {"type": "span", "answer_spans": [{"text": "Lyon"}]},
+        }
+    ],
+}
+ARTICLES = {
+    "lyon": '<a href="x">Lyon</a> lies where two rivers meet, and has been there for two thousand years.',
+    "b": "",
+}
+PUBLISHED = [
+    ("hotpotqa", HOTPOT),
+    ("fullwiki", HOTPOT),
+    ("2wikimultihopqa", WIKI | {"answer_id": "Q1"}),
+    ("musique", MUSIQUE),
+    ("strategyqa", STRATEGY),
+    ("nq", OPEN),
+    ("nq", NQ),
+    ("triviaqa", TRIVIA),
+    ("iirc", IIRC),
+]
+BESIDE = {"aliases": "id_aliases.json", "articles": "context_articles.json"}
 CHAIN = {"_id": "h1", "qa_pairs": [{"question": "Who?", "answer": "Ines"}], "explanation": "Because."}
 ALIASES = {"Q_id": "Q1", "aliases": ["Lyons"], "demonyms": ["Lyonnais"]}
 PASSAGES = [{"id": "lyon", "title": "Lyon", "text": "Lyon lies on the Rhône."}, {"id": "b", "text": "Moreau."}]
@@ -222,7 +263,7 @@ def as_lines(rows):
 def as_csv(rows):
     rows = [row if isinstance(row, dict) else {"id": row} for row in (rows if isinstance(rows, list) else [rows])]
     cells = [{key: as_json(value) if isinstance(value, list) else value for key, value in row.items()} for row in rows]
-    return pd.DataFrame(cells).to_csv(index=False)
+    return pd.DataFrame(cells, dtype=object).to_csv(index=False)
 
 
 @st.composite
@@ -259,10 +300,11 @@ DATA_FILES = st.one_of(
                     "corpus": tables(PASSAGES),
                     "decompositions": tables([CHAIN], (".jsonl", ".json")),
                     "aliases": tables([ALIASES], (".jsonl",)),
+                    "articles": st.tuples(st.just(".json"), damaged(changed([ARTICLES]).map(as_json))),
                 },
             ),
         )
-        for name, row in PUBLISHED.items()
+        for name, row in PUBLISHED
     ),
     st.tuples(st.just("folder"), tables(PASSAGES), st.fixed_dictionaries({"dev": tables(QUESTIONS)})),
 )
@@ -283,11 +325,12 @@ def data_files(folder):
             return
         file = Path(f"data/published{suffix}")
         file.write_bytes(content)
-        options = {}
+        Path("data/context_articles.json").write_text(as_json(ARTICLES))
+        options = {"skip_bad": len(content) % 2 == 0, "chunk": "words:3" if len(content) % 3 == 0 else None}
         for key, (ending, more) in beside.items():
-            path = Path("data/id_aliases.json" if key == "aliases" else f"data/{key}{ending}")
+            path = Path("data") / BESIDE.get(key, f"{key}{ending}")
             path.write_bytes(more)
-            if key != "aliases":
+            if key not in BESIDE and (name, key) != ("iirc", "corpus"):
                 options[key] = [path] if key == "decompositions" else path
         if name != "2wikimultihopqa":
             options.pop("decompositions", None)

@@ -188,7 +188,7 @@ BAD_FILES: dict[str, tuple[dict[str, str | bytes | None], list[str]]] = {
     ),
     "id in two splits": ({"train.jsonl": lines(questions(1))}, ["dev.jsonl:1", "'q0'", "train.jsonl:1"]),
     "not UTF-8": ({"dev.jsonl": lines([QUESTION]).encode() + b'{"id": "caf\xe9"}'}, ["dev.jsonl:2", "not UTF-8"]),
-    "array that breaks off": ({"dev.jsonl": '[{"id": "a"},'}, ["dev.jsonl:1", "malformed JSON"]),
+    "array that breaks off": ({"dev.jsonl": f"[{json.dumps(QUESTION)},"}, ["dev.jsonl:1", "malformed JSON"]),
     "array not UTF-8": ({"dev.jsonl": b'[\n"\xe9"]'}, ["dev.jsonl:2", "not UTF-8"]),
     "CSV list that is not JSON": (
         {"dev.jsonl": None, "dev.csv": "id,question,answers\n\nq1,Who?,Lyon\n"},

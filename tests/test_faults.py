@@ -58,8 +58,8 @@ def test_what_fails_once_is_asked_once_more(fault):
 
 
 def test_all_questions_are_answered_by_a_server_that_fails_on_a_third_of_its_calls():
-    with FaultyServer(share=0.3, answer=lambda _: ANSWER, hang=2.0) as server:
-        _, evaluation = answers(server, 60, timeout=1.0, num_retries=12)
+    with FaultyServer(share=0.3, answer=lambda _: ANSWER, hang=4.0) as server:
+        _, evaluation = answers(server, 60, timeout=3.0, num_retries=12)
     assert (evaluation.metrics["em"], evaluation.metrics["unanswered"]) == (1.0, 0.0)
     assert len(server.failed) > 6
     assert len(asked(server)) == 60

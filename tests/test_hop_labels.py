@@ -9,7 +9,8 @@ from scripted import ScriptedRetriever
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.text import find, folded
-from hoptimizer.eval.datasets.published_formats import MusiqueItem, WikiItem
+from hoptimizer.eval.datasets.hotpotqa import WikiItem
+from hoptimizer.eval.datasets.published_formats import MusiqueItem
 from hoptimizer.eval.datasets.question import Hop, Question
 from hoptimizer.optimizers.labels.hop_labels import annotated, read_labels, write_labels
 from hoptimizer.optimizers.labels.hop_order import hop_order

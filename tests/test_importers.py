@@ -8,7 +8,9 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.config import make_config
 from hoptimizer.eval import Question, check, load
 from hoptimizer.eval.answers import hotpotqa_f1
-from hoptimizer.eval.datasets.importers import divide, import_published, parse_sizes, passage_id
+from hoptimizer.eval.datasets.importers import import_published
+from hoptimizer.eval.datasets.pool import passage_id
+from hoptimizer.eval.datasets.reading import divide, parse_sizes
 from hoptimizer.workbench import Workbench
 
 SAMPLES = Path(__file__).parents[2] / "shared" / "data"
@@ -332,7 +334,10 @@ def test_bad_files_and_options_are_named(tmp_path: Path):
         (lambda: import_published(wiki, tmp_path, out), ["cannot be read"]),
         (lambda: import_published(wiki, broken, out), ["broken.json:2", "malformed JSON"]),
         (lambda: import_published(wiki, {"valid": good}, out), ["no split", "'valid'", "dev"]),
-        (lambda: import_published(wiki, {"dev": good}, out, sizes={"dev": 1}), ["one file", "leave the sizes out"]),
+        (
+            lambda: import_published(wiki, {"dev": good}, out, sizes={"test": 1}),
+            ["'test'", "no file", "leave the size"],
+        ),
         (lambda: import_published(wiki, {"dev": good, "test": good}, out), ["item 1 (0)", "stands at"]),
         (
             lambda: import_published("hotpotqa", good, out, decompositions=[chain]),

@@ -1,9 +1,11 @@
 """Import cost: the command line, the package's face and the faces that settings are read from stay light."""
 
+import os
 import subprocess
 import sys
 
 import pytest
+from chat_server import ChatServer
 
 HEAVY = ("torch", "transformers", "dspy", "mlflow", "colbert", "pandas", "matplotlib", "scipy", "litellm")
 
@@ -16,3 +18,32 @@ def test_nothing_heavy_is_imported(statement):
     code = f"import sys; {statement}; print([name for name in {HEAVY!r} if name in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+def test_a_mistake_in_a_config_is_said_before_what_is_slow_to_import(tmp_path):
+    """Only dspy is needed for that: a program's options are the arguments of its class, which is a DSPy module."""
+    slow = tuple(name for name in HEAVY if name not in ("dspy", "litellm"))
+    code = (
+        "import sys; from hoptimizer.cli import main; sys.argv = ['hop', 'eval', 'data=atlas', 'program=ircott']\n"
+        f"try: main()\nfinally: print([name for name in {slow!r} if name in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (result.returncode, result.stdout.strip()) == (2, "[]")
+    assert "did you mean 'ircot'?" in result.stderr
+
+
+def test_a_run_with_a_served_model_and_bm25_needs_no_torch(tmp_path):
+    answer = "[[ ## answer ## ]]\nLyon\n\n[[ ## completed ## ]]"
+    with ChatServer(answer=lambda _: answer) as server:
+        words = ["data=atlas", "data.dev=2", "program=rag", "retriever=bm25", "lm.default=openai/scripted"]
+        words += [f"lm.default.api_base={server.url}", f"tracking.uri=sqlite:///{tmp_path}/mlflow.db", "--json"]
+        code = (
+            f"import sys; from hoptimizer.cli import main; sys.argv = ['hop', 'eval', *{words!r}]\n"
+            "try: main()\nfinally: print('torch' in sys.modules, file=sys.stderr)"
+        )
+        environment = os.environ | {"HOPTIMIZER_HOME": str(tmp_path / "home"), "OPENAI_API_KEY": "none"}
+        result = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path, env=environment
+        )
+    assert '"run_id"' in result.stdout, result.stderr
+    assert result.stderr.splitlines()[-1] == "False"

@@ -27,7 +27,7 @@ from hoptimizer import (
 )
 from hoptimizer.cli import main
 from hoptimizer.common.paths import home
-from hoptimizer.study import run as study_run
+from hoptimizer.study import cell_runs
 from hoptimizer.tracking.journal import Journal
 from hoptimizer.tracking.reading import StoredRuns
 
@@ -233,7 +233,7 @@ def killed_at(step, server, monkeypatch):
 
 
 def test_a_study_whose_server_dies_is_whole_after_deliveries_that_were_killed(study, server, tmp_path, monkeypatch):
-    score, ran = study_run.evaluate_variant, []
+    score, ran = cell_runs.evaluate_variant, []
 
     def run(config, **options):
         ran.append(options["name"])
@@ -241,7 +241,7 @@ def test_a_study_whose_server_dies_is_whole_after_deliveries_that_were_killed(st
             server.stop()
         return score(config, **options)
 
-    monkeypatch.setattr(study_run, "evaluate_variant", run)
+    monkeypatch.setattr(cell_runs, "evaluate_variant", run)
     result = run_study(study)
     assert ran == [cell.name for cell in study.cells]
 

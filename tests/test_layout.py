@@ -27,7 +27,7 @@ FOLDERS = [*MAY_IMPORT, "core"]
 
 # Folder -> its rooms (sub-folders), each with those of its siblings that it may import.
 ROOMS = {
-    "retrieval": {"colbert": set(), "dense": set()},
+    "retrieval": {"encoders": set(), "colbert": {"encoders"}, "dense": {"encoders"}},
     "programs": {"steps": set()},
     "models": {"weights": set(), "engine": {"weights"}, "small": {"engine", "weights"}},
     "eval": {"atlas": set(), "datasets": {"atlas"}},

@@ -12,7 +12,8 @@ from hoptimizer.eval import Question
 from hoptimizer.eval.objective import Objective
 from hoptimizer.eval.runner import evaluate, mean_scores
 from hoptimizer.programs import RAG, StepRecord
-from hoptimizer.study.table import Figures, aggregate, sheets
+from hoptimizer.study.lines import Figures, aggregate
+from hoptimizer.study.table import sheets
 
 QUESTION = Question(id="q", question="Where?", answers=["Lyon"], passages=["a", "b"])
 BARE = Question(id="r", question="Where else?", answers=["Lyon"])

@@ -151,7 +151,7 @@ def test_ircot_asks_no_query_twice():
     chain = going_on("Ada acted.", "Ada sang.", look_up="Which film?")
     run(IRCoT(retriever, max_steps=2), *chain, said("x"))
     assert retriever.queries == [QUESTION, "Which film?", "Ada sang."]
-    retriever.queries.clear()
+    retriever = ScriptedRetriever({})
     run(IRCoT(retriever, max_steps=1), *going_on(QUESTION), said("x"))
     assert retriever.queries == [QUESTION]
 
@@ -220,7 +220,7 @@ def test_ircot_stops_at_the_step_limit_without_a_spare_retrieval():
     retriever = ScriptedRetriever({})
     run(IRCoT(retriever, max_steps=2), *going_on("Ada was born.", "Ada acted."), said("x"))
     assert retriever.queries == [QUESTION, "Ada was born.", "Ada acted."]
-    retriever.queries.clear()
+    retriever = ScriptedRetriever({})
     run(IRCoT(retriever, max_steps=2, reader="none"), *going_on("Ada was born.", "Ada acted."))
     assert retriever.queries == [QUESTION, "Ada was born."]
 

@@ -25,8 +25,9 @@ def test_a_reply_is_as_likely_as_the_same_text_that_the_model_writes():
     assert [one for _, one in scored.logprobs] == pytest.approx([one for _, one in written.logprobs], abs=1e-3)
 
 
-def test_each_answer_is_scored_with_every_passage():
-    lm = build_lm(LMSettings(model=NAME, max_tokens=24))
+@pytest.mark.parametrize("prompt_format", ["json", "plain"])
+def test_each_answer_is_scored_with_every_passage(prompt_format):
+    lm = build_lm(LMSettings(model=NAME, max_tokens=64, prompt_format=prompt_format))
     with dspy.context(lm=lm, adapter=build_adapter()):
         prediction = REPLUG(BM25Retriever(Corpus([CURIE, TESLA])), k=2)(question=ASKED)
     readings = [record for record in prediction.steps if record.step == "reader"]

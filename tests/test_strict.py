@@ -58,7 +58,7 @@ def test_a_models_own_settings_may_hold_numbers_of_any_size(tmp_path):
     ("name", "content", "says"),
     [
         ("a.jsonl", '{"id": "1", "id": "2"}', "a.jsonl:1: the key 'id' is there twice"),
-        ("a.json", '[{"id": "1", "id": "2"}]', "a.json: the key 'id' is there twice"),
+        ("a.json", '[{"id": "1", "id": "2"}]', "a.json:1: the key 'id' is there twice"),
         ("a.jsonl", f'{{"id": {DEEP}', "a.jsonl:1: nested too deeply"),
         ("a.jsonl", f'{{"id": {LONG}}}', "a.jsonl:1: Exceeds the limit"),
         ("a.csv", "id,text,text\n1,x,y\n", "a.csv:1: the column 'text' is there twice"),

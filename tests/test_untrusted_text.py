@@ -24,7 +24,7 @@ from hoptimizer.eval.runner import evaluate
 from hoptimizer.models.adapters import LMAdapter
 from hoptimizer.programs import RAG, RAISF, EfficientRAG, IRCoT
 from hoptimizer.retrieval import Passage
-from hoptimizer.study.table import Sheet
+from hoptimizer.study.sheet import Sheet
 from hoptimizer.tracking.artifacts import log_evaluation, predictions_file
 
 QUESTION, OTHER = "Where was Marie Curie born?", "Which river flows through Basel?"

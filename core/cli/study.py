@@ -15,6 +15,9 @@ def study_command(
         typer.Argument(metavar="[KEY=VALUE]...", help="Settings that win over the file's base.", show_default=False),
     ] = None,
     run: RunOption = None,
+    estimate: Annotated[
+        bool, typer.Option("--estimate", help="Say what the study will cost, by a few questions of each cell, and end.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Run a grid of variants, one MLflow run each, and show them as a paper's table.
@@ -41,6 +44,13 @@ def study_command(
 
     [bold]plot[/bold]: {x: KEY, y: METRIC}, a curve over a numeric key of the grid
 
+    [bold]choose[/bold]: {grid: keys with values, by: METRIC, split: dev}, values that are
+    chosen on dev before the table is made on split
+
+    [bold]baseline[/bold]: the row that the others are tested against
+
+    [bold]at_once[/bold]: cells under way at once, for language models behind a server
+
     All configs and data are checked before anything is run. The table shows the
     mean over seeds ± standard deviation, or with a single seed the 95% interval of
     the metric over the questions; it is kept with its plots in the study's run, in
@@ -65,8 +75,7 @@ def study_command(
     from hoptimizer.cli.console import show, tell, working
     from hoptimizer.common.errors import UserError
     from hoptimizer.study.cells import load_study
-    from hoptimizer.study.run import run_study
-    from hoptimizer.study.table import sheets
+    from hoptimizer.study.run import estimate_study, run_study
 
     for word in overrides or ():
         if "=" not in word:
@@ -74,12 +83,18 @@ def study_command(
     with working() as report:
         run, config = config_of(run, overrides) if run else (None, None)
         study = load_study(file, overrides or (), run_id=run, variant=config.public() if config else None)
+        if estimate:
+            expected = estimate_study(study, report)
+    if estimate:
+        show(expected.as_dict(), as_json, tables.sheet(expected.sheet()), expected.line)
+        return
+    with working() as report:
         result = run_study(study, report)
-    shown = [tables.sheet(sheet) for sheet in sheets(study, result.lines)]
+    shown = [tables.sheet(sheet) for sheet in result.sheets]
     show(result.as_dict(), as_json, *shown, tables.open_mlflow(study.config.tracking))
     for outcome in result.failed:
         tell(f"hop: cell {outcome.cell.name!r}, seed {outcome.cell.config.seed}: {outcome.failure}")
-    for outcome in result.outcomes:
+    for outcome in (*result.tried, *result.outcomes):
         if outcome.unanswered:
             left = f"{outcome.unanswered} questions got no answer and are left out; the same command asks them again"
             tell(f"hop: cell {outcome.cell.name!r}, seed {outcome.cell.config.seed}: {left}")

@@ -14,7 +14,7 @@ from hoptimizer.config import TrackingSettings
 from hoptimizer.eval import Estimate
 from hoptimizer.format import change, figure, heading, with_interval
 from hoptimizer.optimizers.labels.hop_labels import LabelledQuestion
-from hoptimizer.study.table import Sheet
+from hoptimizer.study.sheet import Sheet
 from hoptimizer.tracking.compile_log import KIND as CANDIDATE
 from hoptimizer.tracking.sync import DeliveredRun
 from hoptimizer.variants import Variant
@@ -210,8 +210,10 @@ def sheet(shown: Sheet) -> Table:
     table = Table(title=shown.title, title_justify="left", header_style="bold", box=None, pad_edge=False)
     for number, name in enumerate(shown.header):
         table.add_column(name, justify="left" if number < shown.labels else "right", overflow="fold")
-    for row in shown.rows:
-        table.add_row(*row)
+    for number, row in enumerate(shown.rows):
+        styles = ["bold" if (number, column) in shown.bold else "" for column in range(len(row))]
+        table.add_row(*map(Text, row, styles))
+    table.caption, table.caption_justify = shown.note or None, "left"
     return table
 
 

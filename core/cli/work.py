@@ -28,11 +28,12 @@ def compile_command(
 
         hop compile --run 1f2e3d optimizer=distill
     """
-    from hoptimizer.cli import tables
-    from hoptimizer.compiling import compile_variant
-
     with working() as report:
         run, config = config_of(run, overrides)
+        # A mistake in the config is said before what takes seconds to import.
+        from hoptimizer.cli import tables
+        from hoptimizer.compiling import compile_variant
+
         variant = compile_variant(config, split=split, run_id=run, report=report)
     show(variant.as_dict(), as_json, tables.before_and_after(variant))
 
@@ -50,11 +51,11 @@ def eval_command(
 
         hop eval --run 1f2e3d --split test lm.default=openai/gpt-4o-mini
     """
-    from hoptimizer.cli import tables
-    from hoptimizer.variants import evaluate_variant
-
     with working() as report:
         run, config = config_of(run, overrides)
+        from hoptimizer.cli import tables
+        from hoptimizer.variants import evaluate_variant
+
         variant = evaluate_variant(config, split=split, run_id=run, report=report)
     show(variant.as_dict(), as_json, tables.scores(variant))
 
@@ -117,18 +118,19 @@ def ask_command(
 
         hop ask "Who painted the Mona Lisa?" --run 1f2e3d
     """
-    from hoptimizer.answers import answer_all
-    from hoptimizer.cli import tables
     from hoptimizer.common.errors import UserError
-    from hoptimizer.compiled import program_of
-    from hoptimizer.tracking.journal import store_of
-    from hoptimizer.tracking.tracker import Tracker
-    from hoptimizer.workbench import Workbench
 
     if not question.strip():
         raise UserError("question: expected some words, got none")
     with working() as report:
         run, config = config_of(run, overrides)
+        from hoptimizer.answers import answer_all
+        from hoptimizer.cli import tables
+        from hoptimizer.compiled import program_of
+        from hoptimizer.tracking.journal import store_of
+        from hoptimizer.tracking.tracker import Tracker
+        from hoptimizer.workbench import Workbench
+
         bench = Workbench(config, report)
         tell(bench.summary(run_id=run))
         tracker = Tracker(store_of(config.tracking.uri, run), config.experiment) if run else None

@@ -5,7 +5,7 @@ import itertools
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,9 @@ class Cell:
         config: the whole of what it runs, seed included.
         compiled: whether the program is compiled.
         data: digest of its data set.
-        n: questions it is scored on.
+        split: the questions that it is scored on.
+        n: how many these are.
+        options: its values of the keys that are chosen for it, as text (numbers as they are).
     """
 
     name: str
@@ -44,7 +46,19 @@ class Cell:
     config: Config
     compiled: bool
     data: str
+    split: str
     n: int
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """Its name with its values of the keys that are chosen."""
+        return ", ".join([self.name, *(f"{key}={label(value)}" for key, value in self.options.items())])
+
+    @property
+    def key(self) -> str:
+        """Tells it from all others of its study."""
+        return f"{self.title}, seed {self.config.seed}, {self.split}"
 
     @property
     def digest(self) -> str:
@@ -59,14 +73,16 @@ class Study:
     Attributes:
         name: the file's name without its ending.
         file: how its results are shown.
-        cells: what it runs, in order.
+        cells: what the table is made of, in order; where keys are chosen, once with each of their values.
         run_id: the compiled variant that every cell starts from, or ``None``.
+        candidates: what keys are chosen by: cells on the questions that these are chosen on, with the first seed.
     """
 
     name: str
     file: StudyFile
     cells: list[Cell]
     run_id: str | None = None
+    candidates: list[Cell] = field(default_factory=list)
 
     @property
     def config(self) -> Config:
@@ -78,10 +94,17 @@ class Study:
         """With which each cell is run."""
         return list(dict.fromkeys(cell.config.seed for cell in self.cells))
 
+    def fingerprint(self, cell: Cell) -> str:
+        """Identifies the run of a cell among all runs."""
+        chosen = f" to choose on {cell.split}" if cell.split != self.file.split else ""
+        return f"{self.digest} {cell.digest}{chosen}"
+
     @cached_property
     def digest(self) -> str:
         """Hash of what is run; how it is shown may change in the file, and nothing is run again."""
-        return _hash(self.file.split, *(cell.digest for cell in self.cells), *([self.run_id] if self.run_id else []))
+        chosen_on = [self.file.choose.split] if self.file.choose else []
+        start = [self.run_id] if self.run_id else []
+        return _hash(self.file.split, *chosen_on, *(cell.digest for cell in self.cells), *start)
 
 
 def load_study(
@@ -126,42 +149,63 @@ def load_study(
     notes: dict[str, None] = {}
     sizes: dict[str, tuple[str, int]] = {}
     seeds: Sequence[int | None] = file.seeds or [None]
-    cells = []
-    for place, changed, compiled in _places(file):
-        name = ", ".join(value if axis == NAME else f"{axis}={label(value)}" for axis, value in place.items())
+    cells, candidates = [], []
+    for spot in _spots(file):
+        name = ", ".join(value if axis == NAME else f"{axis}={label(value)}" for axis, value in spot.place.items())
         for seed in seeds:
-            try:
-                config = _config(path.stem, base, changed, seed, notes)
-                digest, n = _data(config, file.split, compiled, sizes)
-            except UserError as error:
-                raise UserError(f"{path}: cell {name!r}: {error}") from None
-            cells.append(
-                Cell(
-                    name=name,
-                    place={axis: _plain(value) for axis, value in place.items()},
-                    overrides=_public(changed),
-                    config=config,
-                    compiled=compiled,
-                    data=digest,
-                    n=n,
-                )
-            )
+            for options in spot.options:
+                changed = spot.overrides | options
+                try:
+                    config = _config(path.stem, base, changed, seed, notes)
+                    cell = Cell(
+                        name,
+                        place={axis: _plain(value) for axis, value in spot.place.items()},
+                        overrides=_public(changed),
+                        config=config,
+                        compiled=spot.compiled,
+                        **_questions(config, file.split, spot.compiled, sizes),
+                        options={key: _plain(value) for key, value in _public(options).items()},
+                    )
+                    cells.append(cell)
+                    if file.choose and len(spot.options) > 1 and seed == seeds[0]:
+                        other = _questions(config, file.choose.split, spot.compiled, sizes)
+                        candidates.append(replace(cell, **other))
+                except UserError as error:
+                    raise UserError(f"{path}: cell {name!r}: {error}") from None
     for note in notes:
         _log.warning(note)
-    return Study(path.stem, file, cells, run_id)
+    return Study(path.stem, file, cells, run_id, candidates)
 
 
-def _places(file: StudyFile) -> list[tuple[dict[str, Any], dict[str, Any], bool]]:
-    """Of every combination: its value on each axis, its overrides, and whether it is compiled."""
-    named: list[tuple[dict[str, Any], dict[str, Any], bool | None]] = [
-        ({NAME: cell.name}, cell.overrides, cell.compile) for cell in file.cells or ()
-    ] or [({}, {}, None)]
-    crossed = [dict(zip(file.grid, values, strict=True)) for values in itertools.product(*file.grid.values())]
+@dataclass(frozen=True)
+class _Spot:
+    """A combination of the axes: its values on them, what it changes, and what is chosen from for it."""
+
+    place: dict[str, Any]
+    overrides: dict[str, Any]
+    compiled: bool
+    options: list[dict[str, Any]]
+
+
+def _spots(file: StudyFile) -> list[_Spot]:
+    """Every combination of the axes."""
+    named = [({NAME: cell.name}, cell.overrides, cell.compile, cell.choose) for cell in file.cells or ()]
+    shared = file.choose.grid if file.choose else {}
     return [
-        (_public(place | point), overrides | point, file.compile if compiled is None else compiled)
-        for place, overrides, compiled in named
-        for point in crossed
+        _Spot(
+            place=_public(place | point),
+            overrides=overrides | point,
+            compiled=file.compile if compiled is None else compiled,
+            options=_crossed(shared if own is None else own),
+        )
+        for place, overrides, compiled, own in named or [({}, {}, None, None)]
+        for point in _crossed(file.grid)
     ]
+
+
+def _crossed(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """All combinations of the values of keys."""
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
 def _config(name: str, base: Layers, changed: dict[str, Any], seed: int | None, notes: dict[str, None]) -> Config:
@@ -185,15 +229,16 @@ def _config(name: str, base: Layers, changed: dict[str, Any], seed: int | None, 
     return config
 
 
-def _data(config: Config, split: str, compiled: bool, known: dict[str, tuple[str, int]]) -> tuple[str, int]:
-    """Digest of a cell's data set, and how many questions the cell is scored on."""
-    key = f"{config.data.model_dump_json()} {compiled}"
+def _questions(config: Config, split: str, compiled: bool, known: dict[str, tuple[str, int]]) -> dict[str, Any]:
+    """What a cell says of its questions; ``known`` has the digest of each data set, and the size of the split."""
+    key = f"{config.data.model_dump_json()} {split} {compiled}"
     if key not in known:
         data = load(config.data)
         for needed in ("train", "dev") if compiled else ():
             data.split(needed)
         known[key] = (data.digest, len(data.split(split)))
-    return known[key]
+    digest, n = known[key]
+    return {"data": digest, "split": split, "n": n}
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - any value of a config

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from hoptimizer.common.errors import UserError, nearest
+from hoptimizer.common.options import Positive
 from hoptimizer.common.urls import text_without_secrets
 from hoptimizer.comparison import COLUMNS
 from hoptimizer.eval.metrics import METRICS
@@ -30,7 +31,13 @@ def _listed(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
+def _row(value: object) -> object:
+    return {NAME: value} if isinstance(value, str) else value
+
+
 Keys = Annotated[list[str], BeforeValidator(_listed)]
+Values = dict[str, Annotated[list[Any], Field(min_length=1)]]
+"""Dotted config keys, each with the values it takes."""
 
 
 class NamedCell(BaseModel):
@@ -39,6 +46,7 @@ class NamedCell(BaseModel):
     Attributes:
         name: what the table calls it.
         compile: whether it is compiled; the study's ``compile`` by default.
+        choose: keys that are chosen for it, each with its values; those of the study's ``choose`` by default.
         overrides: dotted config keys and their values; every other key of the mapping.
     """
 
@@ -46,6 +54,7 @@ class NamedCell(BaseModel):
 
     name: str = Field(min_length=1)
     compile: bool | None = None
+    choose: Values | None = None
     overrides: dict[str, Any]
 
     @model_validator(mode="before")
@@ -53,7 +62,7 @@ class NamedCell(BaseModel):
     def _beside_the_name(cls, values: Any) -> Any:  # noqa: ANN401 - whatever the file holds
         if not isinstance(values, Mapping):
             return values
-        own = {key: value for key, value in values.items() if key in (NAME, "compile")}
+        own = {key: value for key, value in values.items() if key in (NAME, "compile", "choose")}
         return own | {"overrides": {key: value for key, value in values.items() if key not in own}}
 
 
@@ -71,6 +80,22 @@ class Plot(BaseModel):
     y: str | None = None
 
 
+class Choose(BaseModel):
+    """Keys whose values are chosen before the table is made, as papers choose hyperparameters on a development set.
+
+    Attributes:
+        grid: the keys and the values to choose from; all combinations are run. A cell may have others of its own.
+        by: the metric or count that is highest for what is chosen; the study's metric by default.
+        split: the questions that it is chosen on, with the first of the seeds.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    grid: Values = {}
+    by: str | None = None
+    split: str = "dev"
+
+
 class StudyFile(BaseModel):
     """What a study file holds.
 
@@ -80,6 +105,7 @@ class StudyFile(BaseModel):
         grid: dotted config keys, each with the values it takes; crossed with each other and with ``cells``. A value
             takes the place of what the base has at its key.
         seeds: each cell is run once with each; the base's seed by default.
+        choose: keys whose values are chosen for each cell on other questions than those of ``split``.
         split: the questions.
         compile: whether programs are compiled, or scored as they are.
         rows: the axes (``name`` and the grid's keys) that the table's rows stand for; those not in ``columns`` by
@@ -87,13 +113,16 @@ class StudyFile(BaseModel):
         columns: the axes that the table's columns stand for.
         figures: the metrics and counts that the table shows; by default those that every comparison shows.
         plot: a curve to draw.
+        baseline: the row that the others are tested against: a cell's name, or values on the axes.
+        at_once: cells under way at once.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     base: dict[str, Any] = {}
     cells: Annotated[list[NamedCell], Field(min_length=1)] | None = None
-    grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = {}
+    grid: Values = {}
+    choose: Choose | None = None
     seeds: Annotated[list[int], Field(min_length=1)] | None = None
     split: str = "dev"
     compile: bool = False
@@ -101,6 +130,8 @@ class StudyFile(BaseModel):
     columns: Keys = []
     figures: Keys = []
     plot: Plot | None = None
+    baseline: Annotated[dict[str, Any], BeforeValidator(_row)] | None = None
+    at_once: Positive = 1
 
     @property
     def axes(self) -> list[str]:
@@ -119,14 +150,37 @@ class StudyFile(BaseModel):
         for where, keys in [
             ("grid", list(self.grid)),
             *((f"cell {cell.name!r}", list(cell.overrides)) for cell in cells),
+            *((f"choose of cell {cell.name!r}", list(cell.choose or ())) for cell in cells),
+            ("choose.grid", list(self.choose.grid) if self.choose else []),
         ]:
             for key in keys:
                 if (head := key.partition(".")[0]) in _ONE:
                     raise UserError(f"{where}: {key}: a study has one {head}; give it {_ONE[head]}")
                 if where != "grid" and key in self.grid:
                     raise UserError(f"{where}: {key}: the grid sets it too; leave it to one of them")
+        self._chosen()
         self._shown()
         return self
+
+    def _chosen(self) -> None:
+        own = [cell for cell in self.cells or () if cell.choose]
+        if self.choose is None:
+            if own:
+                raise UserError(f"cell {own[0].name!r}: choose: say under choose, beside base, what it is chosen by")
+            return
+        if self.choose.split == self.split:
+            raise UserError(
+                f"choose.split: the table is on {self.split} as well; choose on other questions, as with split: test"
+            )
+        if not self.choose.grid and not own:
+            raise UserError("choose.grid: expected keys and their values; there is nothing to choose from")
+        for key, values in self.choose.grid.items():
+            _once(f"choose.grid.{key}", [label(value) for value in values])
+        for cell in self.cells or ():
+            for key, values in (self.choose.grid if cell.choose is None else cell.choose).items():
+                _once(f"cell {cell.name!r}: choose.{key}", [label(value) for value in values])
+                if key in cell.overrides:
+                    raise UserError(f"cell {cell.name!r}: {key}: it is chosen as well; leave it to one of them")
 
     def _shown(self) -> None:
         for where, keys in (("rows", self.rows), ("columns", self.columns)):
@@ -144,13 +198,24 @@ class StudyFile(BaseModel):
             for value in self.grid[self.plot.x]:
                 if isinstance(value, bool) or not isinstance(value, int | float):
                     raise UserError(f"plot.x: {self.plot.x} takes the value {label(value)!r}; expected numbers alone")
+        self._tested()
         named = [("figures", name) for name in self.figures]
         named += [("plot.y", self.plot.y)] if self.plot and self.plot.y else []
+        named += [("choose.by", self.choose.by)] if self.choose and self.choose.by else []
         known = (*_FIGURES, *(metric.name for metric in Objective.parse(self.base.get("metric", "f1")).own))
         for where, name in named:
             if name not in known and not _STEP_SCORE.fullmatch(name):
                 near = nearest(name, known)
                 raise UserError(f"{where}: there is no metric or count {name!r}, nor is it steps/STEP/SCORE; {near}")
+
+    def _tested(self) -> None:
+        for axis, value in (self.baseline or {}).items():
+            if axis not in self.axes:
+                raise UserError(f"baseline: {axis!r} is not varied here; {nearest(axis, self.axes)}")
+            known = [cell.name for cell in self.cells or ()] if axis == NAME else map(label, self.grid[axis])
+            names = dict.fromkeys(known)
+            if label(value) not in names:
+                raise UserError(f"baseline: {axis}: no row has {label(value)!r}; {nearest(label(value), names)}")
 
 
 def label(value: Any) -> str:  # noqa: ANN401 - any value of a config

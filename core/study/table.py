@@ -1,7 +1,6 @@
 """A study's results as a paper's table: means with deviations over seeds or intervals, beside what they cost."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import mlflow
@@ -10,127 +9,50 @@ import pandas as pd
 from hoptimizer.comparison import COLUMNS
 from hoptimizer.eval import statistics
 from hoptimizer.format import figure, heading, with_interval
-from hoptimizer.study.cells import Cell, Study
+from hoptimizer.study.cells import Study
+from hoptimizer.study.choice import Choice, choice_sheet
 from hoptimizer.study.file import NAME, label
+from hoptimizer.study.lines import Line
+from hoptimizer.study.sheet import Sheet
+from hoptimizer.study.significance import MARK, Significance
 
 _SPREAD = "mean ± standard deviation over {} seeds"
 _INTERVAL = "95% intervals"
 
 
-@dataclass(frozen=True)
-class Figures:
-    """What a run of a cell came to.
-
-    Attributes:
-        metrics: its scores, counts and costs; empty where it failed.
-        intervals: of the scores, mean and interval over the questions.
-    """
-
-    metrics: dict[str, float] = field(default_factory=dict)
-    intervals: dict[str, statistics.Estimate] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Line:
-    """One combination of the axes, over its seeds.
-
-    Attributes:
-        name: the cell's name.
-        place: its value on each axis.
-        n: questions each run was scored on.
-        seeds: runs that finished.
-        failed: runs that failed.
-        estimates: mean and standard deviation of each metric and count; of a single run, the scores have their 95%
-            interval over its questions instead.
-    """
-
-    name: str
-    place: dict[str, Any]
-    n: int
-    seeds: int
-    failed: int
-    estimates: dict[str, statistics.Estimate]
-
-    def as_dict(self) -> dict[str, Any]:
-        """The line in what ``hop study --json`` prints; the deviation of a single run is null."""
-        result = self.place | {"n": self.n, "seeds": self.seeds, "failed": self.failed}
-        for name, estimate in self.estimates.items():
-            result |= {name: estimate.mean, f"{name}_sd": self.deviation(name)}
-            if self.has_interval(name):
-                result |= {f"{name}_low": estimate.low, f"{name}_high": estimate.high}
-        return result
-
-    def deviation(self, name: str) -> float | None:
-        """The standard deviation of a figure over the seeds; a single run has none."""
-        estimate = self.estimates[name]
-        return estimate.high - estimate.mean if self.seeds > 1 else None
-
-    def has_interval(self, name: str) -> bool:
-        """Whether a figure has an interval over questions."""
-        return self.seeds == 1 and self.estimates[name].n > 1
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """A table of texts, to be shown in any way.
-
-    Attributes:
-        title: what it shows.
-        header: names of the columns.
-        labels: how many columns, from the left, say what a row is.
-        rows: the texts.
-    """
-
-    title: str
-    header: list[str]
-    labels: int
-    rows: list[list[str]]
-
-    def markdown(self) -> str:
-        """The table in markdown."""
-        rule = ["---"] * self.labels + ["---:"] * (len(self.header) - self.labels)
-        lines = [[_cell(text) for text in row] for row in (self.header, rule, *self.rows)]
-        return "\n".join([f"{self.title}\n", *(f"| {' | '.join(line)} |" for line in lines)]) + "\n"
-
-
-def _cell(text: str) -> str:
-    """A text as one cell of a markdown table, which a bar or a line break would end."""
-    return " ".join(text.splitlines()).replace("|", "\\|")
-
-
-def aggregate(study: Study, outcomes: Sequence[tuple[Cell, Figures]]) -> list[Line]:
-    """The lines of a study's table.
+def sheets(
+    study: Study, lines: Sequence[Line], made: Sequence[Choice] = (), tests: Significance | None = None
+) -> list[Sheet]:
+    """The tables to show: what was chosen, then, where the study has columns, its metric over rows and columns, then
+    every figure.
 
     Args:
         study: what was run.
-        outcomes: each cell with its figures, of which a failed one has none.
+        lines: of :func:`hoptimizer.study.lines.aggregate`.
+        made: what was chosen.
+        tests: what the paired tests of the figures say; without, nothing is marked.
     """
-    wanted = list(dict.fromkeys([study.config.objective.name, *COLUMNS, *study.file.figures, *_plotted(study)]))
-    groups: dict[str, list[tuple[Cell, Figures]]] = {}
-    for cell, figures in outcomes:
-        groups.setdefault(cell.name, []).append((cell, figures))
-    lines = []
-    for name, runs in groups.items():
-        finished = [figures for _, figures in runs if figures.metrics]
-        values = {column: [f.metrics[column] for f in finished if column in f.metrics] for column in wanted}
-        estimates = {column: statistics.over_seeds(found) for column, found in values.items() if found}
-        if len(finished) == 1:
-            estimates |= {column: found for column, found in finished[0].intervals.items() if column in estimates}
-        cell = runs[0][0]
-        lines.append(Line(name, cell.place, cell.n, len(finished), len(runs) - len(finished), estimates))
-    return lines
+    tests = tests or Significance()
+    chosen = [choice_sheet(study, made)] if made else []
+    crossed = [_crossed(study, lines, tests)] if study.file.columns else []
+    return [*chosen, *crossed, _complete(study, lines, tests)]
 
 
-def sheets(study: Study, lines: Sequence[Line]) -> list[Sheet]:
-    """The tables to show: where the study has columns, its metric over rows and columns first, then every figure."""
-    complete = _complete(study, lines)
-    return [_crossed(study, lines), complete] if study.file.columns else [complete]
+def figures_tested(study: Study, lines: Sequence[Line]) -> list[str]:
+    """The figures that the tables show."""
+    return list(dict.fromkeys([study.config.objective.name, *_names(study, lines)]))
 
 
-def _crossed(study: Study, lines: Sequence[Line]) -> Sheet:
+def _names(study: Study, lines: Sequence[Line]) -> list[str]:
+    """The figures of the complete table."""
+    return [name for name in study.file.figures or COLUMNS if any(name in line.estimates for line in lines)]
+
+
+def _crossed(study: Study, lines: Sequence[Line], tests: Significance) -> Sheet:
     file, objective = study.file, study.config.objective
     columns = list(dict.fromkeys(_at(line, file.columns) for line in lines))
-    found = {(_at(line, file.rows), _at(line, file.columns)): line for line in lines}
+    rows = list(dict.fromkeys(_at(line, file.rows) for line in lines))
+    found = {(_at(line, file.rows), _at(line, file.columns)): number for number, line in enumerate(lines)}
     return Sheet(
         title=f"{study.name}: {objective.label} on {_setting(study, lines)}",
         header=[
@@ -139,30 +61,42 @@ def _crossed(study: Study, lines: Sequence[Line]) -> Sheet:
         ],
         labels=len(file.rows),
         rows=[
-            [*row, *(_shown(study, found[row, column], objective.name) for column in columns)]
-            for row in dict.fromkeys(_at(line, file.rows) for line in lines)
+            [*row, *(_marked(study, lines, found[row, column], objective.name, tests) for column in columns)]
+            for row in rows
         ],
+        bold=frozenset(
+            (i, len(file.rows) + j)
+            for i, row in enumerate(rows)
+            for j, column in enumerate(columns)
+            if (objective.name, found[row, column]) in tests.best
+        ),
+        note=tests.note,
     )
 
 
-def _complete(study: Study, lines: Sequence[Line]) -> Sheet:
+def _complete(study: Study, lines: Sequence[Line], tests: Significance) -> Sheet:
+    names = _names(study, lines)
     axes = [*study.file.rows, *study.file.columns]
-    names = [name for name in study.file.figures or COLUMNS if any(name in line.estimates for line in lines)]
+    keys = list(dict.fromkeys(key for line in lines for key in line.options))
     counts = {"n": [str(line.n) for line in lines]} if len({line.n for line in lines}) > 1 else {}
     if any(line.failed for line in lines):
         counts["finished"] = [f"{line.seeds} of {line.seeds + line.failed}" for line in lines]
+    first = len(axes) + len(keys) + len(counts)
     return Sheet(
         title=f"{study.name} on {_setting(study, lines)}",
-        header=[*_short(axes), *counts, *(heading(name) for name in names)],
+        header=[*_short([*axes, *keys]), *counts, *(heading(name) for name in names)],
         labels=len(axes),
         rows=[
             [
                 *_at(line, axes),
+                *(label(line.options[key]) if key in line.options else "–" for key in keys),
                 *(texts[number] for texts in counts.values()),
-                *(_shown(study, line, name) for name in names),
+                *(_marked(study, lines, number, name, tests) for name in names),
             ]
             for number, line in enumerate(lines)
         ],
+        bold=frozenset((line, first + names.index(name)) for name, line in tests.best if name in names),
+        note=tests.note,
     )
 
 
@@ -193,30 +127,33 @@ def _shown(study: Study, line: Line, name: str) -> str:
     return figure(name, estimate.mean, line.deviation(name))
 
 
+def _marked(study: Study, lines: Sequence[Line], number: int, name: str, tests: Significance) -> str:
+    return _shown(study, lines[number], name) + MARK * tests.differs(name, number)
+
+
 def _at(line: Line, axes: Sequence[str]) -> tuple[str, ...]:
     return tuple(label(line.place[axis]) for axis in axes)
 
 
-def _plotted(study: Study) -> list[str]:
-    return [study.file.plot.y] if study.file.plot and study.file.plot.y else []
-
-
-def log_tables(study: Study, lines: Sequence[Line], result: dict[str, Any]) -> None:
+def log_tables(study: Study, lines: Sequence[Line], shown: Sequence[Sheet], result: dict[str, Any]) -> None:
     """Keep a study's tables and plots in the active run.
 
     Args:
         study: what was run.
-        lines: of :func:`aggregate`.
+        lines: of :func:`hoptimizer.study.lines.aggregate`.
+        shown: of :func:`sheets`.
         result: the whole result as plain data.
     """
     from hoptimizer.eval import plots  # draws with matplotlib, which takes a second to import
 
     mlflow.log_dict(result, "study.json")
     mlflow.log_text(pd.DataFrame([line.as_dict() for line in lines]).to_csv(index=False), "study.csv")
-    mlflow.log_text("\n".join(sheet.markdown() for sheet in sheets(study, lines)), "study.md")
+    mlflow.log_text("\n".join(sheet.markdown() for sheet in shown), "study.md")
+    mlflow.log_text("\n".join(sheet.latex() for sheet in shown), "study.tex")
+    mlflow.log_text("\n".join(sheet.html() for sheet in shown), "study.html")
     note = ", ".join(_spread(study))
-    shown = {line.name: {k: e for k, e in line.estimates.items() if k in COLUMNS} for line in lines if line.estimates}
-    mlflow.log_figure(plots.bars(shown, note=note), "scores.png")
+    bars = {line.name: {k: e for k, e in line.estimates.items() if k in COLUMNS} for line in lines if line.estimates}
+    mlflow.log_figure(plots.bars(bars, note=note), "scores.png")
     if study.file.plot:
         x, y = study.file.plot.x, study.file.plot.y or study.config.objective.name
         mlflow.log_figure(plots.curve(_curves(study, lines, x, y), x, y, note=note), "curve.png")

@@ -33,6 +33,15 @@ UNANSWERED = "unanswered"
 CONFIG = f"{VARIANT}/config.yaml"
 STATE = f"{VARIANT}/program.json"
 PREDICTIONS = "predictions"
+PART = 2000
+"""The most questions in one table: MLflow's page takes 0.3 MB of the browser's memory for each row of a table."""
+
+TABLES = 50
+"""How many parts are tables to MLflow, which lists them in a tag of at most 8,000 characters; further ones are JSON."""
+
+DECIMALS = 10
+"""How many decimals of a number the table of predictions keeps, which MLflow writes with pandas' default."""
+
 # Where an MLflow model keeps its variant, below the model's own folder.
 IN_MODEL = "artifacts"
 
@@ -40,9 +49,14 @@ _CODE = Path(__file__).parents[1] / "mlflow_model.py"
 _STEP_SCORES = ("f1", "precision", "recall", "balanced_accuracy", "token_f1", "tag_f1", "passages", "n")
 
 
-def predictions_file(split: str, moment: str) -> str:
-    """The table of answers on a split, ``before`` or ``after`` compiling."""
-    return f"{PREDICTIONS}/{split}-{moment}.json"
+def predictions_file(split: str, moment: str, part: int = 1) -> str:
+    """The table of answers on a split, ``before`` or ``after`` compiling, or a further part of it."""
+    return f"{PREDICTIONS}/{split}-{moment}{f'-{part}' if part > 1 else ''}.json"
+
+
+def parts_tag(split: str, moment: str) -> str:
+    """The tag that says in how many parts a table of answers is kept, where it is more than one."""
+    return f"{PREFIX}{PREDICTIONS}/{split}-{moment}"
 
 
 def log_config(config: Config, data: DataSet) -> None:
@@ -96,9 +110,21 @@ def log_evaluation(evaluation: Evaluation, split: str, moment: str) -> None:
         }
         for row in evaluation.rows
     ]
-    mlflow.log_table(pd.DataFrame(table), predictions_file(split, moment))
+    _log_parts(pd.DataFrame(table), split, moment)
     steps = {row.question.id: row.steps for row in evaluation.rows}
     mlflow.log_text(json.dumps(steps, ensure_ascii=False), f"steps/{split}-{moment}.json")
+
+
+def _log_parts(table: pd.DataFrame, split: str, moment: str) -> None:
+    parts = [table[start : start + PART] for start in range(0, len(table), PART)]
+    for number, part in enumerate(parts, 1):
+        file = predictions_file(split, moment, number)
+        if number <= TABLES:
+            mlflow.log_table(part, file)
+        else:
+            mlflow.log_text(part.to_json(orient="split", index=False), file)
+    if len(parts) > 1:
+        mlflow.set_tag(parts_tag(split, moment), str(len(parts)))
 
 
 def log_variant(config: Config, program: Program, work: Path) -> dict[str, dict[str, float]]:

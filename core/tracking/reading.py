@@ -1,6 +1,7 @@
 """What is read of the runs of a store."""
 
 import io
+import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from mlflow.exceptions import MlflowException
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.urls import without_secrets
 from hoptimizer.stored import read_stored, stored_config, stored_state
-from hoptimizer.tracking.artifacts import CONFIG, PREFIX, STATE, predictions_file
+from hoptimizer.tracking.artifacts import CONFIG, PREFIX, STATE, parts_tag, predictions_file
 from hoptimizer.tracking.downloading import fetch_part
 from hoptimizer.tracking.server import answering
 
@@ -131,15 +132,22 @@ class StoredRuns:
         run = self.get(run_id)
         if f"{split}/f1" not in run.data.metrics:
             return None
-        file = predictions_file(split, "after")
+        tag = parts_tag(split, "after")
+        parts = run.data.tags.get(tag, "1")
+        if not re.fullmatch("[1-9][0-9]{0,5}", parts):
+            raise UserError(f"run {run_id}: tag {tag}: expected a number of files, got {parts[:50]!r}; score it again")
+        tables = [self._table(run_id, predictions_file(split, "after", part)) for part in range(1, int(parts) + 1)]
+        return Predictions(split, run.data.tags.get(PREFIX + "data_digest", ""), pd.concat(tables, ignore_index=True))
+
+    def _table(self, run_id: str, file: str) -> pd.DataFrame:
         text = self._read(run_id, file)
         try:
-            table = pd.read_json(io.StringIO(text), orient="split")
+            table = pd.read_json(io.StringIO(text), orient="split", precise_float=True)
             table[["id", "question"]]
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
             raise UserError(f"run {run_id}: {file}: no table of predictions ({reason}); score it again") from error
-        return Predictions(split, run.data.tags.get(PREFIX + "data_digest", ""), table)
+        return table
 
     def metrics(self, run_id: str, split: str) -> dict[str, float]:
         """A run's scores on a split, after compiling where it compiled, those of its small models' steps, and what the

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from hoptimizer.common.errors import UserError, unknown
@@ -109,13 +109,33 @@ def load(settings: DataSettings | str) -> DataSet:
     if isinstance(settings, str):
         settings = DataSettings(name=settings)
     name = settings.name if path in bundled().values() else path.resolve().name
-    corpus, splits = folders.read_folder(path, settings.corpus and expanded(settings.corpus), name)
+    other = settings.corpus and expanded(settings.corpus)
+    corpus, splits = _read(path, other, name, _state(path), _state(other) if other else ())
     whole = DataSet(name, path, corpus, splits)
     sizes = settings.sizes()
     for split, size in sizes.items():
         if size is not None:
             whole.split(split, size)  # raises where the split is absent or too small
     return DataSet(name, path, corpus, {split: questions[: sizes[split]] for split, questions in splits.items()})
+
+
+# The cells of a study mostly share their data; a corpus of millions of passages takes minutes to read.
+@lru_cache(maxsize=2)
+def _read(
+    folder: Path, corpus: Path | None, name: str, *states: tuple[object, ...]
+) -> tuple[Corpus, dict[str, list[Question]]]:
+    """The corpus and the splits of a folder; ``states`` tell whether its files are still those that were read."""
+    return folders.read_folder(folder, corpus, name)
+
+
+def _state(path: Path) -> tuple[object, ...]:
+    """What changes where a file, or one in a folder, is written again."""
+    try:
+        files = [file for file in sorted(path.iterdir()) if file.is_file()] if path.is_dir() else [path]
+        states = [file.stat() for file in files]
+    except OSError:  # reading it says what is wrong
+        return ()
+    return tuple((file.name, state.st_mtime_ns, state.st_size) for file, state in zip(files, states, strict=True))
 
 
 def check(name: str | Path, corpus: Path | None = None, limit: int = 20) -> folders.Check:

@@ -12,26 +12,20 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from filelock import FileLock
 from pydantic import BaseModel
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import draft_of, free_folder, home
-from hoptimizer.eval.datasets.question import AnyText, Hop, Question, Record, Text
-from hoptimizer.eval.datasets.rows import DataRow, OnProblem, fail, misspelt, own_file, parse, read_rows
+from hoptimizer.eval.datasets.corpus_file import read_corpus
+from hoptimizer.eval.datasets.question import Hop, Question
+from hoptimizer.eval.datasets.rows import DataRow, OnProblem, fail, is_new, misspelt, own_file, parse, read_rows
 from hoptimizer.retrieval.passage import Corpus, Passage
 
 SPLITS = ("train", "dev", "test")
 FORMATS = (".jsonl", ".csv", ".parquet")
-
-
-class PassageRow(Record):
-    """A row of a corpus file."""
-
-    id: Text
-    title: AnyText = ""
-    text: Text
 
 
 class SplitFigures(BaseModel):
@@ -98,9 +92,9 @@ def read_folder(
         report(f"{folder}: {what}; give a data set's folder, or start one with: hop data new {folder}")
         return Corpus([], name), {}
     corpus_path = corpus or _find(folder, "corpus", report)
-    passages = read_corpus(corpus_path, report) if corpus_path else {}
+    passages = read_corpus(corpus_path, name, report) if corpus_path else Corpus([], name)
     # Without a corpus every supporting passage would be reported as unknown.
-    known = passages.keys() if passages else None
+    known = passages if len(passages) else None
     splits: dict[str, list[Question]] = {}
     ids: dict[str, str] = {}
     for split in SPLITS:
@@ -113,7 +107,7 @@ def read_folder(
         )
     if not splits:
         report(f"{folder}: no train.jsonl, dev.jsonl or test.jsonl (nor .csv, .parquet); add at least one")
-    return Corpus(list(passages.values()), name), splits
+    return passages, splits
 
 
 def _find(folder: Path, stem: str, report: OnProblem) -> Path | None:
@@ -123,39 +117,7 @@ def _find(folder: Path, stem: str, report: OnProblem) -> Path | None:
     return own_file(found[0], report) if found else None
 
 
-def read_corpus(path: Path, report: OnProblem = fail) -> dict[str, Passage]:
-    """The passages of a corpus file by their ids, in the file's order.
-
-    Raises:
-        UserError: a problem was found, and ``report`` is the default.
-    """
-    passages: dict[str, Passage] = {}
-    ids: dict[str, str] = {}
-    for row in _existing_rows(path, report):
-        entry = parse(PassageRow, row, report)
-        if entry and _is_new(entry.id, row, ids, report):
-            passages[entry.id] = Passage(entry.id, entry.title, entry.text)
-    if not ids:
-        report(f"{path}: no passages in it; add rows with the fields id, title and text")
-    return passages
-
-
-def _existing_rows(path: Path, report: OnProblem) -> Iterable[DataRow]:
-    if not path.is_file():
-        report(f"{path}: no such file; correct the path")
-        return []
-    return read_rows(path, report)
-
-
-def _is_new(id: str, row: DataRow, ids: dict[str, str], report: OnProblem) -> bool:
-    if first := ids.get(id):
-        report(f"{row.place}: id {id!r} stands at {first} already; make ids unique")
-        return False
-    ids[id] = row.place
-    return True
-
-
-def _read_questions(path: Path, known: Iterable[str] | None, ids: dict[str, str], report: OnProblem) -> list[Question]:
+def _read_questions(path: Path, known: Corpus | None, ids: dict[str, str], report: OnProblem) -> list[Question]:
     questions: list[Question] = []
     rows = 0
     for row in read_rows(path, report):
@@ -164,7 +126,7 @@ def _read_questions(path: Path, known: Iterable[str] | None, ids: dict[str, str]
             report(line)
             continue
         question = parse(Question, row, report)
-        if question and _is_new(question.id, row, ids, report):
+        if question and is_new(question.id, row, ids, report):
             if known is not None:
                 _check_passages(question, row, known, report)
             questions.append(question)
@@ -173,7 +135,7 @@ def _read_questions(path: Path, known: Iterable[str] | None, ids: dict[str, str]
     return questions
 
 
-def _check_passages(question: Question, row: DataRow, known: Iterable[str], report: OnProblem) -> None:
+def _check_passages(question: Question, row: DataRow, known: Corpus, report: OnProblem) -> None:
     cited = [(f"passages[{number}]", id) for number, id in enumerate(question.passages)]
     cited += [(f"hops[{number}].passage", hop.passage) for number, hop in enumerate(question.hops) if hop.passage]
     for key, id in cited:
@@ -217,26 +179,35 @@ def _figures(questions: list[Question]) -> SplitFigures:
 
 
 def write_folder(out: Path, corpus: Iterable[Passage], splits: Mapping[str, Iterable[Question]]) -> None:
-    """Write a data set's folder, whole or not at all.
+    """Write a data set's folder, whole or not at all; passages and questions are taken one by one.
 
     Raises:
         UserError: ``out`` exists and isn't empty, or can't be written.
     """
     out = free_folder(out)
-    passages = [{"id": p.id, "title": p.title, "text": p.text} for p in corpus]
-    files = {"corpus": passages} if passages else {}
-    files |= {name: [q.model_dump(exclude_defaults=True) for q in questions] for name, questions in splits.items()}
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with _alone(out), draft_of(out) as draft:
-            for name, rows in files.items():
-                lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
-                (draft / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+            passages = ({"id": p.id, "title": p.title, "text": p.text} for p in corpus)
+            if not _write_rows(draft / "corpus.jsonl", passages):
+                (draft / "corpus.jsonl").unlink()
+            for name, questions in splits.items():
+                _write_rows(draft / f"{name}.jsonl", (q.model_dump(exclude_defaults=True) for q in questions))
             if free_folder(out).is_dir():
                 out.rmdir()  # not every system replaces folders
             draft.replace(out)
     except OSError as error:
         raise UserError(f"{out}: cannot be written ({error.strerror or error}); choose another folder") from error
+
+
+def _write_rows(file: Path, rows: Iterable[dict[str, Any]]) -> int:
+    """Write rows as JSON lines, and say how many."""
+    count = 0
+    with file.open("w", encoding="utf-8", newline="\n") as lines:
+        for row in rows:
+            lines.write(json.dumps(row, ensure_ascii=False) + "\n")
+            count += 1
+    return count
 
 
 def _alone(out: Path) -> FileLock:

@@ -1,29 +1,44 @@
 """From a published data set's files to a data set's folder."""
 
-import hashlib
-import html
-import random
-import re
-import unicodedata
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import BeforeValidator
 
 from hoptimizer.common.errors import UserError, unknown
 from hoptimizer.common.paths import expanded, free_folder
 from hoptimizer.common.plugins import Registry, subclass_of
+from hoptimizer.common.progress import Report, silent
+from hoptimizer.eval.datasets import hub
 from hoptimizer.eval.datasets.folder import SPLITS, write_folder
+from hoptimizer.eval.datasets.hotpotqa import Aliases, FullwikiItem, HotpotItem, WikiItem
+from hoptimizer.eval.datasets.iirc import IircItem, find_articles, pool_articles
+from hoptimizer.eval.datasets.open_domain import NqItem, TriviaItem
+from hoptimizer.eval.datasets.pool import PassagePool, make_chunker
 from hoptimizer.eval.datasets.published_formats import (
-    FORMATS,
-    Aliases,
     Decomposition,
+    MusiqueItem,
     Published,
-    WikiItem,
-    with_aliases,
+    StrategyItem,
 )
 from hoptimizer.eval.datasets.question import AnyText, Question, Record, Text
-from hoptimizer.eval.datasets.rows import DataRow, own_file, read_rows, require
-from hoptimizer.retrieval.passage import Passage
+from hoptimizer.eval.datasets.reading import SEEN, PublishedReader, Skipped, Source, divided
+from hoptimizer.eval.datasets.rows import OnProblem, fail, own_file, read_rows, require
+
+FORMATS: dict[str, type[Published]] = {
+    "hotpotqa": HotpotItem,
+    "fullwiki": FullwikiItem,
+    "2wikimultihopqa": WikiItem,
+    "musique": MusiqueItem,
+    "iirc": IircItem,
+    "strategyqa": StrategyItem,
+    "nq": NqItem,
+    "triviaqa": TriviaItem,
+}
+"""Our formats, by the names that ``hop data import`` knows."""
 
 IMPORTERS: Registry[type[Published]] = Registry(
     "published format",
@@ -37,7 +52,8 @@ IMPORTERS: Registry[type[Published]] = Registry(
 ALIASES_FILE = "id_aliases.json"
 """The published file of 2WikiMultihopQA's answer aliases, which is read where it lies beside the questions."""
 
-DEFAULT_SIZES: Mapping[str, float] = {"train": 0.8, "dev": 0.1, "test": 0.1}
+CONTEXTS = "contexts"
+"""Stands in the place of a split for a file of whose items the paragraphs alone are taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +64,11 @@ class Imported:
         folder: the data set's folder.
         splits: questions by split.
         passages: passages of the corpus.
-        unanswerable: items left out because the published file marks them as having no answer.
+        unanswerable: items that the published file marks as having no answer.
         decomposed: questions with hops.
+        contexts: items without annotations, whose paragraphs were taken into the corpus.
+        skipped: bad items that were passed over.
+        reasons: what was wrong with the first ones, a line each.
     """
 
     folder: Path
@@ -57,214 +76,152 @@ class Imported:
     passages: int
     unanswerable: int
     decomposed: int
+    contexts: int = 0
+    skipped: int = 0
+    reasons: Sequence[str] = ()
 
 
 class ExtraPassage(Record):
-    """A row of an extra corpus file."""
+    """A row of an extra corpus file. Its text may be a list of sentences, as HotpotQA's paragraphs of Wikipedia are."""
 
-    id: Text | None = None
+    id: Annotated[Text | None, BeforeValidator(lambda id: str(id) if isinstance(id, int) else id)] = None
     title: AnyText = ""
-    text: Text
-
-
-class PassagePool:
-    """The pooled paragraphs of all questions, each distinct title and text once."""
-
-    def __init__(self) -> None:
-        self.passages: dict[str, Passage] = {}
-        self._ids: dict[tuple[str, str], str] = {}
-
-    def add(self, title: str, text: str, id: str | None = None) -> str | None:
-        """Take a paragraph in and give its id; ``None`` where it has no text.
-
-        Args:
-            title: of the paragraph; the same title with another text is another passage.
-            text: white space is made single and HTML entities are resolved, as in the title.
-            id: its id, unless the paragraph is there already; by default made of the title and a hash.
-
-        Raises:
-            UserError: ``id`` is another paragraph's.
-        """
-        # HotpotQA's titles carry HTML entities.
-        title, text = (" ".join(html.unescape(words).split()) for words in (title, text))
-        if not text:
-            return None
-        if (title, text) not in self._ids:
-            id = id or passage_id(title, text)
-            if id in self.passages:
-                raise UserError(f"passage id {id!r} stands for two different texts; make ids unique")
-            self._ids[title, text] = id
-            self.passages[id] = Passage(id, title, text)
-        return self._ids[title, text]
-
-
-def passage_id(title: str, text: str) -> str:
-    """A readable id that depends on nothing but the passage: words of the title and a short hash."""
-    plain = unicodedata.normalize("NFKD", title).casefold()
-    plain = "".join(character for character in plain if not unicodedata.combining(character))
-    slug = re.sub(r"[\W_]+", "-", plain).strip("-")[:48].rstrip("-")
-    return f"{slug or 'passage'}-{hashlib.sha256((title + chr(10) + text).encode()).hexdigest()[:8]}"
-
-
-def parse_sizes(text: str) -> dict[str, float]:
-    """Sizes of the splits from a line such as ``train=0.8,dev=0.2`` or ``train=400,dev=60,test=40``.
-
-    Raises:
-        UserError: it is written otherwise; numbers are judged when they are used.
-    """
-    try:
-        pairs = [part.split("=") for part in text.split(",")]
-        return {name.strip(): float(size) for name, size in pairs}
-    except ValueError:
-        raise UserError(f"split {text!r} is not understood; write it as train=0.8,dev=0.1,test=0.1") from None
+    text: Annotated[Text, BeforeValidator(lambda text: "".join(map(str, text)) if isinstance(text, list) else text)]
 
 
 def import_published(
     name: str,
-    paths: Path | Mapping[str, Path],
+    paths: Path | Mapping[str, Path | str] | None,
     out: Path,
     *,
     corpus: Path | None = None,
     decompositions: Sequence[Path] = (),
     sizes: Mapping[str, float] | None = None,
     seed: int = 0,
+    chunk: str | None = None,
+    unanswerable: str | None = None,
+    skip_bad: bool = False,
+    progress: Report = silent,
 ) -> Imported:
-    """Make a data set's folder from files in a published format. The corpus is the questions' pooled contexts.
+    """Make a data set's folder from a published data set. The corpus is the questions' pooled contexts.
 
     Formats without contexts make a folder without a corpus, for programs that don't search. The answers of
-    2WikiMultihopQA get their aliases from the published file ``id_aliases.json``, if it lies beside the questions.
+    2WikiMultihopQA get their aliases from the published file ``id_aliases.json``, and IIRC's linked pages are in
+    ``context_articles.json``, each beside the questions.
 
     Args:
-        name: of the format, one of :data:`IMPORTERS`.
-        paths: one file, to be divided at random, or one file a split (keys ``train``, ``dev``, ``test``).
+        name: of the format, one of :data:`IMPORTERS`; or ``hub:OWNER/NAME[:CONFIG]``, a data set of the hub.
+        paths: one file, to be divided at random, or files by split (``train``, ``dev``, ``test``). ``dev+test`` is a
+            file that is divided among these, ``contexts`` one of whose items the paragraphs alone are taken, as they
+            are of a test file's items without annotations. Of the hub, the names of its splits; all by default.
         out: the folder to make.
-        corpus: more passages to search among: JSON or JSON lines, CSV or parquet with ``title``, ``text`` and
-            perhaps ``id``.
+        corpus: more passages to search among: JSON or JSON lines, CSV, TSV or parquet with ``title``, ``text`` and
+            perhaps ``id``, or a folder of such files; of IIRC, its linked pages.
         decompositions: files of 2WikiMultihopQA's decompositions, for hops and rationales.
-        sizes: of the splits when there is one file: shares (up to 1 each, up to 1 together) or numbers of
-            questions; 80, 10 and 10 percent by default.
+        sizes: of the splits: shares of their file (up to 1 each, up to 1 together) or numbers of questions. By default
+            a file alone is divided into 80, 10 and 10 percent, one among several splits equally, and all is taken of
+            one that is a split.
         seed: of the division.
+        chunk: how paragraphs are divided into passages (:func:`make_chunker`); by default not at all.
+        unanswerable: what answers questions that have no answer; ``None`` leaves them out.
+        skip_bad: pass over bad items and count them; by default the first one is raised.
+        progress: hears of the progress.
 
     Raises:
         UserError: an unknown format, a missing or malformed file (the item and field are named), sizes that don't
-            fit, or an ``out`` that isn't free.
+            fit, an ``out`` that isn't free, or a hub that is out of reach.
     """
-    item = IMPORTERS.get(name, "hop data import")
-    if decompositions and name != "2wikimultihopqa":
+    found = hub.open_hub(name) if name.startswith(hub.PREFIX) else None
+    format = found.format if found else name
+    item = IMPORTERS.get(format, "hop data import")
+    if decompositions and format != "2wikimultihopqa":
         raise UserError(f"decompositions are published beside 2wikimultihopqa, not {name}; leave them out")
-    if sizes and not isinstance(paths, Path):
-        raise UserError("split sizes divide one file, but there is one a split already; leave the sizes out")
+    if unanswerable is not None and not unanswerable.strip():
+        raise UserError("unanswerable: expected the answer of questions that have none, such as unknown; got nothing")
     out = free_folder(out)
-    pool = PassagePool()
-    if corpus:
-        _pool_extra(expanded(corpus), pool)
-    paths = expanded(paths) if isinstance(paths, Path) else {split: expanded(path) for split, path in paths.items()}
-    files = [paths] if isinstance(paths, Path) else list(paths.values())
-    aliases = _read_aliases(files) if issubclass(item, WikiItem) else {}
-    reader = _Reader(item, pool, _read_decompositions([expanded(path) for path in decompositions]), aliases)
-    if isinstance(paths, Path):
-        questions = reader.read(paths)
-        splits = divide(questions, sizes or DEFAULT_SIZES, seed)
-    else:
-        if strange := set(paths) - set(SPLITS):
-            raise unknown("split", strange.pop(), SPLITS)
-        splits = {split: reader.read(paths[split]) for split in SPLITS if split in paths}
-    write_folder(out, pool.passages.values(), splits)
+    sources = _of_hub(found, paths) if found else _of_files(paths, item.under)
+    _check_splits(sources, sizes or {})
+    files = [source.file for _, source in sources if source.file]
+    skipped = Skipped()
+    report: OnProblem = skipped if skip_bad else fail
+    with closing(PassagePool(make_chunker(chunk) if chunk else None)) as pool:
+        if issubclass(item, IircItem) and files:
+            pool_articles(expanded(corpus) if corpus else find_articles(files), pool, files, progress)
+        elif corpus:
+            _pool_extra(expanded(corpus), pool, report, progress)
+        chains = _read_decompositions([expanded(path) for path in decompositions])
+        aliases = _read_aliases(files) if issubclass(item, WikiItem) else {}
+        reader = PublishedReader(item, pool, report, chains, aliases, unanswerable, progress)
+        splits: dict[str, list[Question]] = {}
+        for named, source in sources:
+            if named == (CONTEXTS,):
+                reader.read_contexts(source)
+            else:
+                questions = reader.read(source, unlabelled=named == ("test",))
+                splits |= divided(questions, named, sizes or {}, seed) if questions else {}
+        if not splits:
+            raise UserError(f"{sources[0][1].name}: no questions with an answer in it; give another file")
+        write_folder(out, pool, {split: splits[split] for split in SPLITS if split in splits})
+        passages = len(pool)
     return Imported(
         folder=out,
-        splits={split: len(questions) for split, questions in splits.items()},
-        passages=len(pool.passages),
-        unanswerable=reader.unanswerable,
+        splits={split: len(splits[split]) for split in SPLITS if split in splits},
+        passages=passages,
+        unanswerable=reader.without_answer,
         decomposed=sum(bool(question.hops) for questions in splits.values() for question in questions),
+        contexts=reader.contexts,
+        skipped=skipped.count,
+        reasons=skipped.reasons,
     )
 
 
-class _Reader:
-    """Reads files of one format, and sees to it that ids are unique across them."""
-
-    def __init__(
-        self,
-        item: type[Published],
-        pool: PassagePool,
-        chains: Mapping[str, Decomposition],
-        aliases: Mapping[str, list[str]],
-    ) -> None:
-        self._item = item
-        self._pool = pool
-        self._chains = chains
-        self._aliases = aliases
-        self._places: dict[str, str] = {}
-        self.unanswerable = 0
-
-    def read(self, path: Path) -> list[Question]:
-        questions = []
-        for number, row in enumerate(read_rows(path), 1):
-            id = row.fields.get("_id") or row.fields.get("id") or row.fields.get("qid")
-            place = f"{path}, item {number}" + (f" ({id})" if id else "")
-            item = require(self._item, DataRow(place, row.fields))
-            question = item.convert(self._pool.add, self._chains.get(str(id)))
-            if question is None:
-                self.unanswerable += 1
-                continue
-            if first := self._places.get(question.id):
-                raise UserError(f"{place}: the same id stands at {first} already; remove one of the items")
-            self._places[question.id] = place
-            if isinstance(item, WikiItem) and (aliases := self._aliases.get(item.answer_id or "")):
-                question = question.model_copy(update={"answers": with_aliases(question.answers, aliases)})
-            questions.append(question)
-        if not questions:
-            raise UserError(f"{path}: no questions with an answer in it; give another file")
-        return questions
+# The splits that a source is divided among (none for one that is alone), and the source.
+_Sources = list[tuple[tuple[str, ...], Source]]
 
 
-def divide(questions: Sequence[Question], sizes: Mapping[str, float], seed: int) -> dict[str, list[Question]]:
-    """Questions drawn at random into splits; those that the sizes leave over are dropped.
-
-    Args:
-        questions: all of them.
-        sizes: by split, all shares (at most 1, together at most 1) or all numbers of questions.
-        seed: of the draw.
-
-    Raises:
-        UserError: an unknown split, or sizes that can't be had.
-    """
-    if strange := set(sizes) - set(SPLITS):
-        raise unknown("split", strange.pop(), SPLITS)
-    total = sum(sizes.values())
-    shares = all(0 < size <= 1 for size in sizes.values())
-    if not shares and not all(size >= 1 and size % 1 == 0 for size in sizes.values()):
-        raise UserError(f"split sizes {_written(sizes)} must all be shares up to 1 or all be numbers of questions")
-    if total > (1 + 1e-9 if shares else len(questions)):
-        raise UserError(
-            f"split sizes {_written(sizes)} take more than the {len(questions)} questions there are; lower them"
-        )
-    drawn = random.Random(seed).sample(list(questions), len(questions))
-    splits: dict[str, list[Question]] = {}
-    start, bound = 0, 0.0
-    for split in (name for name in SPLITS if name in sizes):
-        bound += sizes[split] * len(questions) if shares else sizes[split]
-        splits[split] = drawn[start : round(bound)]  # rounding the bounds, so that shares of 1 leave nobody out
-        start = round(bound)
-        if not splits[split]:
-            raise UserError(
-                f"split sizes {_written(sizes)} leave {split!r} of {len(questions)} questions empty; raise it"
-            )
-    return splits
+def _of_files(paths: Path | Mapping[str, Path | str] | None, under: str | None) -> _Sources:
+    if not paths:
+        raise UserError("hop data import: no file is given; give one, or files by split as train=FILE dev=FILE")
+    if isinstance(paths, Path):
+        return [((), Source.of(expanded(paths), under))]
+    return [(tuple(key.split("+")), Source.of(expanded(path), under)) for key, path in paths.items()]
 
 
-def _written(sizes: Mapping[str, float]) -> str:
-    return ",".join(f"{name}={size:g}" for name, size in sizes.items())
+def _of_hub(found: hub.HubSet, paths: Path | Mapping[str, Path | str] | None) -> _Sources:
+    if not paths:
+        known = {hub.SPLITS_OF_THE_HUB[split]: split for split in found.splits if split in hub.SPLITS_OF_THE_HUB}
+        paths = known if len(known) > 1 else Path(next(iter(found.splits)))
+    named = [((), str(paths))] if isinstance(paths, Path) else [(tuple(k.split("+")), str(p)) for k, p in paths.items()]
+    for _, split in named:
+        if split not in found.splits:
+            raise unknown(f"split of {found.name}", split, found.splits)
+    return [(splits, Source(f"{found.name}, {split}", found.splits[split])) for splits, split in named]
 
 
-def _pool_extra(path: Path, pool: PassagePool) -> None:
-    before = len(pool.passages)
-    for row in read_rows(path):
-        extra = require(ExtraPassage, row)
+def _check_splits(sources: _Sources, sizes: Mapping[str, float]) -> None:
+    named = [split for splits, _ in sources for split in splits]
+    for split in named:
+        if split not in SPLITS and (split != CONTEXTS or "+" in split):
+            raise unknown("split", split, (*SPLITS, CONTEXTS))
+        if named.count(split) > 1 and split != CONTEXTS:
+            raise UserError(f"the split {split!r} is given twice; give it one file")
+    for split in sizes if named else ():
+        if split not in named:
+            raise UserError(f"split sizes name {split!r}, for which no file is given; add one or leave the size out")
+
+
+def _pool_extra(path: Path, pool: PassagePool, report: OnProblem, progress: Report) -> None:
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    for row in (row for file in files for row in read_rows(file, report, damaged=fail)):
         try:
+            extra = require(ExtraPassage, row)
             pool.add(extra.title, extra.text, extra.id)
         except UserError as error:
-            raise UserError(f"{row.place}: {error}") from None
-    if len(pool.passages) == before:
+            place = "" if str(error).startswith(row.place) else f"{row.place}: "
+            report(f"{place}{error}")
+        if len(pool) % SEEN == 0:
+            progress("passages", len(pool), 0, "")
+    if not len(pool):
         raise UserError(f"{path}: no passages in it; give a file of passages with title and text")
 
 

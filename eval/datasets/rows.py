@@ -1,8 +1,8 @@
 """Rows of data files, each with its place in the file, and one-line messages about what is wrong with them."""
 
 import csv
-import io
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 
 from hoptimizer.common.errors import UserError, closest
 from hoptimizer.common.paths import is_within
+from hoptimizer.common.stream import DAMAGED, JsonStream, MalformedText, kind, opened, utf8_lines
 from hoptimizer.common.strict import checked, read_json
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -22,6 +23,17 @@ OnProblem = Callable[[str], None]
 
 # Columns that hold lists: a CSV cell carries them as JSON text.
 LIST_COLUMNS = ("answers", "passages", "hops")
+
+# What separates the cells of a table.
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
+
+# How a file begins that is one object with its rows under a key.
+_UNDER = r'\{{[^\[{{]*"{}"\s*:\s*\['
+
+_SHORT = 4  # letters
+
+# Rows of a parquet file that are in memory at once.
+_BATCH = 1024
 
 _EXPECTED = {
     "string_type": "a string",
@@ -76,24 +88,35 @@ def own_file(path: Path, report: OnProblem = fail) -> Path | None:
     return None
 
 
-def read_rows(path: Path, report: OnProblem = fail) -> Iterator[DataRow]:
-    """The rows of a ``.jsonl``, ``.json``, ``.csv`` or ``.parquet`` file.
+def read_rows(
+    path: Path, report: OnProblem = fail, *, under: str | None = None, damaged: OnProblem | None = None
+) -> Iterator[DataRow]:
+    """The rows of a JSON, CSV, TSV or parquet file, of any size; ``.gz``, ``.bz2`` and ``.xz`` are decompressed.
 
     JSON may be one array or one object per line; a byte order mark, CRLF and blank lines do no harm. Rows that can't be
     read are reported and left out.
+
+    Args:
+        path: the file; its suffix says what it is.
+        report: called with what is wrong with a row.
+        under: the key that has the rows, where a JSON file may be one object.
+        damaged: called where no more of the file can be read; ``report`` by default.
     """
+    damaged = damaged or report
     try:
-        if path.suffix == ".csv":
-            yield from _read_csv(path, report)
-        elif path.suffix == ".parquet":
-            yield from _read_parquet(path, report)
-        elif _is_array(path):
-            yield from _read_array(path, report)
+        if kind(path) in SEPARATORS:
+            yield from _read_csv(path, report, damaged)
+        elif kind(path) == ".parquet":
+            yield from _read_parquet(path, report, damaged)
+        elif (start := _start(path)).startswith("[") or (under and re.match(_UNDER.format(re.escape(under)), start)):
+            yield from _read_json(path, report, under)
         else:
             yield from _read_lines(path, report)
-    except OSError as error:
-        reason = error.strerror or " ".join(str(error).split())
-        report(f"{path}: cannot be read ({reason}); check the path and its permissions")
+    except MalformedText as error:
+        damaged(f"{path}:{error.line}: {error}")
+    except (OSError, *DAMAGED) as error:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        damaged(f"{path}: cannot be read ({reason}); check the path and its permissions, or copy the file again")
 
 
 def parse(model: type[Model], row: DataRow, report: OnProblem) -> Model | None:
@@ -104,6 +127,22 @@ def parse(model: type[Model], row: DataRow, report: OnProblem) -> Model | None:
         for line in _lines(error, row):
             report(line)
         return None
+
+
+def is_new(id: str, row: DataRow, ids: dict[str, str], report: OnProblem) -> bool:
+    """Whether no row before this one has its id; where one has, that was reported.
+
+    Args:
+        id: the row's.
+        row: the row.
+        ids: the places of the ids so far, which this one joins.
+        report: called with the problem.
+    """
+    if first := ids.get(id):
+        report(f"{row.place}: id {id!r} stands at {first} already; make ids unique")
+        return False
+    ids[id] = row.place
+    return True
 
 
 def require(model: type[Model], row: DataRow) -> Model:
@@ -135,8 +174,9 @@ def _describe(detail: ErrorDetails) -> str:
 
 def misspelt(model: type[BaseModel], row: DataRow) -> str | None:
     """A line about a field that looks like a misspelt one; other unknown fields are the user's own."""
-    absent = [name for name in model.model_fields if name not in row.fields]
     for name in row.fields:
+        # Short names resemble many words: "domain" is no misspelt "main".
+        absent = [n for n in model.model_fields if n not in row.fields and (len(n) > _SHORT or len(n) == len(name))]
         if name not in model.model_fields and (near := closest(name, absent, score=80)):
             return f"{row.place}: unknown field {name!r}: rename it to {near!r} or remove it"
     return None
@@ -149,39 +189,40 @@ def _row(place: str, fields: object, report: OnProblem) -> DataRow | None:
     return DataRow(place, {key: value for key, value in fields.items() if value is not None and value != ""})
 
 
-def _is_array(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"["
+def _start(path: Path) -> str:
+    """The first characters of a text, without spaces before them."""
+    with opened(path) as file:
+        return file.read(4096).removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace").lstrip()
 
 
-def _decode(path: Path, report: OnProblem) -> str | None:
-    data = path.read_bytes()
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        report(f"{path}:{data.count(10, 0, error.start) + 1}: not UTF-8; save the file as UTF-8")
-        return None
+def _read_json(path: Path, report: OnProblem, under: str | None) -> Iterator[DataRow]:
+    with opened(path) as file:
+        text = JsonStream(file)
+        for number, item in enumerate(_items(text, under), 1):
+            place = f"{path}, item {number}"
+            try:
+                fields = checked(item, texts=False)
+            except ValueError as error:
+                report(f"{place}: {error}; correct it")
+                continue
+            if row := _row(place, fields, report):
+                yield row
 
 
-def _read_array(path: Path, report: OnProblem) -> Iterator[DataRow]:
-    text = _decode(path, report)
-    if text is None:
-        return
-    try:
-        items = checked(read_json(text), texts=False)
-    except json.JSONDecodeError as error:
-        report(f"{path}:{error.lineno}: malformed JSON, {error.msg} at column {error.colno}; correct the file")
-        return
-    except ValueError as error:
-        report(f"{path}: {error}; correct the file")
-        return
-    for number, item in enumerate(items, 1):
-        if row := _row(f"{path}, item {number}", item, report):
-            yield row
+def _items(text: JsonStream, under: str | None) -> Iterator[Any]:
+    if text.peek() == "[":
+        yield from text.array()
+    else:
+        for key in text.members():
+            if key == under:
+                yield from text.array()
+            else:
+                text.value()
+    text.end()
 
 
 def _read_lines(path: Path, report: OnProblem) -> Iterator[DataRow]:
-    with path.open("rb") as file:
+    with opened(path) as file:
         for number, line in enumerate(file, 1):
             place = f"{path}:{number}"
             try:
@@ -200,31 +241,31 @@ def _read_lines(path: Path, report: OnProblem) -> Iterator[DataRow]:
                 yield row
 
 
-def _read_csv(path: Path, report: OnProblem) -> Iterator[DataRow]:
-    text = _decode(path, report)
-    if text is None:
-        return
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+def _read_csv(path: Path, report: OnProblem, damaged: OnProblem) -> Iterator[DataRow]:
     header: list[str] = []
     line = 1  # where the row starts; a quoted cell may span several
-    try:
-        for cells in reader:
-            place = f"{path}:{line}"
-            line = reader.line_num + 1
-            if not header or not cells:
-                header = header or cells
-                if twice := next((name for name in header if header.count(name) > 1), None):
-                    report(f"{place}: the column {twice!r} is there twice; rename one of them")
-                    return
-            elif len(cells) > len(header):
-                report(f"{place}: more cells than the header has columns; quote cells that hold commas")
-            elif (row := _row(place, dict(zip(header, cells, strict=False)), report)) and _decode_lists(row, report):
-                yield row
-    except csv.Error as error:
-        report(f"{path}:{line}: malformed CSV, {error}; correct the file")
+    with opened(path) as file:
+        reader = csv.reader(utf8_lines(file), strict=True, delimiter=SEPARATORS[kind(path)])
+        try:
+            for cells in reader:
+                place = f"{path}:{line}"
+                line = reader.line_num + 1
+                if not header or not cells:
+                    header = header or cells
+                    if twice := next((name for name in header if header.count(name) > 1), None):
+                        damaged(f"{place}: the column {twice!r} is there twice; rename one of them")
+                        return
+                elif len(cells) > len(header):
+                    report(f"{place}: more cells than the header has columns; quote cells that hold commas")
+                else:
+                    row = _row(place, dict(zip(header, cells, strict=False)), report)
+                    if row and _decode_lists(row, report):
+                        yield row
+        except csv.Error as error:
+            damaged(f"{path}:{line}: malformed CSV, {error}; correct the file")
 
 
-def _read_parquet(path: Path, report: OnProblem) -> Iterator[DataRow]:
+def _read_parquet(path: Path, report: OnProblem, damaged: OnProblem) -> Iterator[DataRow]:
     from pyarrow import ArrowException, parquet  # imported here: a fraction of a second that the others do not need
 
     try:
@@ -232,16 +273,17 @@ def _read_parquet(path: Path, report: OnProblem) -> Iterator[DataRow]:
         with parquet.ParquetFile(path) as file:
             names = file.schema_arrow.names
             if twice := next((name for name in names if names.count(name) > 1), None):
-                report(f"{path}: the column {twice!r} is there twice; rename one of them")
+                damaged(f"{path}: the column {twice!r} is there twice; rename one of them")
                 return
-            rows = file.read().to_pylist()
+            rows = (values for batch in file.iter_batches(_BATCH) for values in batch.to_pylist())
+            for number, values in enumerate(rows, 1):
+                fields = {key: value for key, value in values.items() if value == value}
+                if (row := _row(f"{path}, row {number}", fields, report)) and _decode_lists(row, report):
+                    yield row
     except (ArrowException, ValueError) as error:  # no parquet, or texts that are no UTF-8
-        report(f"{path}: cannot be read as parquet ({' '.join(str(error).split())}); write it again")
-        return
-    for number, values in enumerate(rows, 1):
-        fields = {key: value for key, value in values.items() if value == value}
-        if (row := _row(f"{path}, row {number}", fields, report)) and _decode_lists(row, report):
-            yield row
+        if isinstance(error, UserError):
+            raise
+        damaged(f"{path}: cannot be read as parquet ({' '.join(str(error).split())}); write it again")
 
 
 def _decode_lists(row: DataRow, report: OnProblem) -> bool:

@@ -3,12 +3,15 @@
 import contextlib
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import jinja2
-from transformers import PreTrainedTokenizerBase
 
 from hoptimizer.common.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 Message = dict[str, str]
 """A message, with its ``role`` and ``content``."""
@@ -16,10 +19,10 @@ Message = dict[str, str]
 # What marks a turn in a chat template, token of its own or not: <|user|>, [INST].
 _MARK = re.compile(r"<[^\s<>]+>|\[/?[A-Z_]+]")
 
-_control_names: WeakKeyDictionary[PreTrainedTokenizerBase, re.Pattern[str]] = WeakKeyDictionary()
+_control_names: "WeakKeyDictionary[PreTrainedTokenizerBase, re.Pattern[str]]" = WeakKeyDictionary()
 
 
-def render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], templated: bool) -> str:
+def render(tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message], templated: bool) -> str:
     """The text that a language model continues with its next message.
 
     Args:
@@ -50,7 +53,7 @@ def render(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], temp
         ) from error
 
 
-def as_words(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
+def as_words(tokenizer: "PreTrainedTokenizerBase", text: str) -> str:
     """A text in which the names of control tokens, such as ``<|im_end|>``, are mere words: ``< |im_end|>``.
 
     A space, which every tokenizer keeps apart, and which is seen where a model copies the name.
@@ -64,7 +67,7 @@ def as_words(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
     return _control_names[tokenizer].sub(r"\g<0> ", text)
 
 
-def _pattern(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:
+def _pattern(tokenizer: "PreTrainedTokenizerBase") -> re.Pattern[str]:
     """Finds the first character of each control token; names may overlap, so that the rest is looked at alone."""
     special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
     template = tokenizer.chat_template
@@ -79,7 +82,7 @@ def _pattern(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:
     return re.compile("|".join(f"{re.escape(first)}(?={'|'.join(rest)})" for first, rest in names.items()) or "(?!)")
 
 
-def _template(tokenizer: PreTrainedTokenizerBase, messages: list[Message]) -> str:
+def _template(tokenizer: "PreTrainedTokenizerBase", messages: list[Message]) -> str:
     """The messages as the template, which anybody may have written, lays them out; transformers runs it in a sandbox.
 
     Raises:

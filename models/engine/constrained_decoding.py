@@ -10,12 +10,13 @@ import copy
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
-from llguidance.hf import from_tokenizer
-from transformers import PreTrainedTokenizerBase
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 # Tokens kept for every field that is still to come, where the budget allows it.
 FIELD_RESERVE = 32
@@ -60,7 +61,9 @@ class GrammarCompiler:
         ends: the ids of the tokens that end an answer.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, vocabulary: int, ends: list[int]) -> None:
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", vocabulary: int, ends: list[int]) -> None:
+        from llguidance.hf import from_tokenizer  # brings transformers
+
         self.tokenizer: LLTokenizer = from_tokenizer(tokenizer, n_vocab=vocabulary, eos_token=ends)
         self.vocabulary = vocabulary
         self._grammars: dict[str, Grammar] = {}
@@ -280,8 +283,7 @@ class Constraint:
         state = self._state.copy()
         tokens: list[int] = []
         while not state.matcher.is_accepting():
-            forced = state.matcher.compute_ff_tokens()
-            step = forced or [self._closer(state)]
+            step = state.matcher.compute_ff_tokens() or [self._closer(state)]
             state.matcher.consume_tokens(step)
             state.scanner.feed(self._compiler.tokenizer.decode_bytes(step))
             tokens += step
@@ -290,8 +292,7 @@ class Constraint:
         return tokens
 
     def _closer(self, state: _State) -> int:
-        candidates = [self._compiler.quote] if state.scanner.string else self._compiler.closers
-        for token in candidates:
+        for token in [self._compiler.quote] if state.scanner.string else self._compiler.closers:
             if token is not None and state.matcher.validate_tokens([token]) == 1:
                 return token
         # Inside an enumeration, an escape or a character of several bytes, any token that may follow will do.

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import Future
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from dspy import lm15
 from dspy.clients.engines.base import validate_request
@@ -16,25 +16,29 @@ from dspy.utils.callback import BaseCallback
 
 from hoptimizer.models.engine.chat_template import as_words, render
 from hoptimizer.models.engine.constrained_decoding import Grammar, GrammarError
-from hoptimizer.models.engine.generator import Generator
 from hoptimizer.models.engine.request import Completion, GenerationRequest
 from hoptimizer.models.settings import LOCAL
 from hoptimizer.models.weights.store import resolve
+
+if TYPE_CHECKING:
+    from hoptimizer.models.engine.generator import Generator
 
 DEFAULT_MAX_TOKENS = 256
 # A prompt must leave room for at least so many tokens of the answer (or for max_tokens, if that is less).
 LEAST_ROOM = 32
 
-_generators: dict[str, Generator] = {}
+_generators: "dict[str, Generator]" = {}
 _lock = threading.Lock()
 
 
-def generator(model: str) -> Generator:
+def generator(model: str) -> "Generator":
     """The model of a ``local/NAME`` string, loaded at the first call and shared by all engines.
 
     Raises:
         UserError: there is no such model, or it can't be pulled or loaded.
     """
+    from hoptimizer.models.engine.generator import Generator  # PyTorch is for those whose model runs here
+
     name = model.removeprefix(LOCAL)
     with _lock:
         if name not in _generators:
@@ -215,11 +219,11 @@ def _refuse_unsupported(request: lm15.Request) -> None:
             raise lm15.UnsupportedFeatureError(f"{request.model} reads text alone", feature="multimodal input")
 
 
-def _tokens(model: Generator, text: str) -> tuple[int, ...]:
+def _tokens(model: "Generator", text: str) -> tuple[int, ...]:
     return tuple(model.tokenizer(as_words(model.tokenizer, text), add_special_tokens=False)["input_ids"])
 
 
-def _prompt(model: Generator, system: Any, asked: Sequence[lm15.Message], templated: bool) -> str:  # noqa: ANN401 - text, or parts of it
+def _prompt(model: "Generator", system: Any, asked: Sequence[lm15.Message], templated: bool) -> str:  # noqa: ANN401 - text, or parts of it
     if system is not None and not isinstance(system, str):
         system = "".join(part.text for part in system)
     messages = [{"role": message.role, "content": message.text or ""} for message in asked]
@@ -227,7 +231,7 @@ def _prompt(model: Generator, system: Any, asked: Sequence[lm15.Message], templa
     return render(model.tokenizer, leading + messages, templated)
 
 
-def _grammar(model: Generator, response_format: dict[str, Any] | None) -> Grammar | None:
+def _grammar(model: "Generator", response_format: dict[str, Any] | None) -> Grammar | None:
     kind = (response_format or {}).get("type")
     if response_format is None or kind == "text":
         return None

@@ -16,8 +16,8 @@ from hoptimizer.common.paths import draft_of, home
 from hoptimizer.models.engine.loading import loading
 from hoptimizer.models.folder import check_model
 from hoptimizer.models.weights.store import resolve
-from hoptimizer.retrieval.model_files import digest_of, local_folder
-from hoptimizer.retrieval.sentence_modules import MODULES, SETTINGS, Module, read_modules
+from hoptimizer.retrieval.encoders.model_files import digest_of, local_folder
+from hoptimizer.retrieval.encoders.sentence_modules import MODULES, SETTINGS, Module, read_modules
 
 EMBEDDED = "minilm"
 BASE = "all-minilm-l6-v2"

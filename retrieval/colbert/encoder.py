@@ -68,7 +68,8 @@ class TokenEncoder(ABC):
             The places in ``texts`` of a batch's passages, and for each passage its vectors ``(tokens, dim)``: fp16, of
             length 1, on the CPU, without those of punctuation.
         """
-        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+        lengths = [len(text) for text in texts]
+        order = sorted(range(len(texts)), key=lengths.__getitem__)
         for start in range(0, len(order), _WINDOW):
             window = order[start : start + _WINDOW]
             tokens = self.tokenize_passages([texts[i] for i in window])

@@ -1,6 +1,6 @@
 """The exact index: MaxSim of a query with every passage (Khattab and Zaharia, 2020, equation 3)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -37,7 +37,7 @@ class ExactIndex:
 
     SETTINGS: ClassVar[dict[str, int]] = {"coarse_bits": 16}
 
-    def __init__(self, folder: Path, encoder: TokenEncoder, texts: list[str]) -> None:
+    def __init__(self, folder: Path, encoder: TokenEncoder, texts: Sequence[str]) -> None:
         store = TokenStore(folder, len(texts), encoder.dim)
         on_cpu = encoder.device.type == "cpu"
         self._places, self._lengths = store.places, store.lengths
@@ -120,7 +120,7 @@ class ExactIndex:
             row, start = row + passages, start + passages * length
 
     @staticmethod
-    def write(folder: Path, encoder: TokenEncoder, texts: list[str], progress: Progress) -> None:
+    def write(folder: Path, encoder: TokenEncoder, texts: Sequence[str], progress: Progress) -> None:
         """Encode passages into ``folder``."""
         TokenStore.write(folder, encoder, texts, progress)
 

@@ -1,25 +1,22 @@
 """PLAID, colbert-ai's pruned index (Santhanam et al., 2022): for corpora too large to score every passage."""
 
-import os
 import pickle
-import random
-import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
-import faiss
-import numpy as np
 import torch
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.progress import Progress
 from hoptimizer.models.engine.loading import quiet_loading
+from hoptimizer.retrieval.colbert import plaid_build
 from hoptimizer.retrieval.colbert.encoder import TokenEncoder
 from hoptimizer.retrieval.colbert.shim import adapt_colbert_ai, load_extensions
-from hoptimizer.retrieval.colbert.token_store import TokenStore
+from hoptimizer.retrieval.colbert.token_store import stored_order
 from hoptimizer.retrieval.index_folder import BrokenIndexError
+from hoptimizer.retrieval.mapped import mapped
 
 # Chosen on 6,119 passages so that PLAID finds at least 95 of 100 passages of exact search's top 10, which
 # benchmarks/retrieval.py measures. colbert-ai's defaults compress to 1 bit and look into one cell per query token.
@@ -27,12 +24,9 @@ _NCELLS = 8
 _THRESHOLD = 0.3
 _NDOCS = 4096
 
-# colbert-ai sets a twentieth of the tokens aside to choose its quantiles by, and fails if that is none.
-_LEAST_TOKENS = 20
-
 
 class PlaidIndex:
-    """Finds candidates by centroids, then scores their compressed token vectors.
+    """Finds candidates by centroids, then scores their compressed token vectors, which are read from the mapped files.
 
     Args:
         folder: written by :meth:`write`.
@@ -41,30 +35,23 @@ class PlaidIndex:
 
     Raises:
         UserError: its C++ extensions can't be compiled.
+        BrokenIndexError: the files there are not those of such passages.
     """
 
-    SETTINGS: ClassVar[dict[str, int]] = {"nbits": 8, "kmeans_niters": 4}
+    #: ``layout`` is that of the files.
+    SETTINGS: ClassVar[dict[str, int]] = {"nbits": 8, "kmeans_niters": 4, "layout": 2}
 
-    def __init__(self, folder: Path, encoder: TokenEncoder, texts: list[str]) -> None:
+    def __init__(self, folder: Path, encoder: TokenEncoder, texts: Sequence[str]) -> None:
         adapt_colbert_ai()
-        from colbert import Searcher
-        from colbert import searcher as searching
-
-        with _compiling(), _replaced(searching, Checkpoint=_NoCheckpoint), quiet_loading():
+        places, lengths = stored_order(folder, plaid_build.PLACES, plaid_build.LENGTHS, len(texts))
+        with _compiling(), quiet_loading():
             load_extensions()
             try:
-                searcher = Searcher(
-                    index=folder.name,
-                    index_root=str(folder.parent),
-                    checkpoint=str(encoder.folder),
-                    collection=texts,
-                    verbose=0,
-                )
+                self._ranker = _ranker(folder, lengths)
             except pickle.UnpicklingError as error:  # torch reads tensors alone
                 raise BrokenIndexError("it holds more than tensors") from error
-        self._ranker = searcher.ranker
         self._settings = encoder.config
-        self._passages = len(texts)
+        self._places = places.tolist()
 
     def search(self, queries: list[torch.Tensor], k: int) -> list[list[tuple[int, float]]]:
         """The ``k`` best passages of each query; arguments and result are those of the exact index."""
@@ -75,121 +62,57 @@ class PlaidIndex:
         return [self._rank(config, query.unsqueeze(0).cpu(), k) for query in queries]
 
     def _rank(self, config: Any, query: torch.Tensor, k: int) -> list[tuple[int, float]]:  # noqa: ANN401 - their class
-        places, scores = self._ranker.rank(config, query)
-        if len(places) < k:
+        found = list(zip(*self._ranker.rank(config, query), strict=True))
+        if len(found) < k:
             # The probed cells hold too few passages, as with a k near the corpus' size: score them all.
-            places, scores = self._ranker.rank(config, query, pids=list(range(self._passages)))
-        return list(zip(places[:k], scores[:k], strict=True))
+            found = []
+            for start in range(0, len(self._places), _NDOCS):
+                some = list(range(start, min(start + _NDOCS, len(self._places))))
+                found += zip(*self._ranker.rank(config, query, pids=some), strict=True)
+            found.sort(key=lambda one: -one[1])
+        return [(self._places[number], score) for number, score in found[:k]]
 
     @staticmethod
-    def write(folder: Path, encoder: TokenEncoder, texts: list[str], progress: Progress) -> None:
-        """Encode passages with our encoder and have colbert-ai's Indexer cluster and compress them into ``folder``.
+    def write(folder: Path, encoder: TokenEncoder, texts: Sequence[str], progress: Progress) -> None:
+        """Encode passages with our encoder, and cluster and compress their vectors into ``folder``.
 
         Raises:
             UserError: the corpus is too small, or the C++ extensions can't be compiled.
         """
         adapt_colbert_ai()
-        from colbert import Indexer
-        from colbert.indexing import collection_indexer
-        from colbert.infra import ColBERTConfig, Run, RunConfig
-
-        vectors = folder.with_name(f"{folder.name}-vectors")
-        vectors.mkdir()
-        TokenStore.write(vectors, encoder, texts, progress)
-        store = TokenStore(vectors, len(texts), encoder.dim)
-        if len(store.vectors) < _LEAST_TOKENS:
-            raise UserError(f"retriever.index: {len(texts)} short passages are too few for plaid: set it to exact")
-        stored = _Stored(store, texts)
-        settings = PlaidIndex.SETTINGS | {"nbits": _bits(encoder.dim), "dim": encoder.dim}
-        config = ColBERTConfig(**settings, index_path=str(folder))
-        # In this process, because indexing on a CPU fails in processes of its own.
-        run = Run().context(RunConfig(nranks=1, avoid_fork_if_possible=True))
-        ours: dict[str, Any] = {"Checkpoint": _NoCheckpoint, "CollectionEncoder": lambda config, checkpoint: stored}
-        ours["compute_faiss_kmeans"] = _centroids
-        with _compiling(), _replaced(collection_indexer, **ours), _global_state_kept(), quiet_loading(), run:
+        with _compiling(), quiet_loading(), torch.inference_mode():
             load_extensions()
-            indexer = Indexer(str(encoder.folder), config=config, verbose=0)
-            indexer.index(name=folder.name, collection=texts, overwrite="force_silent_overwrite")
-        shutil.rmtree(vectors)
+            plaid_build.build(folder, encoder, texts, PlaidIndex.SETTINGS, progress)
 
 
-def _bits(dim: int) -> int:
-    """The most bits for each number of a vector, which colbert-ai packs by the byte and reads by the vector.
+def _ranker(folder: Path, lengths: torch.Tensor) -> Any:  # noqa: ANN401 - their class
+    """colbert-ai's ranker over an index whose vectors stay on disk.
+
+    Args:
+        folder: of the index.
+        lengths: each passage's number of tokens, in the order in which they are stored.
 
     Raises:
-        UserError: there is none.
+        BrokenIndexError: the files there hold more or fewer vectors.
     """
-    fitting = [bits for bits in (8, 4, 2, 1) if bits <= PlaidIndex.SETTINGS["nbits"] and dim % (8 * bits) == 0]
-    if not fitting:
-        raise UserError(f"retriever.index: plaid takes no token vectors of {dim} numbers: set it to exact")
-    return fitting[0]
+    from colbert.indexing.codecs.residual import ResidualCodec
+    from colbert.search.index_storage import IndexScorer
 
+    class Ranker(IndexScorer):
+        def _load_doclens(self) -> None:
+            self.doclens = lengths
 
-class _Stored:
-    """Stands in for colbert-ai's CollectionEncoder: hands out vectors that are encoded already.
+        def _load_embeddings(self) -> None:
+            rows = int(lengths.sum()) + plaid_build.PADDING
+            codes = mapped(folder / plaid_build.CODES, torch.int32, (rows, 1)).view(-1)
+            width = self.codec.dim // 8 * self.codec.nbits
+            residuals = mapped(folder / plaid_build.RESIDUALS, torch.uint8, (rows, width))
+            self.embeddings = ResidualCodec.Embeddings(codes, residuals)
 
-    It is asked for every passage twice; the first time is to find the centroids.
-    """
-
-    def __init__(self, store: TokenStore, texts: list[str]) -> None:
-        ends = store.lengths.cumsum(0)
-        spans = zip(store.places.tolist(), (ends - store.lengths).tolist(), ends.tolist(), strict=True)
-        self._spans = {texts[place]: (start, end) for place, start, end in spans}
-        self._vectors = store.vectors
-
-    def encode_passages(self, passages: list[str]) -> tuple[torch.Tensor, list[int]]:
-        """All token vectors of the passages ``(tokens, dim)``, and each passage's number of tokens."""
-        spans = [self._spans[text] for text in passages]
-        vectors = torch.cat([self._vectors[start:end] for start, end in spans])
-        # colbert-ai insists on fp16 where there is a GPU, and on fp32 where there is none.
-        return vectors if torch.cuda.is_available() else vectors.float(), [end - start for start, end in spans]
-
-
-def _centroids(dim: int, partitions: int, iterations: int, samples: list[list[torch.Tensor]]) -> torch.Tensor:
-    """colbert-ai's k-means, without faiss' report on it, and for small corpora too."""
-    sample = samples[0][0].float().numpy()
-    # A small corpus may have fewer tokens than colbert-ai wants cells; the other cells repeat and stay empty.
-    cells = min(partitions, len(sample))
-    kmeans = faiss.Kmeans(dim, cells, niter=iterations, seed=123, min_points_per_centroid=1)
-    kmeans.train(sample)
-    return torch.from_numpy(kmeans.centroids)[torch.arange(partitions) % cells]
-
-
-class _NoCheckpoint:
-    """Stands in for colbert-ai's Checkpoint, a second copy of the model: passages and queries are encoded already."""
-
-    def __init__(self, *args: object, **options: object) -> None: ...
-
-    def cuda(self) -> "_NoCheckpoint":
-        return self
-
-
-@contextmanager
-def _replaced(module: Any, **ours: Any) -> Iterator[None]:  # noqa: ANN401 - a module and what is in it
-    """Names of one of colbert-ai's modules, for a while with our values."""
-    theirs = {name: getattr(module, name) for name in ours}
-    vars(module).update(ours)
-    try:
-        yield
-    finally:
-        vars(module).update(theirs)
-
-
-@contextmanager
-def _global_state_kept() -> Iterator[None]:
-    """Undo what colbert-ai's launcher does to the process: it seeds every generator and hides GPUs."""
-    python, numpy, pytorch = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
-        torch.set_rng_state(pytorch)
-        if gpus is None:
-            os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-        else:
-            os.environ["CUDA_VISIBLE_DEVICES"] = gpus
+    on_gpu = torch.cuda.is_available()
+    # On a CPU colbert-ai reads the vectors where they are, as it does of an index that it maps itself.
+    with torch.random.fork_rng(devices=[]):  # which it draws from
+        return Ranker(str(folder), use_gpu=on_gpu, load_index_with_mmap=not on_gpu)
 
 
 @contextmanager

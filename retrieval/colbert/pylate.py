@@ -13,8 +13,8 @@ from hoptimizer.models.engine.loading import device_and_dtype
 from hoptimizer.retrieval.colbert.checkpoint import Checkpoint
 from hoptimizer.retrieval.colbert.encoder import TokenEncoder, Tokens
 from hoptimizer.retrieval.colbert.shim import adapt_colbert_ai
-from hoptimizer.retrieval.sentence_modules import SETTINGS, load_projections, read_settings
-from hoptimizer.retrieval.text_encoder import load_text_encoder
+from hoptimizer.retrieval.encoders.sentence_modules import SETTINGS, load_projections, read_settings
+from hoptimizer.retrieval.encoders.text_encoder import load_text_encoder
 
 _KEY = "retriever.checkpoint"
 

@@ -1,5 +1,6 @@
 """Late-interaction retrieval by a ColBERT checkpoint (Khattab and Zaharia, 2020)."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Protocol
 
@@ -24,7 +25,7 @@ class Index(Protocol):
     #: What an index is built with; an index with other settings is built anew.
     SETTINGS: ClassVar[dict[str, int]]
 
-    def __init__(self, folder: Path, encoder: TokenEncoder, texts: list[str]) -> None:
+    def __init__(self, folder: Path, encoder: TokenEncoder, texts: Sequence[str]) -> None:
         """Open the index of ``texts`` that :meth:`write` put into ``folder``; what else is there is a
         ``BrokenIndexError``."""
 
@@ -33,7 +34,7 @@ class Index(Protocol):
         dim)``."""
 
     @staticmethod
-    def write(folder: Path, encoder: TokenEncoder, texts: list[str], progress: Progress) -> None:
+    def write(folder: Path, encoder: TokenEncoder, texts: Sequence[str], progress: Progress) -> None:
         """Encode ``texts`` and write their index into ``folder``."""
 
 
@@ -107,7 +108,7 @@ def manifest(kind: Kind, corpus: Corpus, checkpoint: Checkpoint) -> Manifest:
 def _open(kind: Kind, corpus: Corpus, checkpoint: Checkpoint, encoder: TokenEncoder, progress: Progress) -> Index:
     index = _index_class(kind)
     folder = index_folder(corpus, checkpoint, kind)
-    texts = [str(passage) for passage in corpus]
+    texts = corpus.texts
     return open_index(
         folder,
         manifest(kind, corpus, checkpoint),

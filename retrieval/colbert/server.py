@@ -52,7 +52,9 @@ class ColBERTServer(Retriever):
 
     def __init__(self, url: str, corpus: Corpus) -> None:
         self._url, self._shown = url, without_secrets(url)
-        self._known = {_plain(f"{p.title} | {p.text}"): p for p in corpus}
+        self._passages = corpus.passages
+        # Places by hashes: the texts themselves would be a second corpus, in memory.
+        self._places = {hash(_plain(_served(passage))): place for place, passage in enumerate(corpus)}
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="colbert-server")
 
     def search(self, queries: list[str], k: int) -> list[list[Passage]]:
@@ -91,8 +93,9 @@ class ColBERTServer(Retriever):
         return response
 
     def _passage(self, found: _Found) -> Passage:
-        known = self._known.get(_plain(found.text))
-        if known is None:
+        place = self._places.get(hash(_plain(found.text)))
+        known = None if place is None else self._passages[place]
+        if known is None or _plain(_served(known)) != _plain(found.text):
             title, bar, rest = found.text.partition(" | ")
             known = Passage(str(found.pid), title if bar else "", rest if bar else found.text)
         return known.scored(found.score)
@@ -103,6 +106,11 @@ def _may_pass(error: BaseException) -> bool:
     if isinstance(error, requests.HTTPError):
         return error.response is not None and error.response.status_code in _BUSY
     return isinstance(error, requests.ConnectionError | requests.Timeout)
+
+
+def _served(passage: Passage) -> str:
+    """A passage as servers write it."""
+    return f"{passage.title} | {passage.text}"
 
 
 def _plain(text: str) -> str:

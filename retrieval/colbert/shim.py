@@ -21,11 +21,9 @@ from hoptimizer.common.errors import UserError
 
 # Every module of colbert-ai that encoding, indexing and searching run through.
 _MODULES = (
-    "colbert.indexing.collection_indexer",
-    "colbert.indexing.utils",
+    "colbert.indexing.codecs.residual",
     "colbert.modeling.checkpoint",
-    "colbert.search.index_loader",
-    "colbert.searcher",
+    "colbert.search.index_storage",
 )
 
 

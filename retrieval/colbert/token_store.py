@@ -1,5 +1,6 @@
 """The token vectors of a corpus on disk, memory-mapped."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -36,18 +37,13 @@ class TokenStore:
     """
 
     def __init__(self, folder: Path, passages: int, dim: int) -> None:
-        places, lengths = (_numbers(folder / name, passages) for name in (_PLACES, _LENGTHS))
-        if not np.array_equal(np.sort(places), np.arange(passages)):
-            raise BrokenIndexError(f"{_PLACES} names other passages")
-        if lengths.min() < 1:
-            raise BrokenIndexError(f"{_LENGTHS} has passages without tokens")
-        self.places, self.lengths = torch.from_numpy(places), torch.from_numpy(lengths)
-        shape = int(lengths.sum()), dim
+        self.places, self.lengths = stored_order(folder, _PLACES, _LENGTHS, passages)
+        shape = int(self.lengths.sum()), dim
         self.vectors = mapped(folder / _VECTORS, torch.float16, shape)
         self.coarse = mapped(folder / _COARSE, torch.bfloat16, shape)
 
     @staticmethod
-    def write(folder: Path, encoder: TokenEncoder, texts: list[str], progress: Progress) -> None:
+    def write(folder: Path, encoder: TokenEncoder, texts: Sequence[str], progress: Progress) -> None:
         """Encode passages into four files of ``folder``."""
         places: list[int] = []
         lengths: list[int] = []
@@ -61,6 +57,26 @@ class TokenStore:
                 progress(len(places), len(texts))
         np.save(folder / _PLACES, np.array(places, dtype=np.int64))
         np.save(folder / _LENGTHS, np.array(lengths, dtype=np.int64))
+
+
+def stored_order(folder: Path, places: str, lengths: str, passages: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each stored passage's place in the corpus, and its number of tokens.
+
+    Args:
+        folder: of an index.
+        places: the file of the places.
+        lengths: that of the numbers of tokens.
+        passages: how many there are.
+
+    Raises:
+        BrokenIndexError: the files there are not those of so many passages.
+    """
+    order, tokens = (_numbers(folder / name, passages) for name in (places, lengths))
+    if not np.array_equal(np.sort(order), np.arange(passages)):
+        raise BrokenIndexError(f"{places} names other passages")
+    if tokens.min() < 1:
+        raise BrokenIndexError(f"{lengths} has passages without tokens")
+    return torch.from_numpy(order), torch.from_numpy(tokens)
 
 
 def _numbers(file: Path, count: int) -> NDArray[np.int64]:

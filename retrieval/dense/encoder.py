@@ -8,8 +8,8 @@ from torch import Tensor
 from hoptimizer.models.engine.loading import device_and_dtype
 from hoptimizer.models.small.encoder import ROWS, WIDTH, by_length
 from hoptimizer.retrieval.dense.model import DenseModel
-from hoptimizer.retrieval.sentence_modules import load_projections
-from hoptimizer.retrieval.text_encoder import load_text_encoder
+from hoptimizer.retrieval.encoders.sentence_modules import load_projections
+from hoptimizer.retrieval.encoders.text_encoder import load_text_encoder
 
 # Passages that are tokenized and put in order at a time.
 _WINDOW = 2048
@@ -48,7 +48,8 @@ class DenseEncoder:
         Yields:
             The places in ``texts`` of some passages, and their vectors ``(passages, dim)``: fp16, on the CPU.
         """
-        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+        lengths = [len(text) for text in texts]
+        order = sorted(range(len(texts)), key=lengths.__getitem__)
         for start in range(0, len(order), _WINDOW):
             window = order[start : start + _WINDOW]
             rows = self._tokenize([self._encoding.passage_prefix + texts[i] for i in window])

@@ -8,8 +8,8 @@ from typing import Any
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.models.folder import check_model
-from hoptimizer.retrieval.model_files import SAFE_FILES, digest_of, local_folder
-from hoptimizer.retrieval.sentence_modules import SETTINGS, Module, read_modules, read_settings
+from hoptimizer.retrieval.encoders.model_files import SAFE_FILES, digest_of, local_folder
+from hoptimizer.retrieval.encoders.sentence_modules import SETTINGS, Module, read_modules, read_settings
 from hoptimizer.retrieval.settings import DENSE, DenseSettings, Pooling
 
 _POOLING = "config.json"

@@ -40,7 +40,7 @@ class DenseRetriever(Retriever):
         self.corpus = corpus
         model = find_model(settings)
         self._encoder = encoder = DenseEncoder(model)
-        texts = [str(passage) for passage in corpus]
+        texts = corpus.texts
         self._index = open_index(
             index_folder(corpus, model, "dense"),
             manifest(corpus, model),

@@ -1,5 +1,6 @@
 """The vectors of a corpus on disk, and exact search among them."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -70,7 +71,7 @@ class VectorIndex:
         return list(zip(places[best.indices[:k]].tolist(), best.values[:k].tolist(), strict=True))
 
     @staticmethod
-    def write(folder: Path, encoder: DenseEncoder, texts: list[str], progress: Progress) -> None:
+    def write(folder: Path, encoder: DenseEncoder, texts: Sequence[str], progress: Progress) -> None:
         """Encode passages into ``folder``, in corpus order."""
         rows = np.memmap(folder / VECTORS, dtype=np.float16, mode="w+", shape=(len(texts), encoder.dim))
         done = 0

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.eval.datasets.importers import ExtraPassage, PassagePool
-from hoptimizer.eval.datasets.published_formats import FORMATS, Decomposition
+from hoptimizer.eval.datasets.importers import FORMATS, ExtraPassage
+from hoptimizer.eval.datasets.pool import PassagePool
+from hoptimizer.eval.datasets.published_formats import Decomposition
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.datasets.rows import read_rows, require
 from hoptimizer.retrieval import Corpus
@@ -46,6 +47,20 @@ class RetrievalSet:
     dev: list[QuestionWithContext]
 
 
+class _NotedPool:
+    """A pool that notes which paragraphs it is given."""
+
+    def __init__(self, pool: PassagePool) -> None:
+        self._pool = pool
+        self.titled = pool.titled
+        self.ids: list[str] = []
+
+    def __call__(self, title: str, text: str) -> str | None:
+        if id := self._pool.add(title, text):
+            self.ids.append(id)
+        return id
+
+
 def read_sets(data: Path) -> list[RetrievalSet]:
     """Read every data set below a folder, and divide its questions into train and dev by a fixed rule.
 
@@ -77,16 +92,11 @@ def _read_set(folder: Path, name: str) -> RetrievalSet:
     asked = []
     for file in (f for f in files if f.stem.startswith("train") and "decompositions" not in f.stem):
         for row in read_rows(file):
-            context: list[str] = []
-
-            def pooled(title: str, text: str, context: list[str] = context) -> str | None:
-                if id := pool.add(title, text):
-                    context.append(id)
-                return id
-
-            question = require(FORMATS[name], row).convert(pooled, chains.get(str(row.fields.get("_id"))))
+            item = require(FORMATS[name], row)
+            noted = _NotedPool(pool)
+            question = item.convert(noted, chains.get(str(row.fields.get("_id")))) if item.has_answer else None
             if question:
-                asked.append(QuestionWithContext(question, context))
+                asked.append(QuestionWithContext(question, noted.ids))
     for file in (f for f in files if f.stem.startswith("corpus")):
         for row in read_rows(file):
             extra = require(ExtraPassage, row)
@@ -95,4 +105,4 @@ def _read_set(folder: Path, name: str) -> RetrievalSet:
         raise UserError(f"{folder}: no train*.json or train*.jsonl with questions in it; put the published file there")
     asked.sort(key=lambda a: hashlib.sha256(a.question.id.encode()).digest())
     held_out = min(100, len(asked) * 2 // 5)
-    return RetrievalSet(name, Corpus(list(pool.passages.values()), name), asked[held_out:], asked[:held_out])
+    return RetrievalSet(name, Corpus(list(pool), name), asked[held_out:], asked[:held_out])

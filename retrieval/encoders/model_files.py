@@ -51,7 +51,7 @@ def digest_of(folder: Path, patterns: Iterable[str]) -> str:
 
     Example:
         >>> from pathlib import Path
-        >>> from hoptimizer.retrieval.model_files import digest_of
+        >>> from hoptimizer.retrieval.encoders.model_files import digest_of
         >>> _ = Path("config.json").write_text("{}")
         >>> before = digest_of(Path(), ["*.json"])
         >>> _ = Path("config.json").write_text("{ }")

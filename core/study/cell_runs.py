@@ -1,0 +1,206 @@
+"""Runs cells of a study: each an MLflow run, those that are finished once, and several at once where that is wanted."""
+
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pandas as pd
+
+from hoptimizer.common.errors import UserError
+from hoptimizer.common.progress import Report
+from hoptimizer.common.urls import line_without_secrets
+from hoptimizer.comparison import COLUMNS, estimates
+from hoptimizer.compiling import compile_variant
+from hoptimizer.eval.runner import Evaluation
+from hoptimizer.study.cells import Cell, Study
+from hoptimizer.study.file import SPENT
+from hoptimizer.study.lines import Figures
+from hoptimizer.tracking.artifacts import DECIMALS
+from hoptimizer.tracking.tracker import Tracker
+from hoptimizer.variants import Scoring, answer_together, evaluate_variant
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """What came of a cell.
+
+    Attributes:
+        cell: what was run.
+        run_id: its MLflow run.
+        figures: its scores and their intervals; empty where it failed.
+        failure: why it failed, in one line, or ``None``.
+    """
+
+    cell: Cell
+    run_id: str
+    figures: Figures = field(default_factory=Figures)
+    failure: str | None = None
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Its scores, counts and costs; empty where it failed."""
+        return self.figures.metrics
+
+    @property
+    def unanswered(self) -> int:
+        """The number of questions that are left out because a language model's call got no answer."""
+        return int(self.metrics.get("unanswered", 0))
+
+    @property
+    def status(self) -> Literal["finished", "failed"]:
+        """How it ended."""
+        return "failed" if self.failure else "finished"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The cell in what ``hop study --json`` prints."""
+        return {
+            "name": self.cell.name,
+            "overrides": self.cell.overrides,
+            "compiled": self.cell.compiled,
+            "seed": self.cell.config.seed,
+            "run_id": self.run_id,
+            "status": self.status,
+            "failure": self.failure,
+            "n": self.cell.n,
+            "metrics": self.metrics,
+        }
+
+
+class CellRuns:
+    """The runs of a study's cells. What came of them is held, so that another store goes on where the first one fails.
+
+    Args:
+        study: what is run.
+        report: told about progress.
+    """
+
+    def __init__(self, study: Study, report: Report) -> None:
+        self._study, self._report = study, report
+        self._done: dict[str, CellResult] = {}
+
+    def run(self, cells: Sequence[tuple[Cell, str | None]], tracker: Tracker, stage: str) -> list[CellResult]:
+        """What comes of cells, in their order.
+
+        Args:
+            cells: each with the reason why it can't be run, or ``None``.
+            tracker: keeps their runs.
+            stage: what progress is told of.
+        """
+        for number, (cell, refused) in enumerate(cells):
+            self._report(stage, number, len(cells), cell.title)
+            if cell.key in self._done:
+                continue
+            if refused:
+                self._done[cell.key] = self._failed(cell, tracker, refused)
+                continue
+            beside = self._beside(cell, [other for other, reason in cells[number + 1 :] if not reason], tracker)
+            self._run([cell, *beside], tracker)
+        self._report(stage, len(cells), len(cells), "")
+        return [self._done[cell.key] for cell, _ in cells]
+
+    def _run(self, cells: Sequence[Cell], tracker: Tracker) -> None:
+        """Run a cell, or answer the questions of several together and keep them one after the other."""
+        answered: list[Evaluation | Exception | None] = [None] * len(cells)
+        if len(cells) > 1:
+            answered = [*answer_together([self._scoring(cell) for cell in cells], tracker)]
+        for cell, evaluation in zip(cells, answered, strict=True):
+            finished = None if evaluation else self._finished(cell, tracker)
+            self._done[cell.key] = finished or self._made(cell, tracker, evaluation)
+
+    def _beside(self, cell: Cell, others: Sequence[Cell], tracker: Tracker) -> list[Cell]:
+        """The cells that are run together with one: those that follow, use the same language models and have no run."""
+        room = self._study.file.at_once - 1
+        if not room or self._compiles(cell) or self._finished(cell, tracker):
+            return []
+        found: list[Cell] = []
+        for other in others:
+            if len(found) == room:
+                break
+            same = other.config.deciding["lm"] == cell.config.deciding["lm"]
+            known = other.key in self._done or other.digest in {one.digest for one in (cell, *found)}
+            if same and not known and not self._compiles(other) and not self._finished(other, tracker):
+                found.append(other)
+        return found
+
+    def _start(self, cell: Cell) -> CellResult | None:
+        """The candidate that has the cell's compiled program, where values were chosen."""
+        found = (self._done.get(other.key) for other in self._study.candidates if other.digest == cell.digest)
+        return next((result for result in found if result and cell.compiled and result.cell is not cell), None)
+
+    def _compiles(self, cell: Cell) -> bool:
+        return cell.compiled and self._start(cell) is None
+
+    def _scoring(self, cell: Cell) -> Scoring:
+        start = self._start(cell)
+        return Scoring(cell.config, cell.split, start.run_id if start else self._study.run_id, self._inner(cell))
+
+    def _name(self, cell: Cell) -> str:
+        return f"{cell.title}, seed {cell.config.seed}" if len(self._study.seeds) > 1 else cell.title
+
+    def _inner(self, cell: Cell) -> Report:
+        name = self._name(cell)
+
+        def inner(stage: str, done: int, total: int, remark: str) -> None:
+            self._report(f"{name}: {stage}", done, total, remark)
+
+        return inner
+
+    def _finished(self, cell: Cell, tracker: Tracker) -> CellResult | None:
+        """What a cell came to before, unless some of its questions got no answer: these are asked again."""
+        run_id = tracker.finished(self._study.fingerprint(cell))
+        metrics = tracker.metrics(run_id, cell.split) if run_id else {}
+        if not run_id or metrics.get("unanswered"):
+            return None
+        predictions = tracker.predictions(run_id, cell.split)
+        table = predictions.table if predictions else pd.DataFrame()
+        return CellResult(cell, run_id, self._figures(cell, metrics, table))
+
+    def _made(self, cell: Cell, tracker: Tracker, answered: Evaluation | Exception | None) -> CellResult:
+        options: dict[str, Any] = {
+            "split": cell.split,
+            "name": self._name(cell),
+            "fingerprint": self._study.fingerprint(cell),
+            "report": self._inner(cell),
+        }
+        try:
+            if isinstance(answered, Exception):
+                raise answered
+            if self._compiles(cell):
+                shown = cell.split == self._study.file.split  # to choose, only what was compiled counts
+                variant = compile_variant(cell.config, run_id=self._study.run_id, score_before=shown, **options)
+            else:
+                start = self._scoring(cell).run_id
+                variant = evaluate_variant(cell.config, run_id=start, answered=answered, **options)
+            # As the store keeps them, so that the table is the same where the cell's scores are read from there.
+            rows = [{"question": row.question.question} | row.scores for row in variant.after.rows]
+            table = pd.DataFrame(rows).round(DECIMALS)
+            return CellResult(cell, variant.run_id, self._figures(cell, variant.figures, table))
+        except UserError as error:
+            return self._failed(cell, tracker, line_without_secrets(error))
+        except Exception as error:  # noqa: BLE001 - whatever a cell dies of, the others have their turn
+            failure = f"{type(error).__name__}: {line_without_secrets(error)}"
+            return self._failed(cell, tracker, failure, traceback.format_exc())
+
+    def _failed(self, cell: Cell, tracker: Tracker, failure: str, details: str = "") -> CellResult:
+        kind = "compile" if self._compiles(cell) else "eval"
+        run_id = tracker.fail(kind, self._name(cell), self._study.fingerprint(cell), failure, details)
+        return CellResult(cell, run_id, failure=failure)
+
+    def _figures(self, cell: Cell, metrics: dict[str, float], table: pd.DataFrame) -> Figures:
+        """What the table has of a cell; of a program that was compiled to choose from, what the compile has as well."""
+        if start := self._start(cell):
+            made = {name: value for name, value in start.metrics.items() if name in SPENT or name.startswith("steps/")}
+            metrics = made | metrics
+        scores = dict.fromkeys([self._study.config.objective.name, *COLUMNS])
+        seeds = self._study.seeds if cell.split == self._study.file.split else [cell.config.seed]
+        intervals = estimates(table, list(scores), self._study.config.seed) if len(seeds) == 1 else {}
+        return Figures(metrics, intervals, _by_question(table))
+
+
+def _by_question(table: pd.DataFrame) -> pd.DataFrame:
+    """The scores alone, by the question: its number and its words."""
+    if table.empty:
+        return table
+    index = pd.Index([f"{number} {question}" for number, question in enumerate(table["question"])])
+    return table.drop(columns=["question"]).select_dtypes("number").set_index(index)

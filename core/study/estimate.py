@@ -1,0 +1,172 @@
+"""What a study will cost, before it starts: from earlier runs of its programs, or from a few questions of each."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from mlflow.entities import Run
+
+from hoptimizer.common.progress import Report, silent
+from hoptimizer.format import figure, heading
+from hoptimizer.study.cells import Cell, Study
+from hoptimizer.study.sheet import Sheet
+from hoptimizer.tracking.artifacts import PREFIX, flatten
+from hoptimizer.tracking.tracker import Tracker
+from hoptimizer.variants import score_first
+
+FIGURES = ("lm_calls", "prompt_tokens", "completion_tokens", "usd", "seconds_per_question")
+PROBED = 3
+"""Questions that are asked where nothing is known."""
+
+_LM = "lm.default.model"
+
+
+@dataclass(frozen=True)
+class CellEstimate:
+    """What one run of a study will cost.
+
+    Attributes:
+        name: the cell's, with its seed where there are several.
+        questions: how many it asks; a compile for the table asks them before and after.
+        compiled: whether it compiles, which has costs of its own.
+        of_each: the cost of a question, as far as it is known.
+        basis: how that is known, or that it is not.
+    """
+
+    name: str
+    questions: int
+    compiled: bool
+    of_each: dict[str, float]
+    basis: str
+
+    def total(self, name: str) -> float | None:
+        """The whole run's cost."""
+        return self.questions * self.of_each[name] if name in self.of_each else None
+
+
+@dataclass(frozen=True)
+class StudyEstimate:
+    """What a study will cost.
+
+    Attributes:
+        study: the study's name.
+        finished: runs that are there already.
+        cells: the runs that are not.
+    """
+
+    study: str
+    finished: int
+    cells: list[CellEstimate]
+
+    @property
+    def line(self) -> str:
+        """The estimate in one line."""
+        asked = sum(cell.questions for cell in self.cells)
+        parts = [f"{len(self.cells)} runs to come, {self.finished} finished", f"{asked:,} questions"]
+        known = [cell for cell in self.cells if "lm_calls" in cell.of_each]
+        if known:
+            calls = sum(cell.total("lm_calls") or 0.0 for cell in known)
+            parts.append(f"about {calls:,.0f} calls of language models, cached ones among them")
+        if unknown := len(self.cells) - len(known):
+            parts.append(f"of {unknown} runs nothing is known yet (--estimate asks {PROBED} questions of each)")
+        if compiled := sum(cell.compiled for cell in self.cells):
+            parts.append(f"{compiled} of them compile first, at a cost of their own")
+        return f"study {self.study}: {'; '.join(parts)}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """What ``hop study --estimate --json`` prints."""
+        totals = {name: self._total(name) for name in FIGURES}
+        return {
+            "study": self.study,
+            "finished": self.finished,
+            "cells": [asdict(c) for c in self.cells],
+            "total": totals,
+        }
+
+    def _total(self, name: str) -> float | None:
+        """Of all runs; ``None`` where it is not known of one."""
+        found = [cell.total(name) for cell in self.cells]
+        return None if any(value is None for value in found) else sum(value or 0.0 for value in found)
+
+    def sheet(self) -> Sheet:
+        """The estimate as a table."""
+        names = [name for name in FIGURES if any(name in cell.of_each for cell in self.cells)]
+        rows = [
+            [cell.name, str(cell.questions), *(figure(name, cell.of_each.get(name)) for name in names), cell.basis]
+            for cell in self.cells
+        ]
+        totals = [figure(name, self._total(name)) for name in names]
+        return Sheet(
+            title=f"{self.study}: what it will cost, per question",
+            header=["cell", "questions", *(heading(name) for name in names), "basis"],
+            labels=1,
+            rows=[*rows, ["in all", str(sum(cell.questions for cell in self.cells)), *totals, ""]],
+            note="Cached calls, which cost nothing, are counted; s/question is measured beside other questions.",
+        )
+
+
+def estimate(study: Study, tracker: Tracker, *, probe: bool = False, report: Report = silent) -> StudyEstimate:
+    """What is still to be run of a study, and what that will cost.
+
+    The cost of a question comes from the latest finished run of the study's experiment with the same program and
+    language model, else from the latest with the same program.
+
+    Args:
+        study: what is to be run.
+        tracker: has the earlier runs.
+        probe: whether to ask the first questions of what no run is known of; the answers stay in the cache of calls.
+        report: told about progress.
+    """
+    runs = tracker.runs()[::-1]
+    finished = {run.data.tags.get(PREFIX + "fingerprint") for run in runs}
+    planned = _planned(study)
+    waiting = [(cell, compiles) for cell, compiles in planned if study.fingerprint(cell) not in finished]
+    probed: dict[str, dict[str, float]] = {}
+    cells = []
+    for number, (cell, compiles) in enumerate(waiting):
+        report(f"estimating {study.name}", number, len(waiting), cell.title)
+        of_each, basis = _known(cell, runs)
+        if not of_each and probe:
+            key = cell.config.digest
+            if key not in probed:
+                probed[key] = _few(score_first(cell.config, cell.split, PROBED, tracker, study.run_id, report))
+            of_each, basis = probed[key], f"its first {PROBED} questions"
+        seed = f", seed {cell.config.seed}" if len(study.seeds) > 1 else ""
+        before = compiles and cell.split == study.file.split  # it is scored before the compile as well
+        questions = cell.n * (2 if before else 1)
+        cells.append(CellEstimate(f"{cell.title} on {cell.split}{seed}", questions, compiles, of_each, basis))
+    return StudyEstimate(study.name, len(planned) - len(waiting), cells)
+
+
+def _planned(study: Study) -> list[tuple[Cell, bool]]:
+    """The runs of a study, each with whether it compiles; what is chosen is taken to be the first value."""
+    tried = {cell.name for cell in study.candidates}
+    first: dict[tuple[str, int], Cell] = {}
+    for cell in study.cells:
+        first.setdefault((cell.name, cell.config.seed), cell)
+    # The first seed's program is compiled to choose from, and only scored for the table.
+    again = {(name, study.seeds[0]) for name in tried}
+    scored = [(cell, cell.compiled and key not in again) for key, cell in first.items()]
+    return [*((cell, cell.compiled) for cell in study.candidates), *scored]
+
+
+def _known(cell: Cell, runs: Sequence[Run]) -> tuple[dict[str, float], str]:
+    """The cost of a question by earlier runs, the latest first, and which these are."""
+    deciding = flatten(cell.config.deciding)
+    wanted = {key: str(value)[:500] for key, value in deciding.items() if value is not None}
+    same = [run for run in runs if run.data.params.get("program.name") == cell.config.program.name]
+    program = [key for key in wanted if key.startswith("program.") or key in (_LM, "retriever.k")]
+    for keys, basis in ((program, "a run of the same program and model"), ([_LM], "a run with other options")):
+        for run in same:
+            if all(run.data.params.get(key) == wanted[key] for key in keys):
+                return _few(_of_split(run.data.metrics)), basis
+    return (_few(_of_split(same[0].data.metrics)), "a run with another model") if same else ({}, "not known")
+
+
+def _of_split(metrics: Mapping[str, float]) -> dict[str, float]:
+    """A run's figures on whatever questions it was scored on."""
+    return {name.partition("/")[2]: value for name, value in metrics.items() if name.count("/") == 1}
+
+
+def _few(metrics: Mapping[str, float]) -> dict[str, float]:
+    return {name: metrics[name] for name in FIGURES if name in metrics}

@@ -1,0 +1,216 @@
+"""Data sets of the Hugging Face hub, their rows in the published formats."""
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hoptimizer.common.errors import UserError, as_line
+from hoptimizer.common.paths import expanded
+from hoptimizer.eval.datasets.rows import DataRow, OnProblem
+
+PREFIX = "hub:"
+
+SPLITS_OF_THE_HUB: Mapping[str, str] = {"train": "train", "validation": "dev", "dev": "dev", "test": "test"}
+"""Our names of the hub's splits."""
+
+_SECONDS = 20
+# What a column of class labels says, in the order of its numbers from -1 on.
+_YES_NO = {-1: "NONE", 0: "NO", 1: "YES"}
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class HubColumns:
+    """The columns of a data set on the hub, and the published format that they are turned into.
+
+    Attributes:
+        format: the format's name.
+        names: columns that tell it from the others.
+        row: makes an item of the published format of a row.
+        example: a data set with these columns.
+    """
+
+    format: str
+    names: frozenset[str]
+    row: Callable[[Row], Row]
+    example: str
+
+
+@dataclass(frozen=True)
+class HubSet:
+    """A data set of the hub.
+
+    Attributes:
+        name: as the user named it.
+        format: the published format of its rows.
+        splits: its splits by their names on the hub; each gives its rows, in the published format.
+    """
+
+    name: str
+    format: str
+    splits: Mapping[str, Callable[[OnProblem], Iterator[DataRow]]]
+
+
+def open_hub(name: str) -> HubSet:
+    """Find a data set on the hub, or in a folder that ``datasets`` can read.
+
+    Args:
+        name: ``hub:OWNER/NAME``, ``hub:OWNER/NAME:CONFIG`` or ``hub:FOLDER``.
+
+    Raises:
+        UserError: there is none, the hub is out of reach, or its columns are none that are known.
+    """
+    path, _, config = name.removeprefix(PREFIX).partition(":")
+    loaded = _load(path, config or None)
+    first = next(iter(loaded.values()))
+    columns = next((known for known in COLUMNS if known.names <= set(first.column_names)), None)
+    if columns is None:
+        examples = ", ".join(known.example for known in COLUMNS)
+        given = ", ".join(first.column_names)
+        raise UserError(f"{name}: its columns ({given}) are none that are known; give a data set such as {examples}")
+    splits = {split: _rows_of(f"{name}, {split}", data, columns) for split, data in loaded.items()}
+    fullwiki = columns.format == "hotpotqa" and config == "fullwiki"
+    return HubSet(name, "fullwiki" if fullwiki else columns.format, splits)
+
+
+def _rows_of(place: str, data: Any, columns: HubColumns) -> Callable[[OnProblem], Iterator[DataRow]]:  # noqa: ANN401 - a Dataset
+    def rows(_: OnProblem) -> Iterator[DataRow]:
+        for number, values in enumerate(data, 1):
+            # The format says what is wrong with a row that can't be turned into an item.
+            with contextlib.suppress(AttributeError, LookupError, TypeError, ValueError):
+                values = columns.row(values)
+            known = {key: value for key, value in values.items() if value is not None and value != ""}
+            yield DataRow(f"{place} row {number}", known)
+
+    return rows
+
+
+def _load(path: str, config: str | None) -> Any:  # noqa: ANN401 - a DatasetDict
+    import datasets  # imported here: a second that files do not need
+    import httpx
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    local = expanded(path)
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
+    try:
+        if local.is_dir():
+            return datasets.load_dataset(str(local), config)
+        if not constants.HF_HUB_OFFLINE:
+            HfApi().dataset_info(path, timeout=_SECONDS)  # loading would try for half a minute
+        return datasets.load_dataset(path, config)
+    except HFValidationError as error:
+        raise UserError(f"hub:{path}: no folder and no name of a data set; give hub:OWNER/NAME") from error
+    except (HfHubHTTPError, httpx.HTTPError, OSError) as error:
+        if local.is_dir():
+            raise UserError(f"hub:{path}: no data that can be read in the folder ({as_line(str(error))})") from error
+        raise UserError(
+            f"hub:{path}: the hub did not give it ({type(error).__name__}); check the name and the network, set "
+            "HF_HUB_OFFLINE=1 if it was downloaded before, or import its files"
+        ) from error
+    except (ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        raise UserError(
+            f"hub:{path}: cannot be loaded ({as_line(str(error))}); check the name and its config"
+        ) from error
+
+
+def _lists(value: Any, *names: str) -> Any:  # noqa: ANN401 - any column
+    """Entries of some fields each, which the hub keeps as one list a field, or as JSON text."""
+    value = json.loads(value) if isinstance(value, str) else value
+    return [list(entry) for entry in zip(*(value[name] for name in names), strict=True)] if _maps(value) else value
+
+
+def _maps(value: Any) -> bool:  # noqa: ANN401 - any column
+    return isinstance(value, Mapping)
+
+
+def _hotpot(row: Row) -> Row:
+    return {
+        **row,
+        "_id": row.get("_id") or row["id"],
+        "context": _lists(row["context"], "title", "sentences"),
+        "supporting_facts": _lists(row["supporting_facts"], "title", "sent_id"),
+        "evidences": _lists(row.get("evidences"), "fact", "relation", "entity") or [],
+    }
+
+
+def _listed(value: Any) -> list[Row]:  # noqa: ANN401 - any column
+    """Objects, which the hub keeps as an object of lists."""
+    if not _maps(value):
+        return list(value)
+    return [dict(zip(value, entries, strict=True)) for entries in zip(*value.values(), strict=True)]
+
+
+def _natural_questions(row: Row) -> Row:
+    document, annotations = row["document"], _listed(row["annotations"])
+    return {
+        "example_id": row["id"],
+        "question_text": row["question"]["text"],
+        "document_title": document["title"],
+        "document_html": document["html"],
+        "document_tokens": [{**token, "html_token": token["is_html"]} for token in _listed(document["tokens"])],
+        "long_answer_candidates": _listed(row["long_answer_candidates"]),
+        "annotations": [
+            {
+                "long_answer": entry["long_answer"],
+                "short_answers": _listed(entry["short_answers"]),
+                "yes_no_answer": _YES_NO.get(entry["yes_no_answer"], entry["yes_no_answer"]),
+            }
+            for entry in annotations
+        ],
+    }
+
+
+def _trivia(row: Row) -> Row:
+    answer = row["answer"]
+    pages = [
+        {"Title": page["title"], "text": page.get("wiki_context") or ""}
+        for page in _listed(row.get("entity_pages", []))
+    ]
+    found = [
+        {"Title": page["title"], "text": page.get("search_context") or ""}
+        for page in _listed(row.get("search_results", []))
+    ]
+    return {
+        "QuestionId": row["question_id"],
+        "Question": row["question"],
+        "Answer": {"Value": answer["value"], "Aliases": answer["aliases"]},
+        "EntityPages": pages,
+        "SearchResults": found,
+    }
+
+
+def _strategy(row: Row) -> Row:
+    facts = row.get("facts")
+    return {**row, "facts": [facts] if isinstance(facts, str) and facts else facts or []}
+
+
+COLUMNS: tuple[HubColumns, ...] = (
+    HubColumns(
+        "nq",
+        frozenset({"id", "document", "question", "long_answer_candidates", "annotations"}),
+        _natural_questions,
+        "google-research-datasets/natural_questions",
+    ),
+    HubColumns(
+        "triviaqa", frozenset({"question_id", "question", "answer", "entity_pages"}), _trivia, "mandarjoshi/trivia_qa"
+    ),
+    HubColumns(
+        "2wikimultihopqa",
+        frozenset({"question", "answer", "context", "supporting_facts", "evidences"}),
+        _hotpot,
+        "framolfese/2WikiMultihopQA",
+    ),
+    HubColumns(
+        "hotpotqa", frozenset({"question", "answer", "context", "supporting_facts"}), _hotpot, "hotpotqa/hotpot_qa"
+    ),
+    HubColumns("musique", frozenset({"question", "paragraphs", "question_decomposition"}), dict, "dgslibisey/MuSiQue"),
+    HubColumns("strategyqa", frozenset({"qid", "question", "answer"}), _strategy, "ChilleD/StrategyQA"),
+    HubColumns("nq", frozenset({"question", "answer"}), dict, "google-research-datasets/nq_open"),
+)
+"""The data sets of the hub that are known by their columns; the first that fits counts."""

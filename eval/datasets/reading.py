@@ -1,0 +1,294 @@
+"""From the items of a published data set to questions, with their passages in a pool."""
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hoptimizer.common.errors import UserError, unknown
+from hoptimizer.common.progress import Report, silent
+from hoptimizer.common.text import find
+from hoptimizer.eval.datasets.folder import SPLITS
+from hoptimizer.eval.datasets.hotpotqa import WikiItem
+from hoptimizer.eval.datasets.pool import PassagePool
+from hoptimizer.eval.datasets.published_formats import NO_ANSWER, Contexts, Decomposition, Published, with_aliases
+from hoptimizer.eval.datasets.question import Question
+from hoptimizer.eval.datasets.rows import DataRow, Model, OnProblem, fail, read_rows, require
+from hoptimizer.retrieval.passage import Passage
+
+DEFAULT_SIZES: Mapping[str, float] = {"train": 0.8, "dev": 0.1, "test": 0.1}
+
+SEEN = 1000
+"""After so many items the progress is told: to tell it takes longer than to read one."""
+
+_IDS = ("_id", "id", "qid", "QuestionId", "example_id")
+# Answers that stand in many a passage that says nothing of the question.
+_NO_EVIDENCE = {"yes", "no", "true", "false", NO_ANSWER}
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where items come from.
+
+    Attributes:
+        name: what messages call it.
+        rows: gives its rows, and calls what it is given with what is wrong with one.
+        file: the file, if it is one.
+    """
+
+    name: str
+    rows: Callable[[OnProblem], Iterator[DataRow]]
+    file: Path | None = None
+
+    @classmethod
+    def of(cls, file: Path, under: str | None) -> "Source":
+        """A file, whose items may be under a key."""
+        return cls(str(file), partial(read_rows, file, under=under, damaged=fail), file)
+
+
+@dataclass
+class Skipped:
+    """Bad items that are passed over.
+
+    Attributes:
+        count: how many.
+        reasons: what was wrong with the first ones, a line each.
+        most: reasons that are kept.
+    """
+
+    count: int = 0
+    reasons: list[str] = field(default_factory=list)
+    most: int = 5
+
+    def __call__(self, reason: str) -> None:
+        """Count one more."""
+        self.count += 1
+        if len(self.reasons) < self.most:
+            self.reasons.append(reason)
+
+
+@dataclass
+class PublishedReader:
+    """Reads items of one format, and sees to it that ids are unique across all that it reads.
+
+    Attributes:
+        item: the format.
+        pool: takes the paragraphs.
+        report: called with what is wrong with an item; where it returns, the item is left out.
+        chains: 2WikiMultihopQA's decompositions, by the ids of their questions.
+        aliases: 2WikiMultihopQA's names of its answers, by their ids.
+        unanswerable: what answers questions that have no answer; ``None`` leaves them out.
+        progress: hears of the progress.
+        without_answer: items that have no answer.
+        contexts: items without annotations, whose paragraphs were taken.
+    """
+
+    item: type[Published]
+    pool: PassagePool
+    report: OnProblem = fail
+    chains: Mapping[str, Decomposition] = field(default_factory=dict)
+    aliases: Mapping[str, list[str]] = field(default_factory=dict)
+    unanswerable: str | None = None
+    progress: Report = silent
+    without_answer: int = 0
+    contexts: int = 0
+    _places: dict[str, str] = field(default_factory=dict)
+
+    def read(self, source: Source, *, unlabelled: bool = False) -> list[Question]:
+        """The questions of a source.
+
+        Args:
+            source: where the items come from.
+            unlabelled: whether items may lack their annotations: their paragraphs are taken, and they are no questions.
+
+        Raises:
+            UserError: it can't be read, there is no question in it, or an item is bad and :attr:`report` raises.
+        """
+        questions: list[Question] = []
+        before = self.contexts
+        for number, (place, item, fields) in enumerate(self._items(source), 1):
+            if number % SEEN == 0:
+                self.progress("questions", number, 0, source.name)
+            if unlabelled and item.unlabelled and "answer" not in fields:
+                self._take_contexts(place, item.unlabelled, fields)
+            elif question := self._question(place, item, fields):
+                questions.append(question)
+        if not questions and self.contexts == before:
+            raise UserError(f"{source.name}: no questions with an answer in it; give another file")
+        return questions
+
+    def read_contexts(self, source: Source) -> None:
+        """Take the paragraphs of a source's items alone.
+
+        Raises:
+            UserError: as :meth:`read`, or items of this format have no paragraphs.
+        """
+        for number, (place, item, fields) in enumerate(self._items(source), 1):
+            if number % SEEN == 0:
+                self.progress("contexts", number, 0, source.name)
+            if item.unlabelled is None:
+                raise UserError(f"{source.name}: items of this format have no contexts to take; leave the file out")
+            self._take_contexts(place, item.unlabelled, fields)
+
+    def _items(self, source: Source) -> Iterator[tuple[str, type[Published], Any]]:
+        for row in source.rows(self.report):
+            for item, fields in self.item.items(row.fields, source.file):
+                id = next((fields[key] for key in _IDS if fields.get(key)), None) if isinstance(fields, dict) else None
+                yield row.place + (f" ({id})" if id else ""), item, fields
+
+    def _take_contexts(self, place: str, model: type[Contexts], fields: Any) -> None:  # noqa: ANN401 - of any file
+        if contexts := self._parse(model, place, fields):
+            self.contexts += 1
+            for title, text in contexts.texts():
+                self.pool(title, text)
+
+    def _parse(self, model: type[Model], place: str, fields: Any) -> Model | None:  # noqa: ANN401 - of any file
+        try:
+            return require(model, DataRow(place, fields))
+        except UserError as error:
+            self.report(str(error))
+            return None
+
+    def _question(self, place: str, item: type[Published], fields: Any) -> Question | None:  # noqa: ANN401 - of any file
+        parsed = self._parse(item, place, fields)
+        if parsed is None:
+            return None
+        if not parsed.has_answer and self.unanswerable is None:
+            self.without_answer += 1
+            return None
+        try:
+            question = parsed.convert(self.pool, self.chains.get(str(fields.get("_id"))))
+        except ValueError as error:
+            self.report(f"{place}: {error}")
+            return None
+        if question is None or not parsed.has_answer:
+            self.without_answer += 1
+        if question and not parsed.has_answer:
+            # MuSiQue-Full has each question twice, with one id: with an answer to find, and without.
+            new = {"id": f"{question.id}-unanswerable", "answers": [self.unanswerable], "hops": [], "rationale": None}
+            question = question.model_copy(update=new)
+        elif question and isinstance(parsed, WikiItem) and (names := self.aliases.get(parsed.answer_id or "")):
+            question = question.model_copy(update={"answers": with_aliases(question.answers, names)})
+        return question and self._new(question, place)
+
+    def _new(self, question: Question, place: str) -> Question | None:
+        """The question, its passages those of the pool, if there was none of its id."""
+        if first := self._places.get(question.id):
+            self.report(f"{place}: the same id stands at {first} already; remove one of the items")
+            return None
+        self._places[question.id] = place
+        return with_passages(question, self.pool)
+
+
+def with_passages(question: Question, pool: PassagePool) -> Question:
+    """A question whose annotations name passages, where its paragraphs were divided.
+
+    Of a supporting paragraph those passages are supporting that hold an answer of the question or of a hop, or the
+    title of another supporting one; all, if none does. A hop's passage is the first that holds its answer.
+
+    Args:
+        question: its annotations name paragraphs.
+        pool: has what became of them.
+    """
+    main = question.main
+    cited = dict.fromkeys([*question.passages, *(hop.passage for hop in question.hops), main])
+    parts = {id: pool.parts(id) for id in cited if id}
+    if all(len(passages) == 1 for passages in parts.values()):
+        return question
+    answers = {*question.answers, *(hop.answer for hop in question.hops)} - _NO_EVIDENCE
+    passages: list[str] = []
+    for id in question.passages:
+        names = {parts[other][0].bare_title for other in question.passages} - {parts[id][0].bare_title}
+        passages += _that_hold(answers | names, parts[id])
+    hops = [
+        hop.model_copy(update={"passage": hop.passage and _that_hold({hop.answer}, parts[hop.passage])[0]})
+        for hop in question.hops
+    ]
+    if main:
+        main = parts[main][0].id if len(parts[main]) == 1 else parts[main][0].title
+    return question.model_copy(update={"passages": list(dict.fromkeys(passages)), "hops": hops, "main": main})
+
+
+def _that_hold(phrases: set[str], passages: list[Passage]) -> list[str]:
+    """The ids of the passages that have one of the phrases; of all, if none has."""
+    holding = [passage.id for passage in passages if any(find(passage.text, phrase) for phrase in phrases)]
+    return holding or [passage.id for passage in passages]
+
+
+def parse_sizes(text: str) -> dict[str, float]:
+    """Sizes of the splits from a line such as ``train=0.8,dev=0.2`` or ``train=400,dev=60,test=40``.
+
+    Raises:
+        UserError: it is written otherwise; numbers are judged when they are used.
+    """
+    try:
+        pairs = [part.split("=") for part in text.split(",")]
+        return {name.strip(): float(size) for name, size in pairs}
+    except ValueError:
+        raise UserError(f"split {text!r} is not understood; write it as train=0.8,dev=0.1,test=0.1") from None
+
+
+def divided(
+    questions: list[Question], splits: tuple[str, ...], sizes: Mapping[str, float], seed: int
+) -> dict[str, list[Question]]:
+    """The questions of one source by the splits that it is for.
+
+    Args:
+        questions: all of them.
+        splits: one, all of the source unless there is a size for it; several, in equal shares or as sizes say; none,
+            where the sizes name them, by default in shares of 80, 10 and 10 percent.
+        sizes: of any splits, as of :func:`divide`.
+        seed: of the draw.
+
+    Raises:
+        UserError: as of :func:`divide`; or some of several splits have a size, and others none.
+    """
+    if not splits:
+        return divide(questions, sizes or DEFAULT_SIZES, seed)
+    own = {split: sizes[split] for split in splits if split in sizes}
+    if len(splits) == 1 and not own:
+        return {splits[0]: questions}
+    if own and len(own) < len(splits):
+        raise UserError(f"split sizes {_written(own)}: give one for each of {' and '.join(splits)}")
+    return divide(questions, own or dict.fromkeys(splits, 1 / len(splits)), seed)
+
+
+def divide(questions: Sequence[Question], sizes: Mapping[str, float], seed: int) -> dict[str, list[Question]]:
+    """Questions drawn at random into splits; those that the sizes leave over are dropped.
+
+    Args:
+        questions: all of them.
+        sizes: by split, all shares (at most 1, together at most 1) or all numbers of questions.
+        seed: of the draw.
+
+    Raises:
+        UserError: an unknown split, or sizes that can't be had.
+    """
+    if strange := set(sizes) - set(SPLITS):
+        raise unknown("split", strange.pop(), SPLITS)
+    total = sum(sizes.values())
+    shares = all(0 < size <= 1 for size in sizes.values())
+    if not shares and not all(size >= 1 and size % 1 == 0 for size in sizes.values()):
+        raise UserError(f"split sizes {_written(sizes)} must all be shares up to 1 or all be numbers of questions")
+    if total > (1 + 1e-9 if shares else len(questions)):
+        raise UserError(
+            f"split sizes {_written(sizes)} take more than the {len(questions)} questions there are; lower them"
+        )
+    drawn = random.Random(seed).sample(list(questions), len(questions))
+    splits: dict[str, list[Question]] = {}
+    start, bound = 0, 0.0
+    for split in (name for name in SPLITS if name in sizes):
+        bound += sizes[split] * len(questions) if shares else sizes[split]
+        splits[split] = drawn[start : round(bound)]  # rounding the bounds, so that shares of 1 leave nobody out
+        start = round(bound)
+        if not splits[split]:
+            raise UserError(
+                f"split sizes {_written(sizes)} leave {split!r} of {len(questions)} questions empty; raise it"
+            )
+    return splits
+
+
+def _written(sizes: Mapping[str, float]) -> str:
+    return ",".join(f"{name}={size:g}" for name, size in sizes.items())

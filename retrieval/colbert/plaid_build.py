@@ -1,0 +1,222 @@
+"""How the index of PLAID is built (Santhanam et al., 2022, section 3): centroids of a sample of the token vectors, then
+each vector as its centroid and a compressed residual, a batch of passages at a time.
+
+What is held in memory does not grow with the corpus, but for 24 bytes a token while cells are made of the passages.
+colbert-ai's own indexer holds the vectors of all passages of its sample, and of 25,000 passages at a time.
+"""
+
+import json
+import math
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional
+
+from hoptimizer.common.errors import UserError
+from hoptimizer.common.progress import Progress
+from hoptimizer.retrieval.colbert.encoder import TokenEncoder
+
+CODES, RESIDUALS, PLACES, LENGTHS = "codes.i32", "residuals.u8", "places.npy", "lengths.npy"
+PADDING = 512
+"""Empty rows behind the last token, so that colbert-ai reads a passage's rows with a fixed stride."""
+
+Batch = tuple[list[int], list[torch.Tensor]]
+"""The places in the corpus of some passages, and the vectors ``(tokens, dim)`` of each, fp16."""
+
+# Of each batch the pairs of a cell and a passage in it, as numbers of 64 bits; sorted in the end, and removed.
+_MEMBERS = "members.i64"
+_SEED = 123
+# The most numbers of a sample: 512 MB in fp16, and twice that in fp32, in which centroids are sought.
+_SAMPLE = 1 << 28
+# torch.quantile takes no more numbers.
+_HELD_OUT = 1 << 24
+# colbert-ai sets a twentieth of the sample aside to choose the residuals' quantiles by, up to so many vectors.
+_SHARE_HELD_OUT, _MOST_HELD_OUT = 0.05, 50_000
+# Passages of the sample that are encoded at a time, and vectors that are compared with all centroids.
+_WINDOW = 2048
+_TOKENS = 2048
+
+
+def build(
+    folder: Path, encoder: TokenEncoder, texts: Sequence[str], settings: dict[str, int], progress: Progress
+) -> None:
+    """Encode passages and write their index, in the order in which they are encoded: roughly by length.
+
+    Args:
+        folder: an empty folder.
+        encoder: gives tokens their vectors.
+        texts: the passages.
+        settings: ``nbits``, the most bits of a residual's number, and ``kmeans_niters``.
+        progress: called with the passages compressed so far and all there are.
+
+    Raises:
+        UserError: there are too few tokens, or their vectors can't be packed.
+    """
+    from colbert.infra import ColBERTConfig
+
+    config = ColBERTConfig(dim=encoder.dim, nbits=_bits(encoder.dim, settings["nbits"]))
+    sample = list(_sample(encoder, texts))
+    sampled = sum(len(places) for places, _ in sample)
+    vectors = [one for _, batch in sample for one in batch]
+    if sampled == len(texts):
+        batches: Iterable[Batch] = sample  # nothing is encoded twice
+    else:
+        batches = encoder.passages(texts)
+        sample.clear()
+    drawn = torch.cat(vectors)
+    vectors.clear()
+    if not held_out(len(drawn), encoder.dim):
+        raise UserError(f"retriever.index: {len(texts)} short passages are too few for plaid: set it to exact")
+    tokens = len(drawn) / sampled * len(texts)
+    kept, training = _divided(drawn)
+    del drawn
+    codec = _codec(config, kept, training, tokens, settings["kmeans_niters"])
+    del training
+    codec.save(str(folder))
+    places, lengths = _compress(folder, codec, batches, len(texts), progress)
+    cells = len(codec.centroids)
+    _write_cells(folder, cells)
+    np.save(folder / PLACES, places)
+    np.save(folder / LENGTHS, lengths)
+    about = {"config": config.export(), "num_chunks": 1, "num_partitions": cells}
+    about |= {"num_embeddings": int(lengths.sum()), "avg_doclen": float(lengths.mean())}
+    (folder / "metadata.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+
+
+def _bits(dim: int, most: int) -> int:
+    """The most bits for each number of a vector, which colbert-ai packs by the byte and reads by the vector.
+
+    Raises:
+        UserError: there is none.
+    """
+    fitting = [bits for bits in (8, 4, 2, 1) if bits <= most and dim % (8 * bits) == 0]
+    if not fitting:
+        raise UserError(f"retriever.index: plaid takes no token vectors of {dim} numbers: set it to exact")
+    return fitting[0]
+
+
+def _sample(encoder: TokenEncoder, texts: Sequence[str]) -> Iterator[Batch]:
+    """Passages drawn at random, as many as colbert-ai draws, but with no more than ``_SAMPLE`` numbers."""
+    wanted = min(len(texts), 1 + int(16 * math.sqrt(120 * len(texts))))
+    drawn = random.Random(_SEED).sample(range(len(texts)), wanted)
+    room = _SAMPLE // encoder.dim
+    for start in range(0, wanted, _WINDOW):
+        window = drawn[start : start + _WINDOW]
+        # In any order, because the last window may be cut off, and passages are encoded by length.
+        batches = list(encoder.passages([texts[place] for place in window]))
+        for rows, vectors in random.Random(start).sample(batches, len(batches)):
+            room -= sum(map(len, vectors))
+            if room < 0:
+                return
+            yield [window[row] for row in rows], vectors
+
+
+def _divided(sample: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The vectors that quantiles are taken of, and those that centroids are sought among, in fp32; at random."""
+    count = held_out(*sample.shape)
+    order = torch.randperm(len(sample), generator=torch.Generator().manual_seed(_SEED))
+    training = torch.empty(len(sample) - count, sample.shape[1], dtype=torch.float32)
+    for rows, places in zip(training.split(_TOKENS), order[count:].split(_TOKENS), strict=True):
+        rows.copy_(sample[places])
+    return sample[order[:count]], training
+
+
+def _codec(config: Any, kept: torch.Tensor, training: torch.Tensor, tokens: float, iterations: int) -> Any:  # noqa: ANN401 - colbert-ai's
+    """colbert-ai's codec for a corpus of about so many tokens, made of the two parts of a sample."""
+    from colbert.indexing.codecs.residual import ResidualCodec
+
+    partitions = int(2 ** math.floor(math.log2(16 * math.sqrt(tokens))))
+    # In the precision in which they are kept, so that residuals are to what is read again.
+    centroids = functional.normalize(_centroids(training, partitions, iterations), dim=-1).half().float()
+    nearest = ResidualCodec(config=config, centroids=centroids)
+    device = nearest.centroids.device
+    codes = torch.cat([nearest.compress_into_codes(part, out_device=device) for part in kept.split(_TOKENS)])
+    residuals = kept.to(device) - nearest.lookup_centroids(codes, out_device=device)
+    cutoffs, weights = buckets(residuals.float(), config.nbits)
+    return ResidualCodec(
+        config=config,
+        centroids=centroids,
+        avg_residual=residuals.abs().mean().cpu(),
+        bucket_cutoffs=cutoffs,
+        bucket_weights=weights,
+    )
+
+
+def held_out(vectors: int, dim: int) -> int:
+    """How many vectors of a sample the quantiles of residuals are taken of."""
+    return min(int(_SHARE_HELD_OUT * vectors), _MOST_HELD_OUT, _HELD_OUT // dim)
+
+
+def buckets(residuals: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where a residual's numbers are cut, ``(2^bits - 1,)``, and what each bucket stands for, ``(2^bits,)``.
+
+    Args:
+        residuals: of shape ``(vectors, dim)``, fp32, not more than :func:`held_out` says.
+        bits: of a number.
+    """
+    options = 2**bits
+    starts = torch.arange(options, device=residuals.device) / options
+    found = residuals.quantile(torch.cat([starts[1:], starts + 0.5 / options]))
+    return found[: options - 1], found[options - 1 :]
+
+
+def _centroids(sample: torch.Tensor, partitions: int, iterations: int) -> torch.Tensor:
+    """Centroids ``(partitions, dim)`` of vectors in fp32 by k-means, for small corpora too."""
+    # A small corpus may have fewer tokens than colbert-ai wants cells; the other cells repeat and stay empty.
+    cells = min(partitions, len(sample))
+    kmeans = faiss.Kmeans(sample.shape[1], cells, niter=iterations, seed=_SEED, min_points_per_centroid=1)
+    kmeans.train(sample.numpy())
+    return torch.from_numpy(kmeans.centroids)[torch.arange(partitions) % cells]
+
+
+def _compress(
+    folder: Path,
+    codec: Any,  # noqa: ANN401 - colbert-ai's
+    batches: Iterable[Batch],
+    total: int,
+    progress: Progress,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Write the centroids and residuals of batches as they come, and which passages have tokens in which cells.
+
+    Returns:
+        The place in the corpus of each passage in the order in which they are written, and its number of tokens.
+    """
+    places: list[int] = []
+    lengths: list[int] = []
+    with ExitStack() as files:
+        opened = [files.enter_context((folder / name).open("wb")) for name in (CODES, RESIDUALS, _MEMBERS)]
+        codes, residuals, members = opened
+        for batch, vectors in batches:
+            compressed = [codec.compress(part) for part in torch.cat(vectors).split(_TOKENS)]
+            counts = [len(one) for one in vectors]
+            cells, packed = (
+                np.concatenate([getattr(part, name).numpy() for part in compressed]) for name in ("codes", "residuals")
+            )
+            passages = np.repeat(np.arange(len(places), len(places) + len(batch)), counts)
+            codes.write(cells.astype(np.int32).tobytes())
+            residuals.write(packed.tobytes())
+            members.write(np.unique(cells.astype(np.int64) << 32 | passages).tobytes())
+            places += batch
+            lengths += counts
+            progress(len(places), total)
+        codes.write(bytes(4 * PADDING))
+        residuals.write(bytes(packed.shape[1] * PADDING))
+    return np.array(places, dtype=np.int64), np.array(lengths, dtype=np.int64)
+
+
+def _write_cells(folder: Path, cells: int) -> None:
+    """Write the passages of each cell, as colbert-ai reads them."""
+    members = np.fromfile(folder / _MEMBERS, dtype=np.int64)
+    (folder / _MEMBERS).unlink()
+    members.sort()
+    counts = np.bincount(members >> 32, minlength=cells)
+    passages = np.zeros(len(members) + counts.max(), dtype=np.int32)  # as much padding as a cell is large
+    passages[: len(members)] = members & 0xFFFFFFFF
+    torch.save((torch.from_numpy(passages), torch.from_numpy(counts)), folder / "ivf.pid.pt")

@@ -1,0 +1,1 @@
+"""What ColBERT and dense retrieval share of a transformer: its files, and how it reads texts."""

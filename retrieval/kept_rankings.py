@@ -1,0 +1,53 @@
+"""Rankings that are kept in this process, so that the same query is searched for once."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from hoptimizer.retrieval.passage import Passage
+
+Ranking = list[Passage]
+
+# Queries whose rankings are kept: a kilobyte or two each, since passages share their texts with the corpus.
+_LIMIT = 10_000
+
+
+class KeptRankings:
+    """What a retriever has found so far. Programs that are run one after another, as the cells of a study are, and
+    several at once, ask for much the same.
+
+    Args:
+        search: starts a search for a query and a number of passages.
+        limit: of the queries that are kept; the one that was asked for the longest time ago goes.
+    """
+
+    def __init__(self, search: Callable[[tuple[str, int]], "Future[Ranking]"], limit: int = _LIMIT) -> None:
+        self._search, self._limit = search, limit
+        self._found: OrderedDict[str, tuple[int, Future[Ranking]]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def find(self, query: str, k: int) -> "Future[Ranking]":
+        """At least the ``k`` best passages of a query, where the corpus has them; a search under way is shared."""
+        with self._lock:
+            most, ranking = self._found.get(query, (0, None))
+            if ranking is None or most < k:
+                most, ranking = k, self._search((query, k))
+            self._found[query] = most, ranking
+            self._found.move_to_end(query)
+            while len(self._found) > self._limit:
+                self._found.popitem(last=False)
+        ranking.add_done_callback(lambda ended: self._drop_failed(query, ended))
+        return ranking
+
+    def clear(self) -> None:
+        """Keep nothing of what was found so far."""
+        with self._lock:
+            self._found.clear()
+
+    def _drop_failed(self, query: str, ended: "Future[Ranking]") -> None:
+        if not ended.cancelled() and not ended.exception():
+            return
+        with self._lock:
+            if self._found.get(query, (0, None))[1] is ended:
+                del self._found[query]

@@ -1,0 +1,148 @@
+"""Data sets of the hub: their columns are those of the published data sets, in folders that ``datasets`` reads."""
+
+import json
+from pathlib import Path
+
+import datasets
+import huggingface_hub
+import pyarrow
+import pytest
+from pyarrow import parquet
+from test_importers import HOTPOT, MUSIQUE, WIKI, assert_one_line
+from test_published_files import NQ, TRIVIA
+
+from hoptimizer.eval import check, load
+from hoptimizer.eval.datasets.importers import import_published
+
+PAIRS = {"title": [], "sentences": []}
+
+
+def of_the_hub(item: dict) -> dict:
+    """An item of HotpotQA as the hub has it."""
+    titles, sentences = zip(*item["context"], strict=True)
+    facts, places = zip(*item["supporting_facts"], strict=True)
+    return {key: item[key] for key in ("question", "answer", "type")} | {
+        "id": item["_id"],
+        "supporting_facts": {"title": list(facts), "sent_id": list(places)},
+        "context": {"title": list(titles), "sentences": list(sentences)},
+    }
+
+
+HUB_WIKI = of_the_hub(WIKI) | {"evidences": WIKI["evidences"]}
+HUB_TRIVIA = {
+    "question_id": "tc_33",
+    "question": TRIVIA["Question"],
+    "answer": {"value": "Rhine", "aliases": ["The Rhine"], "normalized_aliases": ["rhine"]},
+    "entity_pages": {"title": ["Basel"], "filename": ["Basel.txt"], "wiki_context": ["Basel lies on the Rhine."]},
+    "search_results": {"title": ["Oslo"], "filename": ["1.txt"], "search_context": ["Oslo lies on a fjord."]},
+}
+WORDS = NQ["document_text"].split()
+HUB_NQ = {
+    "id": "797803103760793766",
+    "document": {
+        "title": "Rhine",
+        "url": "",
+        "html": "",
+        "tokens": {
+            "token": WORDS,
+            "is_html": ["<" in word for word in WORDS],
+            "start_byte": [0] * len(WORDS),
+            "end_byte": [0] * len(WORDS),
+        },
+    },
+    "question": {"text": NQ["question_text"], "tokens": ["which"]},
+    "long_answer_candidates": {"start_token": [0, 14], "end_token": [14, 21], "top_level": [True, True]},
+    "annotations": {
+        "id": ["1", "2"],
+        "long_answer": [{"start_token": 0, "end_token": 14}, {"start_token": -1, "end_token": -1}],
+        "short_answers": [
+            {"start_token": [5], "end_token": [6], "text": ["Basel"]},
+            {"start_token": [], "end_token": [], "text": []},
+        ],
+        "yes_no_answer": [-1, 1],
+    },
+}
+STRATEGY = {"qid": "s1", "term": "Albany", "question": "Is it?", "answer": True, "facts": "Albany has 75,000 people."}
+SETS = {
+    "hotpotqa": (of_the_hub(HOTPOT), ["Lyon"], 2),
+    "2wikimultihopqa": (HUB_WIKI, ["Lyon"], 2),
+    "2wikimultihopqa as text": (
+        {key: json.dumps(value) if isinstance(value, list) else value for key, value in WIKI.items()},
+        ["Lyon"],
+        2,
+    ),
+    "musique": (MUSIQUE, ["Lyon", "Lyons"], 2),
+    "triviaqa": (HUB_TRIVIA, ["Rhine", "The Rhine"], 1),
+    "nq": (HUB_NQ, ["Basel", "yes"], 1),
+    "nq_open": ({"question": "Who?", "answer": ["I", "me"]}, ["I", "me"], 0),
+    "strategyqa": (STRATEGY, ["yes", "true"], 1),
+}
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(monkeypatch, tmp_path):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+def hub_folder(tmp_path: Path, **splits: list[dict]) -> Path:
+    folder = tmp_path / "set"
+    folder.mkdir()
+    for split, rows in splits.items():
+        parquet.write_table(pyarrow.Table.from_pylist(rows), folder / f"{split}.parquet")
+    return folder
+
+
+@pytest.mark.parametrize(("row", "answers", "gold"), SETS.values(), ids=SETS.keys())
+def test_the_columns_of_the_hub_become_a_published_format(tmp_path: Path, row: dict, answers: list[str], gold: int):
+    folder = hub_folder(tmp_path, validation=[row])
+    import_published(f"hub:{folder}", {"dev": "validation"}, tmp_path / "out")
+    assert check(tmp_path / "out").problems == []
+    data = load(str(tmp_path / "out"))
+    [question] = data.split("dev")
+    assert question.answers == answers
+    assert len(question.passages) == gold
+    if row is HUB_WIKI:
+        assert [hop.answer for hop in question.hops] == ["Ines Moreau", "Lyon"]
+
+
+def test_splits_of_the_hub_become_ours_and_can_be_divided(tmp_path: Path):
+    rows = [of_the_hub({**HOTPOT, "_id": f"h{number}"}) for number in range(6)]
+    bare = [{**row, "id": f"t{row['id']}", "answer": None} for row in rows[:1]]
+    folder = hub_folder(tmp_path, train=rows[:2], validation=rows[2:], test=bare)
+    made = import_published(f"hub:{folder}", None, tmp_path / "all")
+    assert (made.splits, made.contexts) == ({"train": 2, "dev": 4}, 1)
+    parts = {"train": "train", "dev+test": "validation"}
+    made = import_published(f"hub:{folder}", parts, tmp_path / "divided", sizes={"dev": 1, "test": 3})
+    assert made.splits == {"train": 2, "dev": 1, "test": 3}
+    assert_one_line(
+        lambda: import_published(f"hub:{folder}", {"dev": "valid"}, tmp_path / "c"), ["'valid'", "mean 'validation'?"]
+    )
+
+
+def test_what_is_wrong_with_a_data_set_of_the_hub_is_one_line(tmp_path: Path, monkeypatch):
+    out = tmp_path / "out"
+    call = lambda name, **options: import_published(name, None, out, **options)  # noqa: E731
+    folder = hub_folder(tmp_path, train=[{"prompt": "Who?", "completion": "I"}])
+    assert_one_line(lambda: call(f"hub:{folder}"), ["prompt, completion", "hotpotqa/hotpot_qa"])
+    assert_one_line(lambda: call("hub:./nothing/here/at/all"), ["no folder and no name", "OWNER/NAME"])
+    (folder / "train.parquet").write_bytes(b"PAR1 no")
+    assert_one_line(lambda: call(f"hub:{folder}"), ["cannot be loaded"])
+    (folder / "train.parquet").unlink()
+    assert_one_line(lambda: call(f"hub:{folder}"), ["no data that can be read"])
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nobody answers there
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+    assert_one_line(lambda: call("hub:hotpotqa/hotpot_qa:distractor"), ["the hub did not give it", "network"])
+    assert not out.exists()
+
+
+def test_a_bad_row_of_the_hub_is_named_by_its_split_and_can_be_skipped(tmp_path: Path):
+    rows = [of_the_hub(HOTPOT), {**of_the_hub(HOTPOT), "id": "h2", "context": PAIRS}]
+    folder = hub_folder(tmp_path, train=rows)
+    splits = {"dev": "train"}
+    assert_one_line(
+        lambda: import_published(f"hub:{folder}", splits, tmp_path / "a"),
+        [", train row 2", "'context'", "at least one"],
+    )
+    made = import_published(f"hub:{folder}", splits, tmp_path / "b", skip_bad=True)
+    assert (made.splits, made.skipped) == ({"dev": 1}, 1)

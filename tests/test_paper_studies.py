@@ -1,0 +1,71 @@
+"""The studies that make the papers' tables can start, on data of the size that they ask for."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hoptimizer import UserError, load_study, make_config
+from hoptimizer.workbench import Workbench
+
+FILES = sorted((Path(__file__).parents[1] / "configs" / "papers").glob("*.yaml"))
+# Folders that users import; transfer.yaml names all of them.
+FOLDERS = ("hotpotqa", "2wiki", "musique")
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory):
+    """A folder with data sets that have as many questions as the studies use."""
+    parent = tmp_path_factory.mktemp("data")
+    for name in FOLDERS:
+        folder = parent / name
+        folder.mkdir()
+        passage = {"id": "p", "title": name, "text": "It lies on the Rhine."}
+        (folder / "corpus.jsonl").write_text(json.dumps(passage) + "\n")
+        for split, size in (("train", 20), ("dev", 100), ("test", 500)):
+            rows = [
+                {"id": f"{split}{n}", "question": f"Where is {n}?", "answers": ["Rhine"], "passages": ["p"]}
+                for n in range(size)
+            ]
+            (folder / f"{split}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return parent
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_a_study_of_a_paper_can_start(file, imported, monkeypatch):
+    monkeypatch.chdir(imported)
+    study = load_study(file, [] if file.stem == "transfer" else ["data.name=hotpotqa"])
+    assert study.cells
+    assert {cell.split for cell in study.cells} == {"test"}
+    assert not any(set(cell.options) & set(cell.place) for cell in study.cells)
+
+
+def test_ircots_protocol_chooses_k_and_m_with_the_first_demonstrations(imported, monkeypatch):
+    monkeypatch.chdir(imported)
+    study = load_study(FILES[0].with_name("ircot-recall.yaml"), ["data.name=hotpotqa"])
+    assert len(study.candidates) == 6 + 4 * 3
+    assert {(cell.config.seed, cell.split, cell.n) for cell in study.candidates} == {(1, "dev", 100)}
+    assert study.seeds == [1, 2, 3]
+
+
+def test_an_oracle_gives_the_supporting_passages_alone_or_among_others():
+    base = {"data": {"name": "atlas", "dev": 3}, "program": {"name": "rag", "reader": "none"}}
+    question = Workbench(make_config(base)).data.split("dev")[0]
+    found = {}
+    for others in (0, 4):
+        bench = Workbench(make_config(base | {"retriever": {"name": "oracle", "others": others, "k": 10}}))
+        [found[others]] = bench.retriever.search([question.question], k=10)
+    assert [passage.id for passage in found[0]] == question.passages
+    assert len(found[4]) == len(question.passages) + 4
+    assert {passage.id for passage in found[4] if passage.score} == set(question.passages)
+    [other] = bench.retriever.search(["Which city lies on the Vistula?"], k=2)
+    assert len(other) == 2
+    assert bench.retriever.search([question.question], k=10)[0] == found[4], "in the same order each time"
+
+
+def test_an_oracle_needs_questions_that_name_their_passages(tmp_path):
+    (tmp_path / "corpus.jsonl").write_text(json.dumps({"id": "p", "title": "", "text": "A river."}) + "\n")
+    (tmp_path / "dev.jsonl").write_text(json.dumps({"id": "1", "question": "Which?", "answers": ["x"]}) + "\n")
+    bench = Workbench(make_config({"data": str(tmp_path), "program": "rag", "retriever": "oracle"}))
+    with pytest.raises(UserError, match="no question that names supporting passages"):
+        _ = bench.retriever

@@ -1,0 +1,73 @@
+"""How PLAID's index is built: from a sample of bounded size, into files that hold every passage."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from hoptimizer.eval import load
+from hoptimizer.retrieval.colbert import plaid_build
+from hoptimizer.retrieval.colbert.checkpoint import find_checkpoint
+from hoptimizer.retrieval.colbert.encoder import ColBERTEncoder
+from hoptimizer.retrieval.colbert.plaid import PlaidIndex
+
+PASSAGES = 100
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    return ColBERTEncoder(find_checkpoint("minilm"))
+
+
+@pytest.fixture(scope="module")
+def texts():
+    return load("atlas").corpus.texts[:PASSAGES]
+
+
+@torch.inference_mode()
+def build(folder, encoder, texts):
+    told = []
+    plaid_build.build(folder, encoder, texts, PlaidIndex.SETTINGS, lambda done, total: told.append((done, total)))
+    return told
+
+
+@pytest.mark.parametrize("part", [1, 4], ids=["the whole corpus", "a part"])
+def test_an_index_holds_all_passages_whatever_its_sample(tmp_path, monkeypatch, encoder, texts, part):
+    encoded = [pair for places, vectors in encoder.passages(texts) for pair in zip(places, vectors, strict=True)]
+    tokens = {place: len(vectors) for place, vectors in encoded}
+    numbers = sum(tokens.values()) * encoder.dim // part
+    monkeypatch.setattr(plaid_build, "_SAMPLE", numbers)
+    sampled = []
+    divided = plaid_build._divided
+    monkeypatch.setattr(plaid_build, "_divided", lambda sample: sampled.append(sample.numel()) or divided(sample))
+    assert build(tmp_path, encoder, texts)[-1] == (PASSAGES, PASSAGES)
+    assert 0 < sum(sampled) <= numbers
+    places, lengths = np.load(tmp_path / plaid_build.PLACES), np.load(tmp_path / plaid_build.LENGTHS)
+    assert dict(zip(places.tolist(), lengths.tolist(), strict=True)) == tokens
+    rows = lengths.sum() + plaid_build.PADDING
+    codes = np.fromfile(tmp_path / plaid_build.CODES, dtype=np.int32)
+    assert len(codes) == rows
+    assert (tmp_path / plaid_build.RESIDUALS).stat().st_size == rows * encoder.dim
+    passages, counts = torch.load(tmp_path / "ivf.pid.pt")
+    assert json.loads((tmp_path / "metadata.json").read_text())["num_partitions"] == len(counts)
+    of_token = np.repeat(np.arange(PASSAGES), lengths)
+    for cell, found in enumerate(passages[: counts.sum()].split(counts.tolist())):
+        assert found.tolist() == np.unique(of_token[codes[: len(of_token)] == cell]).tolist()
+
+
+@pytest.mark.parametrize("dim", [96, 128, 384, 768])
+def test_quantiles_are_taken_of_as_many_numbers_as_torch_takes(dim):
+    count = plaid_build.held_out(10**8, dim)
+    assert 0 < count * dim <= 2**24
+    assert count == min(50_000, 2**24 // dim)
+    assert plaid_build.held_out(1000, dim) == 50
+
+
+def test_the_largest_sample_can_be_cut_into_buckets():
+    residuals = torch.arange(2**24, dtype=torch.float32).view(-1, 256) / 2**24
+    cutoffs, weights = plaid_build.buckets(residuals, 8)
+    assert (cutoffs.shape, weights.shape) == ((255,), (256,))
+    assert torch.allclose(cutoffs, torch.arange(1, 256) / 256, atol=1e-4)
+    assert (cutoffs > weights[:-1]).all()
+    assert (cutoffs < weights[1:]).all()
