@@ -1,5 +1,7 @@
 """How likely a model in this process finds an answer that it is given."""
 
+import math
+
 import dspy
 import pytest
 
@@ -34,4 +36,10 @@ def test_each_answer_is_scored_with_every_passage():
     assert [record.inputs["context"] for record in scores] == [["tesla"]] * 2 + [["curie"]] * 2
     assert [record.outputs["answer"] for record in scores] == [record.outputs["answer"] for record in readings] * 2
     assert all(record.calls == 1 and 0 < record.outputs["probability"] <= 1 for record in scores)
+    # What was written is scored as it was written, but for the end of the object, about which there was no choice.
+    own = [scores[0], scores[3]]
+    for reading, scored in zip(readings, own, strict=True):
+        assert math.log(scored.outputs["probability"]) == pytest.approx(
+            math.log(reading.outputs["probability"]), abs=1.0
+        )
     assert scores[0].outputs["probability"] > scores[2].outputs["probability"]
