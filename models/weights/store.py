@@ -21,7 +21,7 @@ from hoptimizer.common.paths import expanded, home, is_within
 from hoptimizer.common.strict import read_json
 from hoptimizer.models.weights import catalog as pinned
 from hoptimizer.models.weights.catalog import PinnedWeights
-from hoptimizer.models.weights.sources import SourceError
+from hoptimizer.models.weights.sources import DOWNLOAD, SourceError
 
 # Written last into a model's folder: a folder without it is no installed model.
 MANIFEST = "weights.json"
@@ -215,6 +215,8 @@ def _fetch(entry: PinnedWeights, staging: Path) -> tuple[str, Path]:
     for number, source in enumerate(entry.sources):
         folder = staging / f"source{number}"
         folder.mkdir(exist_ok=True)
+        for left in folder.glob(f"{DOWNLOAD}*"):
+            shutil.rmtree(left)
         try:
             if not all((folder / file).exists() for file in entry.files) or _wrong_checksum(entry.files, folder):
                 with _bar(f"Pulling {entry.name} from {source.label}", total=entry.size) as progress:
