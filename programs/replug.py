@@ -24,7 +24,7 @@ _NO_LOGPROBS = (
 
 
 class REPLUG(Program):
-    """Reads each passage on its own, and mixes what is answered by the retriever's scores (REPLUG, section 3.2).
+    """Reads each passage on its own, and mixes what is answered by the retriever's scores (REPLUG).
 
     The probability of an answer is the sum, over the passages, of the passage's weight times the answer's probability
     where the model reads this passage. The paper mixes the distributions of each next token; here the answers that the

@@ -12,11 +12,11 @@ from hoptimizer.signatures import SelfKnowledge
 
 
 class SKR(Program):
-    """Answers from memory what the model knows, and from passages what it does not (SKR, section 3).
+    """Answers from memory what the model knows, and from passages what it does not (SKR).
 
-    Uncompiled, the model is asked whether it knows (section 3.2, "prompting"). Compiled by ``distill`` with
+    Uncompiled, the model is asked whether it knows (SKR-prompt). Compiled by ``distill`` with
     ``self_knowledge=knn``, those training questions decide that are most similar to the question, of which it is known
-    whether passages made the answer right (section 3.2, "k-nearest neighbours").
+    whether passages made the answer right (SKR-knn).
 
     Args:
         retriever: where passages come from.

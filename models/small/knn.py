@@ -1,4 +1,4 @@
-"""A vote among the labelled examples that are most similar to what is asked (Wang et al., 2023, section 3.2)."""
+"""A vote among the labelled examples that are most similar to what is asked (SKR-knn, Wang et al., 2023)."""
 
 import asyncio
 from collections.abc import Mapping, Sequence

@@ -26,8 +26,7 @@ def knowledge_examples(
 ) -> Iterator[PendingExample]:
     """Examples of whether the program's own language model answers exactly right without a search (equation 5).
 
-    If the two ways are compared, what is answered right in neither of them says nothing, and is left out (SKR, section
-    3.1).
+    If the two ways are compared, what is answered right in neither of them says nothing, and is left out (after SKR).
 
     Args:
         program: the program, whose step ``closed_book`` is asked.

@@ -24,8 +24,8 @@ def train_knn(
 ) -> Card:
     """Save examples as a model in which the nearest of them vote.
 
-    The positive label has to win by its share among all examples: ``l / (k - l) >= m / n`` for ``l`` of ``k`` positive
-    neighbours, and ``m`` positive and ``n`` other examples (SKR, section 3.2).
+    The positive label wins where its share among the neighbours is at least that among all examples. (The published code of
+    SKR asks the more frequent label for a margin that grows with its surplus.)
 
     Args:
         task: the step's task, with two labels.

@@ -49,8 +49,8 @@ class Distill(Optimizer):
         self_knowledge: the model of this step. ``probability``: a threshold on the probability of the language model's
             own answer, the one that is best on train; for language models that report it (local ones, and servers with
             ``logprobs``). ``encoder``: a fine-tuned encoder, which reads only the question. ``knn``: a vote of the most
-            similar train questions, of those that are answered right without a search or with one (SKR, section 3.2).
-        k: the train questions that vote; the paper takes 3 to 10.
+            similar train questions, of those that are answered right without a search or with one (SKR-knn).
+        k: the train questions that vote; the published code tries 5 to 10.
         base: the model that is fine-tuned: a name of the weights store, a folder or a Hub id; by default a small
             encoder for steps that choose, and a small language model for steps that write.
         epochs: the most passes over the examples; by default that of the kind of model, as for the other options.
