@@ -24,8 +24,8 @@ def train_knn(
 ) -> Card:
     """Save examples as a model in which the nearest of them vote.
 
-    The positive label wins where its share among the neighbours is at least that among all examples. (The published code of
-    SKR asks the more frequent label for a margin that grows with its surplus.)
+    The positive label wins where its share among the neighbours is at least that among all examples. (The published
+    code of SKR asks the more frequent label for a margin that grows with its surplus.)
 
     Args:
         task: the step's task, with two labels.
