@@ -112,8 +112,8 @@ def settings_model(name: str) -> type[Options]:
 
     Example:
         >>> from hoptimizer.programs import settings_model
-        >>> settings_model("rag")(name="rag", reader="cot")
-        Rag(name='rag', reader='cot', steps={})
+        >>> settings_model("direct")(name="direct", reader="cot")
+        Direct(name='direct', reader='cot', steps={})
     """
     options = options_model(name, program_class(name), given=_FROM_RETRIEVER, reserved=["steps"])
     sources = Annotated[
