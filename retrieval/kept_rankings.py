@@ -9,8 +9,9 @@ from hoptimizer.retrieval.passage import Passage
 
 Ranking = list[Passage]
 
-# Queries whose rankings are kept: a kilobyte or two each, since passages share their texts with the corpus.
-_LIMIT = 10_000
+# Queries whose rankings are kept, 3 KB each (passages share their texts with the corpus): few, so that a long run does not
+# grow by them.
+_LIMIT = 1_000
 
 
 class KeptRankings:
