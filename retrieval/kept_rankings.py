@@ -9,8 +9,8 @@ from hoptimizer.retrieval.passage import Passage
 
 Ranking = list[Passage]
 
-# Queries whose rankings are kept, 3 KB each (passages share their texts with the corpus): few, so that a long run does not
-# grow by them.
+# Queries whose rankings are kept, 3 KB each (passages share their texts with the corpus): few, so that a long run does
+# not grow by them.
 _LIMIT = 1_000
 
 
