@@ -262,6 +262,10 @@ class _Index:
     report: Report = field(compare=False)
 
 
+def _supporting(data: DataSet) -> dict[str, list[str]]:
+    return {question.question: question.passages for questions in data.splits.values() for question in questions}
+
+
 # A study's cells mostly share a retriever; loading its checkpoint and opening its index take seconds.
 @lru_cache(maxsize=2)
 def _retriever(index: _Index) -> Retriever:
@@ -271,7 +275,7 @@ def _retriever(index: _Index) -> Retriever:
         index.settings,
         corpus,
         progress=lambda done, total: index.report(stage, done, total, ""),
-        supporting={q.question: q.passages for questions in index.data.splits.values() for q in questions},
+        supporting=_supporting(index.data) if isinstance(index.settings, OracleSettings) else None,
     )
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -174,20 +174,6 @@ async def aevaluate(
     max_unanswered: float = MAX_UNANSWERED,
 ) -> Evaluation:
     """Like :func:`evaluate`, from async code."""
-
-    async def score(question: Question) -> QuestionResult:
-        return await _ask(program, question, objective or _NO_OBJECTIVE, judge)
-
-    return await _evaluate(score, questions, workers, progress, max_unanswered)
-
-
-async def _evaluate(
-    score: Callable[[Question], Awaitable[QuestionResult]],
-    questions: Sequence[Question],
-    workers: int,
-    progress: EvaluationProgress | None,
-    max_unanswered: float,
-) -> Evaluation:
     slots = asyncio.Semaphore(workers)
     done: list[QuestionResult] = []
     means = _RunningMeans()
@@ -195,7 +181,7 @@ async def _evaluate(
 
     async def run(question: Question) -> QuestionResult:
         async with slots:
-            row = await score(question)
+            row = await _ask(program, question, objective or _NO_OBJECTIVE, judge)
         done.append(row)
         if not row.is_answered:
             _check_outage(done, len(questions), max_unanswered)

@@ -83,11 +83,7 @@ def choice_sheet(study: Study, made: Sequence[Choice]) -> Sheet:
     """What there was to choose from, and what was chosen."""
     by, split = chosen_by(study), study.candidates[0].split
     keys = list(dict.fromkeys(key for choice in made for options in choice.options for key in options))
-    rows = [
-        (choice, number, options)
-        for choice in made
-        for number, options in enumerate(choice.options)
-    ]  # fmt: skip
+    rows = [(choice, number, options) for choice in made for number, options in enumerate(choice.options)]
     return Sheet(
         title=f"{study.name}: chosen by {heading(by)} on {split}, n = {study.candidates[0].n}",
         header=["cell", *keys, heading(by)],

@@ -16,7 +16,7 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.common.urls import without_secrets
 from hoptimizer.stored import read_stored, stored_config, stored_state
 from hoptimizer.tracking.artifacts import CONFIG, PREFIX, STATE, parts_tag, predictions_file
-from hoptimizer.tracking.downloading import fetch_part
+from hoptimizer.tracking.downloading import download
 from hoptimizer.tracking.server import answering
 
 FINISHED = " and attributes.status = 'FINISHED'"
@@ -73,11 +73,11 @@ class StoredRuns:
         Raises:
             UserError: there is no such run, or hoptimizer did not make it.
         """
-        return stored_config(self._read(run_id, CONFIG), f"run {run_id}")
+        return stored_config(self._read(self.get(run_id), CONFIG), f"run {run_id}")
 
     def load_state(self, run_id: str) -> dict[str, Any]:
         """The state of a run's program."""
-        return stored_state(self._read(run_id, STATE), f"run {run_id}")
+        return stored_state(self._read(self.get(run_id), STATE), f"run {run_id}")
 
     def get(self, run_id: str) -> Run:
         """A run by its id.
@@ -114,13 +114,12 @@ class StoredRuns:
             "tracking.uri=URI names another store"
         )
 
-    def _read(self, run_id: str, path: str) -> str:
-        run = self.get(run_id)
-        source = f"run {run_id}"
+    def _read(self, run: Run, path: str) -> str:
+        source = f"run {run.info.run_id}"
         with tempfile.TemporaryDirectory() as folder:
             try:
                 with answering(self.uri):
-                    local = fetch_part(run.info.run_id, path, self.uri, Path(folder))
+                    local = download(run.info.artifact_uri, path, self.uri, Path(folder))
             except (MlflowException, OSError) as error:
                 raise UserError(f"{source} has no {path}; give a run that `hop compile` made") from error
             if not local.is_file():
@@ -136,17 +135,19 @@ class StoredRuns:
         parts = run.data.tags.get(tag, "1")
         if not re.fullmatch("[1-9][0-9]{0,5}", parts):
             raise UserError(f"run {run_id}: tag {tag}: expected a number of files, got {parts[:50]!r}; score it again")
-        tables = [self._table(run_id, predictions_file(split, "after", part)) for part in range(1, int(parts) + 1)]
+        tables = [self._table(run, predictions_file(split, "after", part)) for part in range(1, int(parts) + 1)]
         return Predictions(split, run.data.tags.get(PREFIX + "data_digest", ""), pd.concat(tables, ignore_index=True))
 
-    def _table(self, run_id: str, file: str) -> pd.DataFrame:
-        text = self._read(run_id, file)
+    def _table(self, run: Run, file: str) -> pd.DataFrame:
+        text = self._read(run, file)
         try:
             table = pd.read_json(io.StringIO(text), orient="split", precise_float=True)
             table[["id", "question"]]
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-            raise UserError(f"run {run_id}: {file}: no table of predictions ({reason}); score it again") from error
+            raise UserError(
+                f"run {run.info.run_id}: {file}: no table of predictions ({reason}); score it again"
+            ) from error
         return table
 
     def metrics(self, run_id: str, split: str) -> dict[str, float]:

@@ -99,6 +99,12 @@ def describe(task: Task, examples: Sequence[TrainingExample]) -> DataSummary:
     return DataSummary(n=len(examples), classes=dict(sorted(counts.items())), digest=digest)
 
 
+def label_places(task: Task, examples: Sequence[TrainingExample]) -> list[int]:
+    """The place of each example's label among those of the task."""
+    places: dict[object, int] = {label: place for place, label in enumerate(task.labels)}
+    return [places[example.output] for example in examples]
+
+
 def check_labels(task: Task, examples: Sequence[TrainingExample], name: str) -> None:
     """Make sure that the examples of a step that chooses have every label.
 

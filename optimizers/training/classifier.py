@@ -12,7 +12,7 @@ from hoptimizer.models.small.card import Card
 from hoptimizer.models.small.encoder import PairTokenizer, load_encoder, probabilities
 from hoptimizer.models.small.fields import pair
 from hoptimizer.models.weights.store import resolve
-from hoptimizer.optimizers.labels.examples import Task, TrainingExample, check_labels
+from hoptimizer.optimizers.labels.examples import Task, TrainingExample, check_labels, label_places
 from hoptimizer.optimizers.training.calibration import Aim, best_threshold, classification_scores
 from hoptimizer.optimizers.training.loop import TrainingReport
 from hoptimizer.optimizers.training.run import (
@@ -69,7 +69,6 @@ def train_classifier(
     Raises:
         UserError: the examples do not fit the task, the base can't be loaded, or the folder holds something else.
     """
-    places: dict[object, int] = {label: place for place, label in enumerate(task.labels)}
     for name, some in (("train", examples), ("dev", dev)):
         check_labels(task, some, name)
     training_folder = TrainingFolder(task, config, examples, dev, folder)
@@ -77,18 +76,17 @@ def train_classifier(
         return finished
     with torch.random.fork_rng():
         torch.manual_seed(config.seed)  # determines the head's initial weights
-        model, tokenizer = load_encoder(resolve(config.base), len(places), trained=False)
+        model, tokenizer = load_encoder(resolve(config.base), len(task.labels), trained=False)
     tokenize = PairTokenizer(tokenizer, config.max_tokens, config.shared_tokens)
     rows = tokenize([pair(example.inputs, task.inputs) for example in examples])
     dev_rows = tokenize([pair(example.inputs, task.inputs) for example in dev])
-    gold = [places[example.output] for example in examples]
-    dev_gold = [places[example.output] for example in dev]
+    gold, dev_gold = label_places(task, examples), label_places(task, dev)
     device, dtype = device_and_dtype()
     model.to(device)
-    model.config.id2label = {place: str(label) for label, place in places.items()}
-    model.config.label2id = {str(label): place for label, place in places.items()}
+    model.config.id2label = {place: str(label) for place, label in enumerate(task.labels)}
+    model.config.label2id = {str(label): place for place, label in enumerate(task.labels)}
     freeze_embeddings(model)
-    weights = _class_weights(gold, len(places)).to(device) if config.class_weights else None
+    weights = _class_weights(gold, len(task.labels)).to(device) if config.class_weights else None
 
     def loss(batch: list[int]) -> Tensor:
         logits = model(**tokenize.pad([rows[i] for i in batch], device)).logits.float()
@@ -102,11 +100,11 @@ def train_classifier(
         found = probabilities(model, tokenize, dev_rows)
         threshold = None
         chosen = found.argmax(-1)
-        if len(places) == 2:
+        if len(task.labels) == 2:
             positive = found[:, 1].tolist()
             threshold = best_threshold(dev_gold, positive, config.calibrate) if config.calibrate else 0.5
             chosen = (found[:, 1].double() >= threshold).long()
-        scores = classification_scores(dev_gold, chosen.tolist(), len(places))
+        scores = classification_scores(dev_gold, chosen.tolist(), len(task.labels))
         return scores[config.calibrate or "f1"], {**scores, "threshold": threshold}
 
     lengths = [len(row["input_ids"]) for row in rows]

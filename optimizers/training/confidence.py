@@ -5,7 +5,7 @@ from pathlib import Path
 
 from hoptimizer.models.small.card import Card, write_card
 from hoptimizer.models.small.confidence import ANSWER_PROBABILITY
-from hoptimizer.optimizers.labels.examples import Task, TrainingExample, check_labels, describe
+from hoptimizer.optimizers.labels.examples import Task, TrainingExample, check_labels, describe, label_places
 from hoptimizer.optimizers.training.calibration import best_threshold, classification_scores
 
 
@@ -32,7 +32,7 @@ def calibrate_confidence(
     """
     for name, some in (("train", examples), ("dev", dev)):
         check_labels(task, some, name)
-    threshold = best_threshold(_gold(task, examples), _probabilities(examples), "balanced_accuracy")
+    threshold = best_threshold(label_places(task, examples), _probabilities(examples), "balanced_accuracy")
     chosen = [int(probability >= threshold) for probability in _probabilities(dev)]
     card = Card(
         step=task.step,
@@ -46,16 +46,11 @@ def calibrate_confidence(
         dev=describe(task, dev),
         config={"calibrate": "balanced_accuracy"},
         seed=0,
-        scores=classification_scores(_gold(task, dev), chosen, 2),
+        scores=classification_scores(label_places(task, dev), chosen, 2),
     )
     folder.mkdir(parents=True, exist_ok=True)
     write_card(card, folder)
     return card
-
-
-def _gold(task: Task, examples: Sequence[TrainingExample]) -> list[int]:
-    places: dict[object, int] = {label: place for place, label in enumerate(task.labels)}
-    return [places[example.output] for example in examples]
 
 
 def _probabilities(examples: Sequence[TrainingExample]) -> list[float]:

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
 
 from hoptimizer.models.small.card import Card, write_card
 from hoptimizer.models.small.embedder import Embedder
 from hoptimizer.models.small.knn import NEIGHBOURS, as_text, positive_shares
-from hoptimizer.optimizers.labels.examples import Task, TrainingExample, check_labels, describe
+from hoptimizer.optimizers.labels.examples import Task, TrainingExample, check_labels, describe, label_places
 from hoptimizer.optimizers.training.calibration import classification_scores
 
 
@@ -45,7 +44,7 @@ def train_knn(
         check_labels(task, some, name)
     embed = Embedder.of(encoder)
     vectors, asked = (embed([as_text(one.inputs, task.inputs) for one in some]) for some in (train, dev))
-    labels, gold = (_positive(task, some) for some in (train, dev))
+    labels = torch.tensor(label_places(task, train), dtype=torch.float32)
     threshold = float(labels.mean())
     chosen = [int(share >= threshold) for share in positive_shares(vectors, labels, asked, k).tolist()]
     card = Card(
@@ -61,13 +60,9 @@ def train_knn(
         dev=describe(task, dev),
         config={},
         seed=0,
-        scores=classification_scores([int(one) for one in gold.tolist()], chosen, 2),
+        scores=classification_scores(label_places(task, dev), chosen, 2),
     )
     folder.mkdir(parents=True, exist_ok=True)
     save_file({"vectors": vectors.contiguous(), "labels": labels}, folder / NEIGHBOURS)
     write_card(card, folder)
     return card
-
-
-def _positive(task: Task, examples: Sequence[TrainingExample]) -> Tensor:
-    return torch.tensor([float(example.output == task.labels[1]) for example in examples])
