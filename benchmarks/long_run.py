@@ -20,6 +20,7 @@ from pathlib import Path
 
 import httpx
 import psutil
+from processes import size
 from rich.box import MARKDOWN
 from rich.table import Table
 
@@ -81,11 +82,6 @@ def lay_out(folder: Path, count: int) -> None:
         asked = known[number % len(known)]
         questions.append(asked.model_copy(update={"id": f"q{number}", "question": f"{asked.question} ({number})"}))
     write_folder(folder, atlas.corpus, {"test": questions})
-
-
-def size(folder: Path) -> int:
-    """Bytes of all files below a folder."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def watch(count: int) -> LongRun:

@@ -21,11 +21,10 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from processes import own_home, usage_of
 from rich.box import MARKDOWN
 from rich.table import Table
 
-from hoptimizer.common.errors import UserError
-from hoptimizer.common.paths import home
 from hoptimizer.models.weights.store import resolve
 from reporting import benchmark_parser, show, user_mistakes
 
@@ -67,23 +66,18 @@ def run(name: str, arguments: list[str], limit: float) -> Peak:
         UserError: it failed.
     """
     with tempfile.TemporaryDirectory() as folder:
-        own = Path(folder) / "home"
-        own.mkdir()
-        for kept in ("models", "checkpoints"):
-            (own / kept).symlink_to(home() / kept)
+        own = own_home(Path(folder))
         begin = time.monotonic()
         process = subprocess.Popen(
             [sys.executable, "-m", "hoptimizer.cli", *arguments, "--json"],
             cwd=folder,
             env=os.environ | {"HOPTIMIZER_HOME": str(own)},
             stdout=subprocess.DEVNULL,
+            text=True,
         )
-        _, status, usage = os.wait4(process.pid, 0)
+        usage = usage_of(process, f"hop {' '.join(arguments)}")
         seconds = time.monotonic() - begin
-    if code := os.waitstatus_to_exitcode(status):
-        raise UserError(f"hop {' '.join(arguments)} ended with exit code {code}; its reason stands above")
-    unit = 1 if sys.platform == "darwin" else 1024
-    return Peak(name, seconds, usage.ru_maxrss * unit, limit)
+    return Peak(name, seconds, usage.peak, limit)
 
 
 def main() -> None:

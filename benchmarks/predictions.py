@@ -11,16 +11,11 @@ sqlite:///FOLDER/mlflow.db` opens it.
 Exits 1 where a question is missing from what was read or fetched.
 """
 
-import contextlib
 import json
 import math
-import os
-import socket
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -32,6 +27,9 @@ from hoptimizer import Tracker, Workbench, load_config
 from hoptimizer.eval.runner import Evaluation, evaluate
 from hoptimizer.tracking.artifacts import PART, log_evaluation, predictions_file
 from reporting import benchmark_parser, show
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from mlflow_server import MlflowServer  # the tests' own
 
 MB = 1e6
 SPLIT = "test"
@@ -77,39 +75,6 @@ def repeated(evaluation: Evaluation, count: int) -> Evaluation:
     return Evaluation(rows, evaluation.seconds)
 
 
-@contextlib.contextmanager
-def serving(folder: Path) -> Iterator[str]:
-    """The address of an MLflow server over the store in a folder."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    command = ["server", "--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--port", port, "--workers", "1"]
-    with subprocess.Popen(
-        [sys.executable, "-m", "mlflow", *command],
-        cwd=folder,
-        env=os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    ) as process:
-        url = f"http://127.0.0.1:{port}"
-        try:
-            while not healthy(url):
-                if process.poll() is not None:
-                    raise RuntimeError("mlflow server ended before it answered")
-                time.sleep(0.2)
-            yield url
-        finally:
-            process.terminate()
-
-
-def healthy(url: str) -> bool:
-    """Whether a server answers."""
-    try:
-        return httpx.get(f"{url}/health", timeout=5).is_success
-    except httpx.TransportError:
-        return False
-
-
 def fetch(url: str, run_id: str, part: int) -> bytes:
     """One table of a run's predictions, from MLflow's server."""
     file = predictions_file(SPLIT, "after", part)
@@ -128,14 +93,14 @@ def measure(folder: Path, sizes: list[int]) -> list[Size]:
             log_evaluation(rows, SPLIT, "after")
         kept[run.info.run_id] = (count, time.monotonic() - begin)
     found = []
-    with serving(folder) as url:
+    with MlflowServer(folder) as server:
         for run_id, (count, keeping) in kept.items():
             begin = time.monotonic()
             predictions = tracker.predictions(run_id, SPLIT)
             reading = time.monotonic() - begin
             read = len(predictions.table) if predictions else 0
             begin = time.monotonic()
-            tables = [fetch(url, run_id, part) for part in range(1, math.ceil(count / PART) + 1)]
+            tables = [fetch(server.url, run_id, part) for part in range(1, math.ceil(count / PART) + 1)]
             fetching = time.monotonic() - begin
             fetched = sum(len(json.loads(table)["data"]) for table in tables)
             size = sum(len(table) for table in tables)

@@ -31,11 +31,10 @@ from itertools import count, islice
 from pathlib import Path
 
 import numpy as np
+from processes import own_home, size, usage_of
 from rich.box import MARKDOWN
 from rich.table import Table
 
-from hoptimizer.common.errors import UserError
-from hoptimizer.common.paths import home
 from hoptimizer.eval import DataSet, load
 from hoptimizer.retrieval import Passage, RetrieverSettings, build_retriever
 from reporting import benchmark_parser, show, user_mistakes
@@ -159,14 +158,14 @@ def report(done: int, total: int) -> None:
     sys.stderr.write(f"\rencoding {done}/{total} " + ("\n" if done == total else ""))
 
 
-def measure(step: str, size: int, folder: Path) -> Cost:
+def measure(step: str, passages: int, folder: Path) -> Cost:
     """Run a step in a process of its own.
 
     Raises:
         UserError: it failed.
     """
-    sys.stderr.write(f"{size} passages: {step}\n")
-    before = used(folder)
+    sys.stderr.write(f"{passages} passages: {step}\n")
+    before = size(folder)
     process = subprocess.Popen(
         [sys.executable, __file__, "--step", step, "--folder", str(folder)],
         env=os.environ | {"HOPTIMIZER_HOME": str(folder / "home")},
@@ -175,29 +174,18 @@ def measure(step: str, size: int, folder: Path) -> Cost:
     )
     assert process.stdout is not None
     output = process.stdout.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    if code := os.waitstatus_to_exitcode(status):
-        raise UserError(f"the step {step!r} ended with exit code {code}; its reason stands above")
-    unit = 1 if sys.platform == "darwin" else 1024
-    cpu = usage.ru_utime + usage.ru_stime
-    return Cost(step, size, float(output), cpu, usage.ru_maxrss * unit, used(folder) - before)
+    usage = usage_of(process, f"the step {step!r}")
+    return Cost(step, passages, float(output), usage.cpu, usage.peak, size(folder) - before)
 
 
-def used(folder: Path) -> int:
-    """Bytes of all files in a folder; what links lead to is not counted."""
-    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
-
-
-def measure_size(data: DataSet, size: int, wanted: list[str]) -> Iterator[Cost]:
+def measure_size(data: DataSet, passages: int, wanted: list[str]) -> Iterator[Cost]:
     """All costs of the steps that are wanted, for a corpus of one size; the corpus is imported and read anyway."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        (folder / "home").mkdir()
-        for kept in ("models", "checkpoints"):
-            (folder / "home" / kept).symlink_to(home() / kept)
-        make(data, size, folder)
+        own_home(folder)
+        make(data, passages, folder)
         for step in (*CORPUS_STEPS, *(step for step in wanted if step not in CORPUS_STEPS)):
-            cost = measure(step, size, folder)
+            cost = measure(step, passages, folder)
             if step in wanted:
                 yield cost
 
@@ -226,8 +214,8 @@ def main() -> None:
         costs = [
             cost
             for sizes, wanted in ((options.sizes, [*CORPUS_STEPS, *BM25_STEPS]), (options.plaid, [*PLAID_STEPS]))
-            for size in sizes
-            for cost in measure_size(data, size, wanted)
+            for passages in sizes
+            for cost in measure_size(data, passages, wanted)
         ]
     by_step = {step: [cost for cost in costs if cost.step == step] for step in dict.fromkeys(c.step for c in costs)}
     lines = [line(of_step, step) for step, of_step in by_step.items() if len(of_step) > 1]

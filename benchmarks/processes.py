@@ -1,0 +1,54 @@
+"""Commands that a benchmark runs in a folder of their own, and what they took of the machine."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from hoptimizer.common.errors import UserError
+from hoptimizer.common.paths import home
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a process took.
+
+    Attributes:
+        cpu: seconds of all cores together.
+        peak: its resident set at its largest, mapped files included, in bytes.
+    """
+
+    cpu: float
+    peak: int
+
+
+def own_home(folder: Path) -> Path:
+    """A home in a folder, empty but for the user's models and checkpoints."""
+    own = folder / "home"
+    own.mkdir()
+    for kept in ("models", "checkpoints"):
+        (own / kept).symlink_to(home() / kept)
+    return own
+
+
+def usage_of(process: subprocess.Popen[str], what: str) -> Usage:
+    """Wait for a process.
+
+    Args:
+        process: whose output was read, or goes elsewhere.
+        what: what messages call it.
+
+    Raises:
+        UserError: it failed.
+    """
+    _, status, usage = os.wait4(process.pid, 0)
+    if code := os.waitstatus_to_exitcode(status):
+        raise UserError(f"{what} ended with exit code {code}; its reason stands above")
+    unit = 1 if sys.platform == "darwin" else 1024
+    return Usage(usage.ru_utime + usage.ru_stime, usage.ru_maxrss * unit)
+
+
+def size(folder: Path) -> int:
+    """Bytes of all files below a folder; what links lead to is not counted."""
+    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
