@@ -3,9 +3,8 @@
 import asyncio
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import dspy
 import numpy as np
@@ -19,7 +18,7 @@ from hoptimizer.eval.judge import ACCURACY
 from hoptimizer.eval.objective import Objective
 from hoptimizer.models.failures import is_outage, one_line
 from hoptimizer.programs.program import Program
-from hoptimizer.programs.record import COST
+from hoptimizer.programs.record import COST, StepRecord
 
 # What is scored where nothing is maximized: every metric and count, and no weighted sum.
 _NO_OBJECTIVE = Objective((("f1", 1.0),))
@@ -28,7 +27,7 @@ EvaluationProgress = Callable[[int, int, dict[str, float]], None]
 """Called after each question with how many are done, of how many, and the mean scores so far."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class QuestionResult:
     """One question's outcome.
 
@@ -40,7 +39,7 @@ class QuestionResult:
             ``seconds`` from when it was taken up to its answer, which includes waiting for other questions that are
             under way; ``accuracy`` where a judge gave its verdict, ``objective`` where a weighted sum is maximized.
             Where a metric failed, none but ``seconds``; where a call got no answer, none at all.
-        steps: the step records as plain data.
+        steps: what the program did, step by step.
         failure: why the program or a metric failed on this question, or a call got no answer; else ``None``.
         is_answered: false where a language model's call got no answer: that is no result of the program's.
         judge_failure: why the judge gave no verdict on the answer, or ``None``.
@@ -50,7 +49,7 @@ class QuestionResult:
     answer: str
     passages: list[str]
     scores: dict[str, float]
-    steps: list[dict[str, Any]]
+    steps: list[StepRecord]
     failure: str | None = None
     judge_failure: str | None = None
     is_answered: bool = True
@@ -174,38 +173,37 @@ async def aevaluate(
     max_unanswered: float = MAX_UNANSWERED,
 ) -> Evaluation:
     """Like :func:`evaluate`, from async code."""
-    slots = asyncio.Semaphore(workers)
-    done: list[QuestionResult] = []
+    rows: dict[int, QuestionResult] = {}
+    numbered = enumerate(questions)
     means = _RunningMeans()
     start = time.perf_counter()
 
-    async def run(question: Question) -> QuestionResult:
-        async with slots:
-            row = await _ask(program, question, objective or _NO_OBJECTIVE, judge)
-        done.append(row)
-        if not row.is_answered:
-            _check_outage(done, len(questions), max_unanswered)
-        if progress:
-            progress(len(done), len(questions), means.with_row(row))
-        return row
+    # A task for each question would keep its context, with all that DSPy puts there, until the last one ends.
+    async def work() -> None:
+        for number, question in numbered:
+            row = rows[number] = await _ask(program, question, objective or _NO_OBJECTIVE, judge)
+            if not row.is_answered:
+                _check_outage(rows.values(), len(questions), max_unanswered)
+            if progress:
+                progress(len(rows), len(questions), means.with_row(row))
 
-    tasks = [asyncio.create_task(run(question)) for question in questions]
+    tasks = [asyncio.create_task(work()) for _ in range(min(workers, len(questions)))]
     try:
-        rows = await asyncio.gather(*tasks)
+        await asyncio.gather(*tasks)
     except BaseException:
         # Nobody wants the answers of a run that was stopped.
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
-    return Evaluation(list(rows), time.perf_counter() - start)
+    return Evaluation([rows[number] for number in range(len(questions))], time.perf_counter() - start)
 
 
 def _unanswered(question: Question, failure: str) -> QuestionResult:
     return QuestionResult(question, "", passages=[], scores={}, steps=[], failure=failure, is_answered=False)
 
 
-def _check_outage(done: Sequence[QuestionResult], total: int, max_unanswered: float) -> None:
+def _check_outage(done: Iterable[QuestionResult], total: int, max_unanswered: float) -> None:
     unanswered = [row for row in done if not row.is_answered]
     if len(unanswered) > max_unanswered * total:
         raise ServiceError(
@@ -253,7 +251,7 @@ async def _ask(program: Program, question: Question, objective: Objective, judge
         answer=prediction.answer,
         passages=[passage.id for passage in prediction.passages],
         scores={name: value for name, value in scored.values.items() if name not in lost} | {"seconds": seconds},
-        steps=[record.as_dict() for record in prediction.steps],
+        steps=prediction.steps,
         failure=failure,
         judge_failure=scored.judge_failure,
     )

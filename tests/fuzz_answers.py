@@ -204,7 +204,13 @@ def check(evaluation):
     if [row.question.id for row in rows] != [question.id for question in QUESTIONS]:
         raise AssertionError(f"questions were lost: {rows}")
     kept = [
-        {"answer": row.answer, "failure": row.failure, "collected": row.passages, **row.scores, "steps": row.steps}
+        {
+            "answer": row.answer,
+            "failure": row.failure,
+            "collected": row.passages,
+            **row.scores,
+            "steps": [step.as_dict() for step in row.steps],
+        }
         for row in rows
     ]
     json.dumps(kept, ensure_ascii=False, allow_nan=False).encode()

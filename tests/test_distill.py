@@ -313,9 +313,9 @@ def variant(store):
 
 
 def judged(variant):
-    steps = [step for row in variant.after.rows for step in row.steps if step["step"] == "relevance"]
-    assert {step["kind"] for step in steps} == {"model"}
-    return [step["outputs"] for step in steps]
+    steps = [step for row in variant.after.rows for step in row.steps if step.step == "relevance"]
+    assert {step.kind for step in steps} == {"model"}
+    return [step.outputs for step in steps]
 
 
 def test_the_run_holds_the_small_models_and_their_scores(variant):

@@ -111,7 +111,7 @@ def log_evaluation(evaluation: Evaluation, split: str, moment: str) -> None:
         for row in evaluation.rows
     ]
     _log_parts(pd.DataFrame(table), split, moment)
-    steps = {row.question.id: row.steps for row in evaluation.rows}
+    steps = {row.question.id: [record.as_dict() for record in row.steps] for row in evaluation.rows}
     mlflow.log_text(json.dumps(steps, ensure_ascii=False), f"steps/{split}-{moment}.json")
 
 

@@ -114,11 +114,11 @@ class RetrievalEvaluator:
         seen: tuple[dict[Any, tuple[float, int, bool]], ...] = ({}, {})
         for row in self._run(labeler).rows:
             for step in row.steps:
-                if step["step"] == "labeler":
-                    asked = step["inputs"]
+                if step.step == "labeler":
+                    asked = step.inputs
                     support = asked["passage"] in row.question.passages
                     key = (row.question.id, asked["query"], asked["passage"])
-                    seen[min(step["depth"], 1)][key] = (step["outputs"]["probability"], asked["rank"], support)
+                    seen[min(step.depth, 1)][key] = (step.outputs["probability"], asked["rank"], support)
         first = _regression(list(seen[0].values()))
         later = _regression(list(seen[1].values()))
         return (first, later or first) if first else None
