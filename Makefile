@@ -6,7 +6,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 
-.PHONY: demo test test-slow lint bench wheel clean
+.PHONY: demo test test-slow lint bench site wheel clean
 
 demo: $(VENV)/.run
 	$(BIN)/hop demo $(ARGS)
@@ -31,6 +31,11 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/prompt_formats.py --program rag
 	$(BIN)/python benchmarks/prompt_formats.py --program ircot
 	$(BIN)/python benchmarks/retrieval.py --data $(DATA)
+
+# The documentation in build/site. Docstrings are read from the wheel, where the folders are one package.
+site: $(VENV)/.dev wheel
+	$(BIN)/python -m zipfile -e build/dist/*.whl build/wheel
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 # The built wheel in an environment of its own: the type checker reads it there, so a file that the wheel lacks is
 # an import error. Its dependencies are lent by the main environment.
