@@ -1,9 +1,10 @@
 """Running async work from code that is not async."""
 
 import asyncio
+import contextlib
 import contextvars
 from collections.abc import Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
@@ -11,6 +12,8 @@ Result = TypeVar("Result")
 
 def run_async(work: Coroutine[Any, Any, Result]) -> Result:
     """Run a coroutine to its end, also where an event loop is running already, as in a notebook.
+
+    An interruption, such as Ctrl-C or that of a notebook's kernel, cancels the work before it rises.
 
     >>> async def double(number):
     ...     return 2 * number
@@ -23,5 +26,18 @@ def run_async(work: Coroutine[Any, Any, Result]) -> Result:
         return asyncio.run(work)
     # The work gets a loop of its own in another thread, where context variables, DSPy's settings among them, hold as
     # they do here.
+    started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None]] = Future()
+
+    async def telling() -> Result:
+        started.set_result((asyncio.get_running_loop(), asyncio.current_task()))
+        return await work
+
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(contextvars.copy_context().run, asyncio.run, work).result()
+        ended = pool.submit(contextvars.copy_context().run, asyncio.run, telling())
+        try:
+            return ended.result()
+        except KeyboardInterrupt:
+            loop, task = started.result()
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the work has just ended
+                loop.call_soon_threadsafe(task.cancel)  # type: ignore[union-attr] # in a coroutine there is one
+            raise

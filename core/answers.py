@@ -9,16 +9,18 @@ from dspy.utils.exceptions import DSPyError
 
 from hoptimizer.common.concurrency import run_async
 from hoptimizer.common.errors import UserError
+from hoptimizer.common.progress import Report, in_notebook
 from hoptimizer.common.strict import checked
 from hoptimizer.models.failures import explained
 
 
-def answer_all(program: dspy.Module, questions: Sequence[str]) -> list[dict[str, Any]]:
+def answer_all(program: dspy.Module, questions: Sequence[str], report: Report = in_notebook) -> list[dict[str, Any]]:
     """Answer questions concurrently.
 
     Args:
         program: what :func:`hoptimizer.load_variant` gave, or a program within DSPy's settings.
         questions: what to ask it.
+        report: told about progress.
 
     Returns:
         for each question its ``answer``, the ``passages`` it came from and the ``steps`` that led to it, as plain
@@ -43,9 +45,18 @@ def answer_all(program: dspy.Module, questions: Sequence[str]) -> list[dict[str,
         except ValueError as error:
             raise UserError(f"question: {error}") from None
 
+    answered = 0
+
+    async def answer(question: str) -> dspy.Prediction:
+        nonlocal answered
+        prediction = await program.acall(question=question)
+        answered += 1
+        report("answering", answered, len(questions), "")
+        return prediction
+
     async def run() -> list[dspy.Prediction]:
         try:
-            return await asyncio.gather(*(program.acall(question=question) for question in questions))
+            return await asyncio.gather(*map(answer, questions))
         except DSPyError as error:
             raise explained(error) from error
 

@@ -10,7 +10,7 @@ import dspy
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import check_links, expanded
-from hoptimizer.common.progress import Report, silent
+from hoptimizer.common.progress import Report, in_notebook
 from hoptimizer.common.urls import without_secrets
 from hoptimizer.config import Config, TrackingSettings, load_config
 from hoptimizer.models import build_adapter
@@ -84,7 +84,7 @@ def load_variant(
     overrides: Sequence[str] = (),
     *,
     tracking_uri: str | None = None,
-    report: Report = silent,
+    report: Report = in_notebook,
 ) -> CompiledProgram:
     """A compiled variant as a ``dspy.Module`` that is ready to answer questions.
 

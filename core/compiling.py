@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import home
-from hoptimizer.common.progress import Report, silent
+from hoptimizer.common.progress import Report, in_notebook
 from hoptimizer.compiled import program_of
 from hoptimizer.config import Config
 from hoptimizer.eval.runner import Evaluation
@@ -43,7 +43,7 @@ def compile_variant(
     score_before: bool = True,
     name: str | None = None,
     fingerprint: str | None = None,
-    report: Report = silent,
+    report: Report = in_notebook,
 ) -> Variant:
     """Compile a program for a data set and keep it as an MLflow run.
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from hoptimizer.common.progress import Report, silent
+from hoptimizer.common.progress import Report, in_notebook
 from hoptimizer.compiling import compile_variant
 from hoptimizer.config import Config, load_config
 from hoptimizer.eval import statistics
@@ -56,7 +56,7 @@ def demo_config(program: str, overrides: Sequence[str] = ()) -> Config:
     return load_config(None, [*COMMON, f"program.name={program}", *SETTINGS[program], *overrides])
 
 
-def run_demo(overrides: Sequence[str] = (), report: Report = silent) -> dict[str, Any]:
+def run_demo(overrides: Sequence[str] = (), report: Report = in_notebook) -> dict[str, Any]:
     """Score ``direct``, and the other programs before and after compiling them, on atlas' test split.
 
     Args:

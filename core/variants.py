@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hoptimizer.common.concurrency import run_async
-from hoptimizer.common.progress import Report, silent
+from hoptimizer.common.progress import Report, in_notebook
 from hoptimizer.compiled import program_of
 from hoptimizer.config import Config
 from hoptimizer.eval.datasets.question import Question
@@ -74,7 +74,7 @@ def evaluate_variant(
     run_id: str | None = None,
     name: str | None = None,
     fingerprint: str | None = None,
-    report: Report = silent,
+    report: Report = in_notebook,
     answered: Evaluation | None = None,
 ) -> Variant:
     """Score a program, and keep its scores as an MLflow run.
@@ -135,7 +135,7 @@ class Scoring:
     config: Config
     split: str
     run_id: str | None = None
-    report: Report = silent
+    report: Report = in_notebook
 
 
 def answer_together(scorings: Sequence[Scoring], tracker: Tracker) -> list[Evaluation | Exception]:
@@ -169,7 +169,7 @@ def _not_ended(result: Evaluation | BaseException) -> Evaluation | Exception:
 
 
 def score_first(
-    config: Config, split: str, n: int, tracker: Tracker, run_id: str | None = None, report: Report = silent
+    config: Config, split: str, n: int, tracker: Tracker, run_id: str | None = None, report: Report = in_notebook
 ) -> dict[str, float]:
     """What the first questions of a split cost and score; no run is made of it.
 

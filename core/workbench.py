@@ -17,7 +17,7 @@ from filelock import FileLock
 from hoptimizer.answers import answer_all
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import draft_of, home
-from hoptimizer.common.progress import Report, silent
+from hoptimizer.common.progress import Report, in_notebook
 from hoptimizer.config import Config
 from hoptimizer.eval.datasets.dataset import DataSet, load
 from hoptimizer.models import build_adapter, build_lm, check_lm
@@ -53,7 +53,7 @@ class Workbench:
         2
     """
 
-    def __init__(self, config: Config, report: Report = silent, *, keeps_calls: bool = False) -> None:
+    def __init__(self, config: Config, report: Report = in_notebook, *, keeps_calls: bool = False) -> None:
         self.config = config
         self.report = report
         self._keeps_calls = keeps_calls

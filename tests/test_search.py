@@ -1,5 +1,6 @@
 """Searches over prompts: every optimizer of DSPy's, their budgets, and how they are taken up again."""
 
+import asyncio
 import hashlib
 import json
 import re
@@ -137,6 +138,16 @@ def test_the_same_program_comes_out_whatever_the_concurrency(run, name):
     assert any(candidate.state == state and candidate.is_whole for candidate in told["candidates"])
     scored = [(candidate.number, candidate.score, candidate.n) for candidate in told["candidates"]]
     assert scored == [(candidate.number, candidate.score, candidate.n) for candidate in others["candidates"]]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_search_goes_the_same_where_an_event_loop_runs_as_in_a_notebook(run, name):
+    plain, _, _ = run(name, calls="plain")
+
+    async def cell():
+        return run(name, calls="cell")[0]
+
+    assert json.dumps(asyncio.run(cell()).dump_state(), default=str) == json.dumps(plain.dump_state(), default=str)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

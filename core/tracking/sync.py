@@ -16,7 +16,7 @@ from mlflow.utils.file_utils import local_file_uri_to_path
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
 from hoptimizer.common.errors import ServiceError, UserError
-from hoptimizer.common.progress import Report, silent
+from hoptimizer.common.progress import Report, in_notebook
 from hoptimizer.common.urls import without_secrets
 from hoptimizer.tracking.artifacts import PREFIX
 from hoptimizer.tracking.compile_log import NUMBER
@@ -61,7 +61,7 @@ class DeliveredRun:
         return asdict(self)
 
 
-def sync_runs(tracking_uri: str, report: Report = silent) -> list[DeliveredRun]:
+def sync_runs(tracking_uri: str, report: Report = in_notebook) -> list[DeliveredRun]:
     """Deliver the runs that wait in the journal of an MLflow server, with all that they hold.
 
     Runs that are under way stay, and so do those nested in them. A run that was delivered leaves the journal. One whose

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator
 from hoptimizer.common.errors import UserError, unknown
 from hoptimizer.common.paths import expanded, free_folder
 from hoptimizer.common.plugins import Registry, subclass_of
-from hoptimizer.common.progress import Report, silent
+from hoptimizer.common.progress import Report, in_notebook
 from hoptimizer.eval.datasets import hub
 from hoptimizer.eval.datasets.folder import SPLITS, write_folder
 from hoptimizer.eval.datasets.hotpotqa import Aliases, FullwikiItem, HotpotItem, WikiItem
@@ -101,7 +101,7 @@ def import_published(
     chunk: str | None = None,
     unanswerable: str | None = None,
     skip_bad: bool = False,
-    progress: Report = silent,
+    progress: Report = in_notebook,
 ) -> Imported:
     """Make a data set's folder from a published data set. The corpus is the questions' pooled contexts.
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from dspy.utils.exceptions import DSPyError
 
+from hoptimizer.common.concurrency import run_async
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.progress import Progress
 from hoptimizer.models.failures import one_line
@@ -73,7 +74,7 @@ def collect(pending: Sequence[PendingExample], file: Path, workers: int, progres
                     group.create_task(label(key, one))
 
         try:
-            asyncio.run(label_all())
+            run_async(label_all())
         except BaseExceptionGroup as group:  # BudgetExhausted is not an Exception
             raise group.exceptions[0] from None
     return [example for key in unique if (example := made[key]) is not None]

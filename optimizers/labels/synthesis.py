@@ -16,6 +16,7 @@ from typing import Any
 import dspy
 from dspy.utils.exceptions import AdapterParseError, DSPyError
 
+from hoptimizer.common.concurrency import run_async
 from hoptimizer.common.text import find, folded
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.optimizers.labels.hop_labels import HopLabel, LabelledQuestion, unknown_to
@@ -74,7 +75,7 @@ def synthesize(
                     group.create_task(label(question))
 
     try:
-        asyncio.run(run())
+        run_async(run())
     except BaseExceptionGroup as group:  # BudgetExhausted is not an Exception
         raise group.exceptions[0] from None
     return [done[question.id] for question in questions]

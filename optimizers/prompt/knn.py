@@ -9,6 +9,7 @@ import dspy
 from dspy.utils.exceptions import DSPyError
 from pydantic import Field
 
+from hoptimizer.common.concurrency import run_async
 from hoptimizer.common.options import Positive
 from hoptimizer.optimizers.candidates import SearchContext
 from hoptimizer.optimizers.format_check import check_format
@@ -53,7 +54,7 @@ class KNNFewShot(Demonstrating):
 
     def search(self, context: SearchContext) -> Program:
         trainset = self.trainset(context)
-        shown = asyncio.run(self._shown(context, trainset))
+        shown = run_async(self._shown(context, trainset))
         program = context.program.deepcopy()
         for predictor in program.predictors():
             predictor.demos = []

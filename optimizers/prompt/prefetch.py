@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import dspy
 from dspy.utils.exceptions import DSPyError
 
+from hoptimizer.common.concurrency import run_async
 from hoptimizer.optimizers.format_check import WAVE, FormatCheck, check_format
 from hoptimizer.optimizers.optimizer import CompileContext
 from hoptimizer.optimizers.prompt.bootstrap_loops import BootstrapLoop
@@ -45,7 +46,7 @@ def prefetch(context: CompileContext, loops: Sequence[BootstrapLoop], threshold:
     taught = teacher(context)
     with dspy.context(**teacher_settings(context)):
         runs = TeacherRuns(dspy.settings.lm, context.workers)
-        asyncio.run(_all_waves(taught, context, loops, threshold, runs))
+        run_async(_all_waves(taught, context, loops, threshold, runs))
         check_format(runs.made)
     return replaying(taught, runs)
 
