@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from hoptimizer.eval.datasets.question import Question
+from hoptimizer.eval.latency import CACHED, SECONDS
 from hoptimizer.eval.runner import QuestionResult, mean_scores
 from hoptimizer.programs.record import COST
 from hoptimizer.programs.settings import count_names
@@ -16,7 +17,7 @@ GROUPINGS: dict[str, Callable[[Question], str | None]] = {
 
 # A data set with more kinds than these names its questions rather than groups of them.
 _MOST = 30
-_NOT_QUALITIES = frozenset((*count_names(), *COST, "seconds"))
+_NOT_QUALITIES = frozenset((*count_names(), *COST, SECONDS, CACHED))
 _REFUSED_BY_MLFLOW = re.compile(r"[^\w .:-]")
 
 

@@ -9,6 +9,7 @@ import dspy
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.eval.judge import ACCURACY, Verdict, ajudge, judge
+from hoptimizer.eval.latency import CACHED, SECONDS
 from hoptimizer.eval.metrics import METRICS, Gold, Metric, MetricError, metric, score_prediction
 from hoptimizer.programs.record import COST, counts, solved
 from hoptimizer.programs.settings import count_names
@@ -19,7 +20,7 @@ OBJECTIVE = "objective"
 NO_JUDGE = "metric: accuracy needs a judge; name its language model, as in lm.judge=openai/gpt-4o"
 
 _NOT_METRICS = (ACCURACY, *count_names())
-_TAKEN = (*METRICS, *_NOT_METRICS, *COST, OBJECTIVE, "seconds")
+_TAKEN = (*METRICS, *_NOT_METRICS, *COST, OBJECTIVE, SECONDS, CACHED)
 _EXAMPLE = "{f1: 1.0, lm_calls: -0.01}"
 
 

@@ -1,20 +1,20 @@
 """Runs a program over many questions at once and scores what comes out."""
 
 import asyncio
-import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import dspy
-import numpy as np
 from dspy.utils.exceptions import DSPyError
 
 from hoptimizer.common.concurrency import run_async
 from hoptimizer.common.errors import ServiceError
+from hoptimizer.eval import latency
 from hoptimizer.eval.datasets.dataset import Question
 from hoptimizer.eval.failures import MAX_UNANSWERED, failure_of
 from hoptimizer.eval.judge import ACCURACY
+from hoptimizer.eval.latency import CACHED, SECONDS
 from hoptimizer.eval.objective import Objective
 from hoptimizer.models.failures import is_outage, one_line
 from hoptimizer.programs.program import Program
@@ -37,7 +37,9 @@ class QuestionResult:
         passages: ids of the passages the program collected.
         scores: every metric and count of this question, with its tokens and its price in ``usd`` where they are known;
             ``seconds`` from when it was taken up to its answer, which includes waiting for other questions that are
-            under way; ``accuracy`` where a judge gave its verdict, ``objective`` where a weighted sum is maximized.
+            under way; ``cached_calls``, those of its ``lm_calls`` that a cache answered, where that is
+            known; ``accuracy`` where a judge gave its verdict, ``objective`` where a weighted sum is
+            maximized.
             Where a metric failed, none but ``seconds``; where a call got no answer, none at all.
         steps: what the program did, step by step.
         failure: why the program or a metric failed on this question, or a call got no answer; else ``None``.
@@ -80,10 +82,12 @@ class Evaluation:
         """Means over the questions that were answered; ``unanswered`` is the number of the others, ``failures``
         that of questions on which the program failed, ``judge_failures`` that of answers without a verdict
         where there is a judge, ``seconds_median`` and ``seconds_p95`` the median and the 95th percentile of the
-        questions' ``seconds``, and ``seconds_per_question`` the wall time of the whole evaluation over the
+        ``seconds`` of the ``seconds_n`` questions whose calls were not all answered from a cache, and
+        ``seconds_per_question`` the wall time of the whole evaluation over the
         number of questions. Tokens and ``usd`` are there if they are known of every question on which the
         program did not fail."""
-        means, seconds = mean_scores(self.rows), self.scores("seconds")
+        means = mean_scores(self.rows)
+        means.pop(CACHED, None)
         for name in COST:
             if any(name not in row.scores for row in self.rows if row.failure is None):
                 means.pop(name, None)
@@ -93,8 +97,7 @@ class Evaluation:
             "unanswered": float(sum(not row.is_answered for row in self.rows)),
             "seconds_per_question": self.seconds / len(self.rows),
         }
-        if seconds:
-            metrics |= {"seconds_median": statistics.median(seconds), "seconds_p95": float(np.percentile(seconds, 95))}
+        metrics |= latency.summary(latency.uncached_seconds(row.scores for row in self.rows))
         unjudged = sum(row.judge_failure is not None for row in self.rows)
         return metrics | ({"judge_failures": float(unjudged)} if unjudged or ACCURACY in metrics else {})
 
@@ -246,11 +249,13 @@ async def _ask(program: Program, question: Question, objective: Objective, judge
         failure = f"a metric failed: {scored.failure}"
     # The calls before a failure are lost with their records; what they cost is not nothing.
     lost = COST if failure else ()
+    cached = [] if failure else [record.cached_calls for record in prediction.steps]
+    timing = {SECONDS: seconds} | ({} if failure or None in cached else {CACHED: float(sum(cached))})
     return QuestionResult(
         question=question,
         answer=prediction.answer,
         passages=[passage.id for passage in prediction.passages],
-        scores={name: value for name, value in scored.values.items() if name not in lost} | {"seconds": seconds},
+        scores={name: value for name, value in scored.values.items() if name not in lost} | timing,
         steps=prediction.steps,
         failure=failure,
         judge_failure=scored.judge_failure,

@@ -26,9 +26,10 @@ class StepRecord:
         seconds: wall time of the step.
         calls: language model calls it took: more than one where a prompt had to be cut to the model's context, or where
             an output that could not be parsed was asked for again in another prompt format.
-        prompt_tokens: tokens of the prompts of its calls; ``None`` where they are not known, as of the next three.
+        prompt_tokens: tokens of the prompts of its calls; ``None`` where they are not known, as of the next four.
         completion_tokens: tokens of what the model wrote, thinking included.
         cached_tokens: those prompt tokens that the provider, or the engine in this process, had cached.
+        cached_calls: those calls that DSPy's cache answered.
         usd: the price of its calls in dollars; not known for a model without one, such as a model in this process.
         failure: why nothing usable came out, or ``None``.
         choices: everything that an outcome could have been settled ``by``.
@@ -50,13 +51,14 @@ class StepRecord:
     prompt_tokens: int | None = 0
     completion_tokens: int | None = 0
     cached_tokens: int | None = 0
+    cached_calls: int | None = 0
     usd: float | None = 0.0
     failure: str | None = None
     choices: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """The record as plain data, for JSON; ``choices`` only where there are any, costs only of language models."""
-        left_out = (() if self.kind == "lm" else COST) + (() if self.choices else ("choices",))
+        left_out = (() if self.kind == "lm" else (*COST, "cached_calls")) + (() if self.choices else ("choices",))
         return {name: value for name, value in asdict(self).items() if name not in left_out}
 
 

@@ -124,6 +124,23 @@ def test_a_compile_finds_the_price_of_what_an_evaluation_asked(tmp_path):
     assert meter.spent.usd == pytest.approx(PRICE)
 
 
+@pytest.mark.parametrize("through_litellm", [False, True])
+def test_a_question_whose_calls_all_came_from_a_cache_says_nothing_of_latency(through_litellm):
+    more = {"extra_body": {"key": 2}} if through_litellm else {"temperature": 0.7}
+    with ChatServer(lambda _: ANSWER, usage=USAGE) as server:
+        lm = build_lm(LMSettings(model="openai/gpt-4o-mini", api_base=server.url, **more))
+        with dspy.context(lm=lm, adapter=build_adapter()):
+            first, again, whole = (evaluate(Direct(), asked) for asked in (QUESTIONS[:2], QUESTIONS[:2], QUESTIONS))
+    assert first.scores("cached_calls") == [0, 0]
+    assert again.scores("cached_calls") == [1, 1]
+    assert first.metrics["seconds_n"] == 2
+    assert "seconds_median" in first.metrics
+    assert again.metrics["seconds_n"] == 0
+    assert not {"seconds_median", "seconds_p95"} & set(again.metrics)
+    assert whole.metrics["seconds_n"] == len(QUESTIONS) - 2
+    assert whole.metrics["seconds_median"] == pytest.approx(sum(whole.scores("seconds")[2:]) / 2)
+
+
 def test_latency_is_given_as_median_and_95th_percentile():
     engine = ScriptedEngine(lambda *_: "Lyon", delay=0.02)
     with dspy.context(lm=engine.lm(cache=False), adapter=build_adapter()):

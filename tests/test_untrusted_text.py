@@ -21,10 +21,10 @@ from hoptimizer.cli.console import TextConsole, show
 from hoptimizer.common.errors import UserError
 from hoptimizer.eval import Question
 from hoptimizer.eval.runner import evaluate
+from hoptimizer.eval.sheet import Sheet
 from hoptimizer.models.adapters import LMAdapter
 from hoptimizer.programs import RAG, RAISF, EfficientRAG, IRCoT
 from hoptimizer.retrieval import Passage
-from hoptimizer.study.sheet import Sheet
 from hoptimizer.tracking.artifacts import log_evaluation, predictions_file
 
 QUESTION, OTHER = "Where was Marie Curie born?", "Which river flows through Basel?"

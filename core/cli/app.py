@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from hoptimizer.cli import data, doctor, index, models, study, sync, work
+from hoptimizer.cli import compare, data, doctor, index, models, study, sync, work
 
 app = typer.Typer(
     name="hop",
@@ -38,7 +38,7 @@ app.add_typer(index.app, name="index")
 app.command("ask")(work.ask_command)
 app.command("compile")(work.compile_command)
 app.command("eval")(work.eval_command)
-app.command("compare")(work.compare_command)
+app.command("compare")(compare.compare_command)
 app.command("study")(study.study_command)
 app.command("sync")(sync.sync_command)
 app.command("doctor")(doctor.doctor_command)

@@ -1,7 +1,7 @@
 """Results as tables for people."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -9,12 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from hoptimizer.common.urls import without_secrets
-from hoptimizer.comparison import COLUMNS, Comparison
+from hoptimizer.comparison import COLUMNS
 from hoptimizer.config import TrackingSettings
-from hoptimizer.eval import Estimate
-from hoptimizer.format import change, figure, heading, with_interval
+from hoptimizer.eval.format import change, figure, heading
+from hoptimizer.eval.sheet import Sheet
 from hoptimizer.optimizers.labels.hop_labels import LabelledQuestion
-from hoptimizer.study.sheet import Sheet
 from hoptimizer.tracking.compile_log import KIND as CANDIDATE
 from hoptimizer.tracking.sync import DeliveredRun
 from hoptimizer.variants import Variant
@@ -24,6 +23,8 @@ LONGEST = 5_000
 # How what becomes of a passage is shown.
 TAG_STYLES = {"continue": "green", "finish": "cyan", "terminate": "dim"}
 RUN = "run"
+# A column of a table is at least as wide as its longest word, up to so many characters.
+_LEAST = 10
 _FIGURES = (*COLUMNS, "seconds_per_question")
 _COSTS = ("prompt_tokens", "cached_tokens", "completion_tokens", "usd", "seconds_median", "seconds_p95")
 
@@ -105,48 +106,6 @@ def _scored(variant: Variant, rows: Mapping[str, dict[str, float]]) -> Group:
     return Group(table, Text(), costs)
 
 
-def comparison(compared: Comparison) -> Table:
-    """Variants side by side."""
-    wanted = dict.fromkeys([compared.metric, *COLUMNS]) if compared.metric not in COLUMNS else COLUMNS
-    present = [name for name in wanted if any(name in v.estimates for v in compared.variants)]
-    table = _table(
-        f"{compared.split}, n = {len(compared.variants[0].ids)}, 95% intervals",
-        "variant",
-        RUN,
-        *present,
-        f"Δ {compared.metric}",
-    )
-    deltas = ["baseline", *(change(compared.metric, d.difference, d.low, d.high) for d in compared.differences)]
-    for variant, delta in zip(compared.variants, deltas, strict=True):
-        cells = [figure(name, variant.estimates[name].mean if name in variant.estimates else None) for name in present]
-        if estimate := variant.estimates.get(compared.metric):
-            cells[present.index(compared.metric)] = _with_interval(compared.metric, estimate)
-        table.add_row(variant.name, variant.run_id[:8], *cells, delta)
-    left_out = [f"{v.unanswered} of {v.name}" for v in compared.variants if v.unanswered]
-    if left_out:
-        table.caption = f"questions that got no answer from a server and are left out: {', '.join(left_out)}"
-    return table
-
-
-def groups(compared: Comparison) -> Table:
-    """What was compared, by the groups of the questions."""
-    metric, names = compared.metric, [variant.name for variant in compared.variants]
-    table = _table(f"{metric} by {compared.by}, 95% intervals", str(compared.by), "n", "variant", metric, f"Δ {metric}")
-    table.columns[2].justify = "left"
-    for group in compared.groups:
-        deltas = ["baseline", *(change(metric, d.difference, d.low, d.high) if d else "–" for d in group.differences)]
-        for number, (name, estimate, delta) in enumerate(zip(names, group.estimates, deltas, strict=True)):
-            labels = ("not given" if group.name is None else group.name, str(group.n)) if number == 0 else ("", "")
-            table.add_row(*labels, name, _with_interval(metric, estimate), delta)
-    return table
-
-
-def _with_interval(metric: str, estimate: Estimate | None) -> str:
-    if estimate is None:
-        return figure(metric, None)
-    return with_interval(metric, estimate.mean, estimate.low, estimate.high)
-
-
 def answer(question: str, result: dict[str, Any]) -> list[RenderableType]:
     """An answer and the steps that led to it."""
     steps = _table("", "step", "asked", "came out")
@@ -206,10 +165,13 @@ def demo(result: dict[str, Any]) -> list[RenderableType]:
 
 
 def sheet(shown: Sheet) -> Table:
-    """A study's table."""
+    """A table of a study or a comparison."""
     table = Table(title=shown.title, title_justify="left", header_style="bold", box=None, pad_edge=False)
     for number, name in enumerate(shown.header):
-        table.add_column(name, justify="left" if number < shown.labels else "right", overflow="fold")
+        words = [word for text in (name, *(row[number] for row in shown.rows)) for word in text.split()]
+        least = min(_LEAST, max(map(len, words), default=0))
+        justify: Literal["left", "right"] = "left" if number < shown.labels else "right"
+        table.add_column(name, justify=justify, overflow="fold", min_width=least)
     for number, row in enumerate(shown.rows):
         styles = ["bold" if (number, column) in shown.bold else "" for column in range(len(row))]
         table.add_row(*map(Text, row, styles))

@@ -1,4 +1,4 @@
-"""``hop compile, eval, compare, ask, demo``."""
+"""``hop compile, eval, ask, demo``."""
 
 from typing import Annotated
 
@@ -58,50 +58,6 @@ def eval_command(
 
         variant = evaluate_variant(config, split=split, run_id=run, report=report)
     show(variant.as_dict(), as_json, tables.scores(variant))
-
-
-def compare_command(
-    runs: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[RUN]... [KEY=VALUE]...", help="Runs, the baseline first; none: all of the experiment."
-        ),
-    ] = None,
-    split: Split = "dev",
-    metric: Annotated[str, typer.Option(help="What the paired differences are of.")] = "f1",
-    by: Annotated[str | None, typer.Option(help="Compare groups of questions, too: by type or hops.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Lay variants side by side: means, intervals, and paired differences from the first.
-
-    The table and its plots are logged to MLflow too.
-
-    Examples:
-
-        hop compare data=atlas
-
-        hop compare 1f2e3d 4c5b6a --split test
-
-        hop compare data=atlas --by hops
-    """
-    from hoptimizer.cli import tables
-    from hoptimizer.comparison import compare_variants, log_comparison
-    from hoptimizer.config import TrackingSettings
-    from hoptimizer.tracking.journal import tell_waiting
-    from hoptimizer.tracking.tracker import Tracker
-
-    overrides = [word for word in runs or () if "=" in word]
-    run_ids = [word for word in runs or () if "=" not in word]
-    with working():
-        _, config = config_of(next(iter(run_ids), None), overrides)
-        tracker = Tracker(config.tracking.uri, config.experiment)
-        tell_waiting(config.tracking.uri)
-        run_ids = [tracker.whole_id(start) for start in run_ids]
-        comparison = compare_variants(tracker, run_ids, split=split, metric=metric, seed=config.seed, by=by)
-        log_comparison(tracker, comparison)
-    open_line = tables.open_mlflow(config.tracking or TrackingSettings())
-    groups = [tables.groups(comparison)] if by else []
-    show(comparison.as_dict(), as_json, tables.comparison(comparison), *groups, open_line)
 
 
 def ask_command(

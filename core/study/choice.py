@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hoptimizer.format import figure, heading
+from hoptimizer.eval.format import figure, heading
+from hoptimizer.eval.sheet import Sheet
 from hoptimizer.study.cells import Cell, Study
 from hoptimizer.study.file import label
-from hoptimizer.study.sheet import Sheet
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from typing import Any
 from mlflow.entities import Run
 
 from hoptimizer.common.progress import Report, silent
-from hoptimizer.format import figure, heading
+from hoptimizer.eval.format import figure, heading
+from hoptimizer.eval.sheet import Sheet
 from hoptimizer.study.cells import Cell, Study
-from hoptimizer.study.sheet import Sheet
 from hoptimizer.tracking.artifacts import PREFIX, flatten
 from hoptimizer.tracking.tracker import Tracker
 from hoptimizer.variants import score_first

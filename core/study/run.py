@@ -6,12 +6,12 @@ from functools import cached_property
 from typing import Any
 
 from hoptimizer.common.progress import Report, in_notebook
+from hoptimizer.eval.sheet import Sheet
 from hoptimizer.study.cell_runs import CellResult, CellRuns
 from hoptimizer.study.cells import Study
 from hoptimizer.study.choice import Choice, choices, chosen_cells
 from hoptimizer.study.estimate import StudyEstimate, estimate
 from hoptimizer.study.lines import Line, aggregate
-from hoptimizer.study.sheet import Sheet
 from hoptimizer.study.significance import Significance, significance
 from hoptimizer.study.table import figures_tested, log_tables, sheets
 from hoptimizer.tracking.journal import keep_run

@@ -8,12 +8,12 @@ import pandas as pd
 
 from hoptimizer.comparison import COLUMNS
 from hoptimizer.eval import statistics
-from hoptimizer.format import figure, heading, with_interval
+from hoptimizer.eval.format import figure, heading, with_interval
+from hoptimizer.eval.sheet import Sheet
 from hoptimizer.study.cells import Study
 from hoptimizer.study.choice import Choice, choice_sheet
 from hoptimizer.study.file import NAME, label
 from hoptimizer.study.lines import Line
-from hoptimizer.study.sheet import Sheet
 from hoptimizer.study.significance import MARK, Significance
 
 _SPREAD = "mean ± standard deviation over {} seeds"

@@ -11,6 +11,7 @@ from dspy.clients.capabilities import resolve
 from dspy.utils.callback import BaseCallback
 
 _UNKNOWN = {"prompt_tokens": None, "completion_tokens": None, "cached_tokens": None, "usd": None}
+_UNHEARD = _UNKNOWN | {"cached_calls": None}
 
 # Tokens that no call has, whatever its server says.
 _TOO_MANY = 1 << 40
@@ -57,28 +58,40 @@ class StepCalls(BaseCallback):
 
     @property
     def cost(self) -> dict[str, Any]:
-        """Tokens and dollars of all calls, by the names that a record has for them; ``None`` for what is not known.
+        """Tokens and dollars of all calls, and those that a cache answered, by the names that a record has for them;
+        ``None`` for what is not known.
 
         A call that was refused, because its prompt was too long, costs nothing. One that DSPy's cache answers costs
         what it cost when it was made.
         """
         if len(self.history) != self.number - self._failed:
-            return _UNKNOWN
+            return _UNHEARD
         costs = [_cost(entry, lm) for entry, lm in zip(self.history, self._lms, strict=True)]
-        return {name: _sum([cost[name] for cost in costs]) for name in _UNKNOWN}
+        return {name: _sum([cost[name] for cost in costs]) for name in _UNHEARD}
 
 
 def _cost(entry: Mapping[str, Any], lm: dspy.BaseLM) -> dict[str, Any]:
+    cached_calls = {"cached_calls": int(_is_cached(entry))}
     usage = entry["usage"] or _usage_before(entry["response"], lm)
     if not all(_is_count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens")):
-        return _UNKNOWN | {"usd": entry["cost"]}
+        return _UNKNOWN | cached_calls | {"usd": entry["cost"]}
     cached = dict(usage.get("prompt_tokens_details") or {}).get("cached_tokens")
-    return {
+    return cached_calls | {
         "prompt_tokens": usage["prompt_tokens"],
         "completion_tokens": usage["completion_tokens"],
         "cached_tokens": cached if _is_count(cached) else 0,
         "usd": entry["cost"],
     }
+
+
+def _is_cached(entry: Mapping[str, Any]) -> bool:
+    """Whether a cache answered a call: DSPy marks LiteLLM's responses, and says of its own that nothing was used."""
+    response = entry["response"]
+    return (
+        response.cache_hit
+        if hasattr(response, "cache_hit")
+        else isinstance(response, lm15.Response) and not entry["usage"]
+    )
 
 
 def _is_count(value: Any) -> bool:  # noqa: ANN401 - whatever a server says

@@ -1,4 +1,4 @@
-"""A table of texts, in every way in which a study's results are shown."""
+"""A table of texts, in every way in which results are shown."""
 
 import html
 from collections.abc import Callable
@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+
+from hoptimizer.common.terminal import printable
 
 if TYPE_CHECKING:
     from pandas.io.formats.style import Styler
@@ -64,9 +66,9 @@ class Sheet:
 
     def html(self) -> str:
         """The table in HTML; its texts mean nothing to a browser."""
-        styled = self._styled(html.escape).set_caption(html.escape(self.title))
+        styled = self._styled(html.escape).set_caption(html.escape(printable(self.title)))
         table = str(styled.to_html(exclude_styles=False, table_uuid="table"))
-        return f"{table}<p>{html.escape(self.note)}</p>\n" if self.note else table
+        return f"{table}<p>{html.escape(printable(self.note))}</p>\n" if self.note else table
 
     def _styled(self, escape: Callable[[str], str]) -> "Styler":
         """Pandas' form of it. Columns are numbered, since a name may be there twice."""
@@ -83,8 +85,22 @@ class Sheet:
         return styled.apply(styles, axis=None)
 
 
+def notebook(*sheets: Sheet) -> str:
+    """What a notebook shows of results: their tables, one below the other.
+
+    Args:
+        sheets: the tables.
+
+    Example:
+        >>> from hoptimizer.eval.sheet import Sheet, notebook
+        >>> "a &lt; b" in notebook(Sheet("scores", ["question", "f1"], 1, [["a < b", "50.0"]]))
+        True
+    """
+    return "\n".join(sheet.html() for sheet in sheets)
+
+
 def _line(text: str) -> str:
-    return " ".join(text.splitlines())
+    return " ".join(printable(text).splitlines())
 
 
 def _cell(text: str) -> str:

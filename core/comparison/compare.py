@@ -1,0 +1,134 @@
+"""Variants side by side: means with intervals, and paired differences."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+from mlflow.entities import Run
+
+from hoptimizer.common.errors import UserError, nearest
+from hoptimizer.comparison.costs import costs
+from hoptimizer.comparison.differing import differing
+from hoptimizer.comparison.grouping import grouped, groups_of
+from hoptimizer.comparison.matching import Answered, matched
+from hoptimizer.comparison.result import Compared, Comparison
+from hoptimizer.eval import statistics
+from hoptimizer.eval.judge import ACCURACY
+from hoptimizer.eval.metrics import METRICS
+from hoptimizer.eval.objective import OBJECTIVE
+from hoptimizer.tracking.artifacts import UNANSWERED
+from hoptimizer.tracking.tracker import Tracker
+
+# Of the metrics in a comparison's table, in this order, those that any variant has.
+COLUMNS = ("em", "f1", "accuracy", "recall", "objective", "passages", "lm_calls", "retrievals")
+
+_NEEDS = {ACCURACY: "it takes the same lm.judge", OBJECTIVE: "it takes a metric with the same weights"}
+
+
+def compare_variants(
+    tracker: Tracker,
+    run_ids: Sequence[str] = (),
+    *,
+    split: str = "dev",
+    metric: str = "f1",
+    seed: int = 0,
+    by: str | None = None,
+) -> Comparison:
+    """Lay variants side by side.
+
+    Args:
+        tracker: the store that holds the runs.
+        run_ids: what to compare, the baseline first, by the questions that all of them answered; none means every run
+            of the experiment that answered the questions of its latest run, the oldest as the baseline, without those
+            that another compile started from.
+        split: the questions' split.
+        metric: what the paired differences are of.
+        seed: of the bootstrap.
+        by: ``type`` or ``hops``, by which the metric is also compared in groups of questions; ``None`` for no groups.
+
+    Raises:
+        UserError: a run did not answer the split, the runs have no question in common, or one lacks the metric; or
+            the questions have nothing to be grouped by.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from hoptimizer import Tracker, compare_variants, evaluate_variant, load_config
+        >>> words = ["data=atlas", "data.dev=10", "program.name=rag", "program.reader=none", "retriever.name=bm25"]
+        >>> store = f"sqlite:///{Path.cwd()}/mlflow.db"
+        >>> configs = [load_config(None, [*words, f"retriever.k={k}", f"tracking.uri={store}"]) for k in (1, 8)]
+        >>> runs = [evaluate_variant(config).run_id for config in configs]
+        >>> compared = compare_variants(Tracker(store, "atlas"), runs, metric="recall")
+        >>> compared.differences[0].difference > 0
+        True
+    """
+    answered, notes = matched(tracker, run_ids, split)
+    tables = [one.table for one in answered]
+    numeric = {name for table in tables for name in table.select_dtypes("number")} - {"hops"}
+    wanted = [*COLUMNS, *({metric} & numeric - set(COLUMNS))]  # a metric of the user's is no column by default
+    columns = [column for column in wanted if _alike(column, answered)]
+    column = grouped(by, tables) if by else None
+    settings = differing([one.run for one in answered])
+    variants = [_compared(tracker, one, columns, own, seed) for one, own in zip(answered, settings, strict=True)]
+    shared = [column for column in columns if all(column in variant.scores for variant in variants)]
+    if metric not in shared:
+        needs = f" ({_NEEDS[metric]})" if metric in _NEEDS else ""
+        unshown = [name for name in METRICS if all(name in table for table in tables)]
+        near = nearest(metric, dict.fromkeys([*shared, *unshown]))
+        raise UserError(f"metric: the runs have no scores of {metric!r} in common{needs}; {near}")
+    baseline = variants[0].scores[metric]
+    return Comparison(
+        split=split,
+        metric=metric,
+        variants=variants,
+        differences=[
+            statistics.compare(*statistics.known_pairs(baseline, other.scores[metric]), seed) for other in variants[1:]
+        ],
+        by=by,
+        groups=groups_of(variants, metric, column, seed) if column is not None else [],
+        notes=notes,
+        questions=[str(question) for question in tables[0]["question"]],
+        seed=seed,
+    )
+
+
+def _alike(column: str, answered: Sequence[Answered]) -> bool:
+    """Whether a score means the same in all runs that have it."""
+    return len({_definition(column, one.run) for one in answered if column in one.table}) <= 1
+
+
+def _definition(column: str, run: Run) -> frozenset[tuple[str, str]]:
+    """The parameters of a run that decide on a score besides the answers: who judged them, what is weighed."""
+    params = run.data.params
+    sections: tuple[str, ...] = ("metric.",) if column == OBJECTIVE else ()
+    if column == ACCURACY or (column == OBJECTIVE and f"metric.{ACCURACY}" in params):
+        sections += ("lm.judge.",)
+    return frozenset((key, value) for key, value in params.items() if key.startswith(sections))
+
+
+def _compared(
+    tracker: Tracker, answered: Answered, columns: Sequence[str], settings: dict[str, str], seed: int
+) -> Compared:
+    run, table = answered.run, answered.table
+    return Compared(
+        run_id=run.info.run_id,
+        name=run.info.run_name,
+        compiled=tracker.is_compiled(run),
+        estimates=estimates(table, columns, seed),
+        scores={column: [float(value) for value in table[column]] for column in columns if column in table},
+        ids=[str(id) for id in table["id"]],
+        unanswered=int(table[UNANSWERED].notna().sum()) if UNANSWERED in table else 0,
+        settings=settings,
+        costs=costs(table),
+        answers=[str(answer) for answer in table["answer"]] if "answer" in table else [],
+    )
+
+
+def estimates(table: pd.DataFrame, columns: Sequence[str], seed: int) -> dict[str, statistics.Estimate]:
+    """The mean and the interval of each score that a run's predictions have.
+
+    Args:
+        table: the predictions, one row for each question.
+        columns: the scores wanted; those that the table lacks are left out.
+        seed: of the bootstrap.
+    """
+    known = {column: [float(value) for value in table[column].dropna()] for column in columns if column in table}
+    return {column: statistics.mean(values, seed) for column, values in known.items() if values}

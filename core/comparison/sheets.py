@@ -1,0 +1,128 @@
+"""A comparison as tables of texts: for a terminal, a notebook and a page."""
+
+from collections.abc import Sequence
+
+from hoptimizer.comparison.compare import COLUMNS
+from hoptimizer.comparison.differing import MODEL
+from hoptimizer.comparison.result import Compared, Comparison
+from hoptimizer.eval.format import change, figure, heading, with_interval
+from hoptimizer.eval.sheet import Sheet
+from hoptimizer.eval.statistics import Estimate, holm
+
+LEVEL = 0.05
+MARK = "†"
+_UNKNOWN = "unknown"
+_BASELINE = "baseline"
+_COSTS = ("prompt_tokens", "cached_tokens", "completion_tokens", "usd", "seconds_median", "seconds_p95")
+# A setting may be a whole prompt; the run has it in full.
+_LONGEST = 60
+
+
+def comparison_sheets(compared: Comparison) -> list[Sheet]:
+    """All tables of a comparison: scores, what a question costs, and, where it was asked for, the groups.
+
+    Args:
+        compared: the comparison.
+    """
+    return [scores_sheet(compared), costs_sheet(compared), *([groups_sheet(compared)] if compared.by else [])]
+
+
+def scores_sheet(compared: Comparison, intervals: bool = False) -> Sheet:
+    """The variants with their language models, the settings in which they differ, their scores, and the differences.
+
+    Args:
+        compared: the comparison.
+        intervals: whether every score has its interval; else only the metric that is compared.
+    """
+    metric = compared.metric
+    wanted = dict.fromkeys([metric, *COLUMNS]) if metric not in COLUMNS else COLUMNS
+    present = [name for name in wanted if any(name in v.estimates for v in compared.variants)]
+    keys = list(dict.fromkeys(key for v in compared.variants for key in v.settings if key != MODEL))
+    header = ["variant", "run", "LM", *_short(keys), *(heading(name) for name in present), f"Δ {metric}"]
+    deltas = [_BASELINE]
+    for difference, p in zip(compared.differences, compared.p, strict=True):
+        deltas.append(change(metric, difference.difference, difference.low, difference.high) + MARK * (p < LEVEL))
+    rows = [
+        [
+            variant.name,
+            variant.run_id[:8],
+            *(_cut(variant.settings.get(key, "–")) for key in (MODEL, *keys)),
+            *(_score(variant, name, intervals or name == metric) for name in present),
+            delta,
+        ]
+        for variant, delta in zip(compared.variants, deltas, strict=True)
+    ]
+    n = len(compared.variants[0].ids)
+    title = f"{compared.split}, n = {n}, 95% intervals"
+    return Sheet(title, header, 3 + len(keys), rows, note=_note(compared))
+
+
+def _note(compared: Comparison) -> str:
+    notes = []
+    if compared.differences:
+        tested = f"p < {LEVEL}, paired sign-flip test, Holm's correction for {len(compared.differences)}"
+        differs = any(p < LEVEL for p in compared.p)
+        notes.append(f"{MARK}: differs from the baseline" if differs else "None differs from the baseline")
+        notes[-1] += f" ({tested}{' comparisons' if len(compared.differences) > 1 else ' comparison'})"
+    notes += compared.notes
+    left_out = [f"{v.unanswered} of {v.name}" for v in compared.variants if v.unanswered]
+    if left_out:
+        notes.append(f"questions that got no answer from a server and are left out: {', '.join(left_out)}")
+    return ". ".join(notes)
+
+
+def costs_sheet(compared: Comparison) -> Sheet:
+    """What a question costs each variant, in tokens, money and time."""
+    n = len(compared.variants[0].ids)
+    rows = []
+    for name, variant in zip(compared.names, compared.variants, strict=True):
+        known, timed = variant.costs.means, variant.costs.timed
+        cells = [figure(cost, known[cost]) if cost in known else _UNKNOWN for cost in _COSTS[:-2]]
+        times = [figure(cost, known[cost]) if cost in known else variant.costs.why_untimed for cost in _COSTS[-2:]]
+        rows.append([name, *cells, *times, "–" if timed is None else f"{timed} of {n}"])
+    note = (
+        "Seconds are of the questions that were timed: those whose calls were not all answered from a cache. "
+        "They hold the waiting for other questions that were under way"
+    )
+    return Sheet("per question", ["variant", *(heading(cost) for cost in _COSTS), "timed"], 1, rows, note=note)
+
+
+def groups_sheet(compared: Comparison) -> Sheet:
+    """What was compared, by the groups of the questions; marked after Holm's correction over all groups."""
+    metric, by = compared.metric, str(compared.by)
+    known = [d.p for group in compared.groups for d in group.differences if d]
+    corrected = iter(holm(known))
+    rows = []
+    for group in compared.groups:
+        deltas = [_BASELINE]
+        for found in group.differences:
+            shown = change(metric, found.difference, found.low, found.high) if found else "–"
+            deltas.append(shown + MARK * (found is not None and next(corrected) < LEVEL))
+        for number, (name, estimate, delta) in enumerate(zip(compared.names, group.estimates, deltas, strict=True)):
+            labels = ("not given" if group.name is None else group.name, str(group.n)) if number == 0 else ("", "")
+            rows.append([*labels, name, _interval(metric, estimate), delta])
+    header = [by, "n", "variant", metric, f"Δ {metric}"]
+    note = f"{MARK}: differs from the baseline (p < {LEVEL}, Holm's correction for {len(known)} comparisons)"
+    return Sheet(f"{metric} by {by}, 95% intervals", header, 3, rows, note=note if known else "")
+
+
+def _score(variant: Compared, name: str, interval: bool) -> str:
+    estimate = variant.estimates.get(name)
+    return _interval(name, estimate) if interval else figure(name, estimate.mean if estimate else None)
+
+
+def _interval(metric: str, estimate: Estimate | None) -> str:
+    if estimate is None:
+        return figure(metric, None)
+    return with_interval(metric, estimate.mean, estimate.low, estimate.high)
+
+
+def _short(keys: Sequence[str]) -> list[str]:
+    """Config keys without their section, where that tells them apart and says what is meant."""
+    plain = [key.removesuffix(".name") for key in keys]
+    last = [key.rpartition(".")[2] for key in plain]
+    return [key if last.count(end) > 1 else end for key, end in zip(plain, last, strict=True)]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
