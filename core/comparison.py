@@ -22,6 +22,9 @@ from hoptimizer.tracking.tracker import Tracker
 # Of the metrics in a comparison's table, in this order, those that any variant has.
 COLUMNS = ("em", "f1", "accuracy", "recall", "objective", "passages", "lm_calls", "retrievals")
 
+COMPARISONS = " comparisons"
+"""Ends the name of the experiment that has the comparisons of another one."""
+
 _NEEDS = {ACCURACY: "it takes the same lm.judge", OBJECTIVE: "it takes a metric with the same weights"}
 
 
@@ -265,7 +268,8 @@ def estimates(table: pd.DataFrame, columns: Sequence[str], seed: int) -> dict[st
 
 
 def log_comparison(tracker: Tracker, comparison: Comparison) -> str:
-    """Keep a comparison as a run of its own: its table and its plots.
+    """Keep a comparison as a run of its own: its table and its plots. It lies in an experiment beside that of the
+    runs, whose page has variants alone.
 
     Returns:
         the run's id.
@@ -279,7 +283,8 @@ def log_comparison(tracker: Tracker, comparison: Comparison) -> str:
     names = _distinct([variant.name for variant in comparison.variants])
     named = [replace(variant, name=name) for variant, name in zip(comparison.variants, names, strict=True)]
     metric = comparison.metric
-    with tracker.run("compare", f"comparison on {comparison.split}") as run:
+    aside = Tracker(tracker.uri, f"{tracker.experiment.name}{COMPARISONS}")
+    with aside.run("compare", f"comparison on {comparison.split}") as run:
         mlflow.log_table(pd.DataFrame(rows), "comparison.json")
         mlflow.log_dict(comparison.as_dict(), "comparison_full.json")
         mlflow.log_figure(plots.bars({v.name: v.estimates for v in named}), "scores.png")

@@ -86,7 +86,6 @@ def compare_command(
     """
     from hoptimizer.cli import tables
     from hoptimizer.comparison import compare_variants, log_comparison
-    from hoptimizer.config import TrackingSettings
     from hoptimizer.tracking.journal import tell_waiting
     from hoptimizer.tracking.tracker import Tracker
 
@@ -99,7 +98,7 @@ def compare_command(
         run_ids = [tracker.whole_id(start) for start in run_ids]
         comparison = compare_variants(tracker, run_ids, split=split, metric=metric, seed=config.seed, by=by)
         log_comparison(tracker, comparison)
-    open_line = tables.open_mlflow(config.tracking or TrackingSettings())
+    open_line = tables.open_mlflow(config.tracking)
     groups = [tables.groups(comparison)] if by else []
     show(comparison.as_dict(), as_json, tables.comparison(comparison), *groups, open_line)
 
@@ -151,9 +150,8 @@ def demo_command(overrides: Overrides = None, as_json: Json = False) -> None:
         hop demo
     """
     from hoptimizer.cli import tables
-    from hoptimizer.config import TrackingSettings
     from hoptimizer.demo import run_demo
 
     with working() as report:
         result = run_demo(overrides or (), report)
-    show(result, as_json, *tables.demo(result), tables.open_mlflow(TrackingSettings()))
+    show(result, as_json, *tables.demo(result), tables.open_mlflow())

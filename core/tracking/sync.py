@@ -21,6 +21,9 @@ from hoptimizer.common.urls import without_secrets
 from hoptimizer.tracking.artifacts import PREFIX
 from hoptimizer.tracking.compile_log import NUMBER
 from hoptimizer.tracking.journal import DELIVERED, JOURNAL, Journal, is_candidate
+from hoptimizer.tracking.models import link_model
+from hoptimizer.tracking.naming import FOLDED
+from hoptimizer.tracking.reading import UnknownRun
 from hoptimizer.tracking.server import STORE_ERRORS, Unreachable, is_remote, store_failure
 from hoptimizer.tracking.tracker import Tracker
 
@@ -29,6 +32,7 @@ _ID = re.compile(r"\b[0-9a-f]{32}\b")
 _TEXTS = (".csv", ".json", ".md", ".yaml")
 _MLMODEL = "MLmodel"
 _FAILURE = PREFIX + "failure"
+_VARIANT = PREFIX + "variant"
 _UNFINISHED = " and attributes.status != 'FINISHED'"
 
 
@@ -215,7 +219,19 @@ class _Delivery:
                     client.log_text(run_id, mapped, file.relative_to(folder).as_posix())
         for model in self._models(run):
             self._copy_model(model, target)
+        self._link_to_variant(run, target)
         client.set_terminated(run_id, run.info.status, run.info.end_time)
+
+    def _link_to_variant(self, run: Run, target: Run) -> None:
+        """Link a run to the model that it scored, as it is on the server."""
+        tracker, run_id = self._tracker(run), target.info.run_id
+        with contextlib.suppress(UnknownRun):  # it may have been deleted there
+            named = run.data.tags.get(_VARIANT)
+            start = tracker.get(self._mapped(named)) if named else None
+            if model_id := link_model(tracker.client, run_id, start):
+                heads = [self._source.get_metric_history(run.info.run_id, name)[-1] for name in _headlines(run)]
+                linked = [Metric(m.key, m.value, m.timestamp, m.step, model_id, run_id=run_id) for m in heads]
+                tracker.client.log_batch(run_id, linked)
 
     def _metrics(self, run: Run, target: Run) -> list[Metric]:
         """The whole history of a run's metrics, without what the target has."""
@@ -264,6 +280,10 @@ class _Delivery:
             shutil.rmtree(_folder(model.artifact_location).parent, ignore_errors=True)
         self._source.delete_run(run.info.run_id)
         shutil.rmtree(_folder(run.info.artifact_uri).parent, ignore_errors=True)
+
+
+def _headlines(run: Run) -> list[str]:
+    return [name for name in run.data.metrics if not name.startswith(FOLDED)]
 
 
 def _folder(uri: str) -> Path:
