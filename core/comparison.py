@@ -268,8 +268,7 @@ def estimates(table: pd.DataFrame, columns: Sequence[str], seed: int) -> dict[st
 
 
 def log_comparison(tracker: Tracker, comparison: Comparison) -> str:
-    """Keep a comparison as a run of its own: its table and its plots. It lies in an experiment beside that of the
-    runs, whose page has variants alone.
+    """Keep a comparison, its table and plots, as a run of an experiment beside that of the runs.
 
     Returns:
         the run's id.

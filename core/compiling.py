@@ -30,7 +30,7 @@ from hoptimizer.tracking.holding import absolute
 from hoptimizer.tracking.journal import keep_run
 from hoptimizer.tracking.naming import FOLDED, variant_name
 from hoptimizer.tracking.tracker import Tracker
-from hoptimizer.variants import Variant, labelled, score, state_of, tag_start
+from hoptimizer.variants import Variant, labelled, score, state_of, tag_start, traced
 from hoptimizer.workbench import Workbench
 
 _log = logging.getLogger(__name__)
@@ -138,7 +138,8 @@ class _Compiling:
             if made.before:
                 artifacts.log_evaluation(made.before, self._split, "before")
             steps, model_id = artifacts.log_variant(config, made.program, work)
-            links = artifacts.Links(model_id, questions)
+            traces = traced(bench, tracker, run, made.after, model_id)
+            links = artifacts.Links(model_id, questions, traces)
             artifacts.log_evaluation(made.after, self._split, "after", links, config.objective.name)
             # A compile that is resumed computes only what its first part did not.
             mlflow.log_metric(f"{FOLDED}computed_lm_calls", made.computed_calls)

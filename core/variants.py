@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mlflow.entities import Run
+
 from hoptimizer.common.concurrency import run_async
 from hoptimizer.common.progress import Report, silent
 from hoptimizer.compiled import program_of
@@ -14,6 +16,8 @@ from hoptimizer.config import Config
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.objective import Objective
 from hoptimizer.eval.runner import Evaluation, EvaluationProgress, aevaluate
+from hoptimizer.genai.choice import chosen
+from hoptimizer.genai.traces import TracedRun, log_traces
 from hoptimizer.programs import Program
 from hoptimizer.tracking import artifacts
 from hoptimizer.tracking.journal import keep_run
@@ -116,10 +120,11 @@ def evaluate_variant(
             artifacts.log_config(config, bench.data)
             dataset = artifacts.log_questions(bench.data, split, questions)
             tag_start(tracker, run_id)
-            links = artifacts.Links(_linked(tracker, run.info.run_id, run_id), dataset)
+            model_id = _linked(tracker, run.info.run_id, run_id)
             evaluation = evaluation or score(
                 bench, program_of(bench, tracker, run_id), questions, f"{scored} on {split}"
             )
+            links = artifacts.Links(model_id, dataset, traced(bench, tracker, run, evaluation, model_id))
             artifacts.log_evaluation(evaluation, split, "after", links, config.objective.name)
         return Variant(run.info.run_id, config, run_id is not None, split, evaluation)
 
@@ -211,6 +216,27 @@ def _linked(tracker: Tracker, run_id: str, start: str | None) -> str | None:
     with contextlib.suppress(UnknownRun):
         return link_model(tracker.client, run_id, tracker.get(start) if start else None)
     return None
+
+
+def traced(
+    bench: Workbench, tracker: Tracker, run: Run, evaluation: Evaluation, model_id: str | None
+) -> dict[str, str]:
+    """Keep traces of answers, as the config says of which.
+
+    Args:
+        bench: of the config.
+        tracker: the store.
+        run: the run that the answers are of.
+        evaluation: the answers.
+        model_id: the MLflow model that gave them, if there is one.
+
+    Returns:
+        the ids of the traces, by those of their questions.
+    """
+    config, info = bench.config, run.info
+    rows = chosen(evaluation.rows, config.tracking.traces)
+    of = TracedRun(tracker.uri, info.experiment_id, info.run_id, config.program.name, model_id)
+    return log_traces(rows, of, bench.data.corpus, config.objective.name)
 
 
 def state_of(run_id: str | None) -> str:

@@ -185,9 +185,13 @@ def test_a_compile_goes_on_without_its_server_and_its_model_loads_from_there_aft
     mlflow.set_tracking_uri(server.url)
     model = client.get_logged_model(runs["compile: direct bootstrap_random_search x"].outputs.model_outputs[0].model_id)
     assert mlflow.pyfunc.load_model(model.model_uri).predict([question])[0]["answer"]
-    scored = {(metric.key, metric.run_id) for metric in model.metrics}
-    assert {("dev/f1", compiled), ("dev/f1", runs["eval: direct bootstrap_random_search x"].info.run_id)} <= scored
+    scored_by = {(metric.key, metric.run_id) for metric in model.metrics}
+    assert {("dev/f1", compiled), ("dev/f1", runs["eval: direct bootstrap_random_search x"].info.run_id)} <= scored_by
     assert (str(model.status), model.source_run_id) == ("READY", compiled)
+    traces = mlflow.search_traces(run_id=compiled, locations=[model.experiment_id], return_type="list")
+    assert traces
+    assert {trace.info.trace_metadata["mlflow.modelId"] for trace in traces} == {model.model_id}
+    assert {trace.info.trace_id for trace in traces} == {*predictions(server.url, tmp_path.name, compiled)["trace"]}
     assert sync_runs(server.url) == []
 
 

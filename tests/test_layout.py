@@ -38,7 +38,7 @@ ROOMS = {
         "training/retriever": set(),
         "tuning": {"labels", "training"},
     },
-    "core": {"tracking": set(), "study": {"tracking"}, "cli": {"study", "tracking"}},
+    "core": {"genai": set(), "tracking": {"genai"}, "study": {"tracking"}, "cli": {"study", "tracking"}},
 }
 # The most imports, file to file, from one room of a folder into another.
 MOST_ARROWS = {"models": 15, "optimizers": 40}

@@ -23,6 +23,12 @@ from hoptimizer import (
 )
 from hoptimizer.cli import main
 from hoptimizer.comparison import log_comparison
+from hoptimizer.eval import Question
+from hoptimizer.eval.runner import QuestionResult
+from hoptimizer.genai.choice import chosen
+from hoptimizer.genai.traces import TracedRun, log_traces
+from hoptimizer.programs import StepRecord
+from hoptimizer.retrieval import Corpus
 from hoptimizer.tracking.server import Unreachable, check_server
 
 
@@ -93,6 +99,50 @@ def test_the_scores_of_a_model_are_those_of_every_run_that_scored_it(compiled, s
     assert [one.model_id for one in mlflow.get_run(on_test.run_id).inputs.model_inputs] == [output.model_id]
 
 
+def test_each_answer_of_the_sample_is_a_trace_with_its_documents_and_scores(compiled, settings):
+    table = Tracker(settings.tracking.uri, "atlas").predictions(compiled.run_id, "dev").table
+    assert len(table["trace"].dropna()) == 3
+    [output] = mlflow.get_run(compiled.run_id).outputs.model_outputs
+    for row, trace_id in zip(compiled.after.rows, table["trace"], strict=True):
+        trace = mlflow.get_trace(trace_id)
+        root, retrieval, reader = trace.data.spans
+        assert (root.inputs["question"], root.outputs["answer"]) == (row.question.question, row.answer)
+        assert [span.parent_id for span in (retrieval, reader)] == [root.span_id] * 2
+        assert (retrieval.span_type, reader.span_type) == ("RETRIEVER", "LLM")
+        assert [document["id"] for document in retrieval.outputs] == row.passages
+        assert all(document["page_content"] for document in retrieval.outputs)
+        assert root.start_time_ns <= retrieval.start_time_ns <= retrieval.end_time_ns <= reader.end_time_ns
+        marks = {mark.name: mark.value for mark in trace.info.assessments}
+        assert marks["f1"] == row.scores["f1"]
+        assert marks["answers"] == row.question.answers
+        metadata = trace.info.trace_metadata
+        assert (metadata["mlflow.sourceRun"], metadata["mlflow.modelId"]) == (compiled.run_id, output.model_id)
+    assert len(mlflow.search_traces(run_id=compiled.run_id, return_type="list")) == 3
+
+
+@pytest.mark.parametrize(("which", "count"), [("none", 0), ("failures", 4), ("all", 30), ("sample", 20)])
+def test_traces_are_of_the_questions_that_the_config_says(which, count):
+    question = Question(id="1", question="Where?", answers=["Warsaw"])
+    rows = [QuestionResult(question, "", [], {"f1": float(number > 3)}, []) for number in range(30)]
+    assert len(chosen(rows, which)) == count
+
+
+def test_a_failed_step_is_marked_in_its_trace_and_a_key_in_it_is_hidden(settings):
+    asked = Question(id="1", question="Where?", answers=["Warsaw"])
+    record = StepRecord(
+        "reader", "lm", {"question": "Where?"}, {"answer": None}, calls=1, failure="at http://me:sk-1@x/"
+    )
+    row = QuestionResult(asked, "", [], {"f1": 0.0}, [record.as_dict()], failure="no answer")
+    with Tracker(settings.tracking.uri, "failing").run("eval", "failing") as run:
+        of = TracedRun(settings.tracking.uri, run.info.experiment_id, run.info.run_id, "rag")
+        ids = log_traces([row], of, Corpus([]), "f1")
+        assert log_traces([row], of, Corpus([]), "f1") == ids  # as where a run is continued
+    [trace] = mlflow.search_traces(run_id=run.info.run_id, return_type="list")
+    assert trace.info.state == "ERROR"
+    assert trace.data.spans[1].status.status_code == "ERROR"
+    assert "sk-1" not in str(trace.to_json())
+
+
 def test_comparisons_lie_beside_the_experiment_of_the_runs(compiled, settings):
     tracker = Tracker(settings.tracking.uri, "atlas")
     logged = log_comparison(tracker, compare_variants(tracker, [compiled.run_id]))
@@ -115,7 +165,7 @@ def test_a_variant_is_registered_by_a_name_and_a_name_that_is_refused_loses_noth
     made = register_variant(store, compiled.run_id, "capitals")
     assert register_variant(store, compiled.run_id, "capitals") == made  # once is enough
     assert mlflow.pyfunc.load_model(made.uri).metadata.model_id == made.model_id
-    with pytest.raises(UserError, match="--name 'no/name': the registry of .* refuses"):
+    with pytest.raises(UserError, match=r"--name 'no/name': the registry of .* refuses"):
         register_variant(store, compiled.run_id, "no/name")
     hop("register", compiled.run_id[:8], f"tracking.uri={store}", "--json")
     assert json.loads(capsys.readouterr().out)["uri"] == "models:/rag-labeled_few_shot-gpt-x-1/1"

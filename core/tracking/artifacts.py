@@ -2,8 +2,8 @@
 
 import json
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 import dspy
@@ -50,10 +50,12 @@ class Links:
     Attributes:
         model_id: the MLflow model that was scored.
         dataset: the questions, as they were logged.
+        traces: the ids of traces, by those of their questions.
     """
 
     model_id: str | None = None
     dataset: PandasDataset | None = None
+    traces: Mapping[str, str] = field(default_factory=dict)
 
 
 NO_LINKS = Links()
@@ -102,7 +104,7 @@ def log_evaluation(
         moment: ``before`` or ``after`` compiling. The headlines after it are called ``dev/f1``; all other metrics
             are folded: ``workings/dev/contains``, ``workings/dev/before/f1``, and those of groups of questions
             ``workings/dev/f1/type/bridge`` and ``workings/dev/f1/hops/2``.
-        links: the model and the data set that the scores are of.
+        links: the model and the data set that the scores are of, and the traces of answers.
         maximized: the name of the metric that is maximized, which is one of the headlines.
     """
     metrics = evaluation.metrics | metrics_by_group(evaluation.rows)
@@ -126,6 +128,7 @@ def log_evaluation(
             **({} if row.is_answered else {UNANSWERED: True}),
             "supporting": row.question.passages,
             "collected": row.passages,
+            **({"trace": links.traces.get(row.question.id)} if links.traces else {}),
             **row.scores,
         }
         for row in evaluation.rows
