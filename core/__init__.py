@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from hoptimizer.config import Config, load_config, make_config
     from hoptimizer.study.cells import load_study
     from hoptimizer.study.run import estimate_study, run_study
+    from hoptimizer.tracking.models import RegisteredVariant, register_variant
     from hoptimizer.tracking.sync import DeliveredRun, sync_runs
     from hoptimizer.tracking.tracker import Tracker
     from hoptimizer.variants import evaluate_variant
@@ -24,6 +25,7 @@ _HOMES = {
     "load_variant": "hoptimizer.compiled",
     "Config": "hoptimizer.config",
     "DeliveredRun": "hoptimizer.tracking.sync",
+    "RegisteredVariant": "hoptimizer.tracking.models",
     "ServiceError": "hoptimizer.common.errors",
     "Tracker": "hoptimizer.tracking.tracker",
     "UserError": "hoptimizer.common.errors",
@@ -35,6 +37,7 @@ _HOMES = {
     "load_config": "hoptimizer.config",
     "load_study": "hoptimizer.study.cells",
     "make_config": "hoptimizer.config",
+    "register_variant": "hoptimizer.tracking.models",
     "run_study": "hoptimizer.study.run",
     "sync_runs": "hoptimizer.tracking.sync",
 }
@@ -43,6 +46,7 @@ __all__ = [
     "CompiledProgram",
     "Config",
     "DeliveredRun",
+    "RegisteredVariant",
     "ServiceError",
     "Tracker",
     "UserError",
@@ -56,6 +60,7 @@ __all__ = [
     "load_study",
     "load_variant",
     "make_config",
+    "register_variant",
     "run_study",
     "sync_runs",
 ]

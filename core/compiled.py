@@ -12,11 +12,12 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import check_links, expanded
 from hoptimizer.common.progress import Report, in_notebook
 from hoptimizer.common.urls import without_secrets
-from hoptimizer.config import Config, TrackingSettings, load_config
+from hoptimizer.config import Config, load_config
 from hoptimizer.models import build_adapter
 from hoptimizer.programs import Ensemble, Program
 from hoptimizer.programs.settings import retrieves
 from hoptimizer.stored import kept_in, read_stored, stored_config, stored_state
+from hoptimizer.tracking.settings import TrackingSettings
 from hoptimizer.workbench import Workbench
 
 if TYPE_CHECKING:

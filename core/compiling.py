@@ -28,8 +28,9 @@ from hoptimizer.tracking import artifacts
 from hoptimizer.tracking.compile_log import CompileLog
 from hoptimizer.tracking.holding import absolute
 from hoptimizer.tracking.journal import keep_run
+from hoptimizer.tracking.naming import FOLDED, variant_name
 from hoptimizer.tracking.tracker import Tracker
-from hoptimizer.variants import Variant, labelled, score, state_of, tag_start
+from hoptimizer.variants import Variant, labelled, score, state_of, tag_start, traced
 from hoptimizer.workbench import Workbench
 
 _log = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ def compile_variant(
         run_id: the compiled variant to start from, so that one optimizer goes on where another ended; by default the
             program is uncompiled.
         score_before: whether to score what the compile starts from, too.
-        name: of the run; the program's and the optimizer's by default.
+        name: of the run; by default program, optimizer and language model.
         fingerprint: identifies the work to be continued; config, split and start by default.
         report: told about progress.
 
@@ -80,7 +81,7 @@ def compile_variant(
     compiling = _Compiling(bench, split, run_id, score_before)
     keep = partial(
         compiling.keep,
-        name=name or f"{config.program.name} {config.optimizer.name}",
+        name=name or variant_name(config, compiled=True),
         fingerprint=fingerprint or f"{config.digest} {bench.data.digest} {split}{start}",
     )
     return keep_run(config, keep, run_id)
@@ -129,17 +130,19 @@ class _Compiling:
         ):
             artifacts.log_config(config, bench.data)
             artifacts.log_questions(bench.data, "train", self._trainset)
-            artifacts.log_questions(bench.data, self._split, self._scored)
+            questions = artifacts.log_questions(bench.data, self._split, self._scored)
             tag_start(tracker, self._run_id)
             log.open(tracker.uri, tracker.client, tracker.get(run.info.run_id))
             made = self._made = self._made or self._make(context)
             log.catch_up()
             if made.before:
                 artifacts.log_evaluation(made.before, self._split, "before")
-            artifacts.log_evaluation(made.after, self._split, "after")
-            steps = artifacts.log_variant(config, made.program, work)
+            steps, model_id = artifacts.log_variant(config, made.program, work)
+            traces = traced(bench, tracker, run, made.after, model_id)
+            links = artifacts.Links(model_id, questions, traces)
+            artifacts.log_evaluation(made.after, self._split, "after", links, config.objective.name)
             # A compile that is resumed computes only what its first part did not.
-            mlflow.log_metric("computed_lm_calls", made.computed_calls)
+            mlflow.log_metric(f"{FOLDED}computed_lm_calls", made.computed_calls)
         for lm in artifacts.tuned_lms(made.program):
             lm.kill()  # the next cell of a study may need the memory
         shutil.rmtree(work, ignore_errors=True)  # what it held is in the run

@@ -17,7 +17,6 @@ from pydantic import (
     Field,
     SerializeAsAny,
     ValidationError,
-    field_serializer,
     model_validator,
 )
 
@@ -26,7 +25,6 @@ from hoptimizer.common.options import Options
 from hoptimizer.common.paths import expanded
 from hoptimizer.common.plugins import DOTTED
 from hoptimizer.common.strict import read_yaml
-from hoptimizer.common.urls import without_secrets
 from hoptimizer.common.validation import explain
 from hoptimizer.eval.datasets.settings import DataSettings
 from hoptimizer.eval.failures import MAX_UNANSWERED
@@ -37,6 +35,7 @@ from hoptimizer.optimizers import settings as optimizers
 from hoptimizer.programs import settings as programs
 from hoptimizer.retrieval import settings as retrievers
 from hoptimizer.retrieval.settings import RetrieverOptions
+from hoptimizer.tracking.settings import TrackingSettings
 from hoptimizer.upgrade import upgraded_config
 
 DEFAULT_LM = "local/smollm2-135m-instruct"
@@ -44,24 +43,6 @@ DEFAULT_LM = "local/smollm2-135m-instruct"
 LM_ROLES = ("default", "teacher", "reflection", "judge")
 _NOT_DECIDING = ("tracking", "workers", "max_unanswered")
 _log = logging.getLogger(__name__)
-
-
-class TrackingSettings(BaseModel):
-    """Where runs are kept.
-
-    Attributes:
-        uri: any MLflow tracking URI; dumped without a user's name and password.
-        experiment: the MLflow experiment; the data set's name by default.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    uri: str = "sqlite:///mlflow.db"
-    experiment: str | None = None
-
-    @field_serializer("uri")
-    def _public(self, uri: str) -> str:
-        return without_secrets(uri)
 
 
 def _named(value: object) -> object:
@@ -111,7 +92,7 @@ class Config(BaseModel):
     lm: dict[str, LMSettings]
     optimizer: SerializeAsAny[Options]
     metric: Metric = "f1"
-    tracking: TrackingSettings = TrackingSettings()
+    tracking: TrackingSettings = Field(default_factory=TrackingSettings)
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 7  # as NumPy takes it
     workers: Annotated[int, Field(ge=1)] = 64
     max_unanswered: Annotated[float, Field(ge=0, lt=1)] = MAX_UNANSWERED

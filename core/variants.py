@@ -1,10 +1,13 @@
 """Scored variants: a program, its state, its config and its scores in one MLflow run."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from mlflow.entities import Run
 
 from hoptimizer.common.concurrency import run_async
 from hoptimizer.common.progress import Report, in_notebook
@@ -13,10 +16,14 @@ from hoptimizer.config import Config
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.objective import Objective
 from hoptimizer.eval.runner import Evaluation, EvaluationProgress, aevaluate
+from hoptimizer.genai.choice import chosen
+from hoptimizer.genai.traces import TracedRun, log_traces
 from hoptimizer.programs import Program
 from hoptimizer.tracking import artifacts
 from hoptimizer.tracking.journal import keep_run
-from hoptimizer.tracking.reading import SPENT
+from hoptimizer.tracking.models import link_model
+from hoptimizer.tracking.naming import variant_name
+from hoptimizer.tracking.reading import SPENT, UnknownRun
 from hoptimizer.tracking.tracker import Tracker
 from hoptimizer.workbench import Workbench
 
@@ -83,7 +90,7 @@ def evaluate_variant(
         config: what to score, on which data, with which language models.
         split: the questions.
         run_id: the compiled variant whose state the program gets; ``None`` scores the program uncompiled.
-        name: of the run; says by default what is scored.
+        name: of the run; by default program, optimizer and language model.
         fingerprint: identifies the work, so that an unfinished run of it is continued; by default none is.
         report: told about progress.
         answered: the questions' results, where they were asked already, by :func:`answer_together`.
@@ -104,18 +111,21 @@ def evaluate_variant(
     _log.info(labelled(bench.summary(split, run_id=run_id), name))
     questions = bench.data.split(split)
     scored = f"{config.program.name} {state_of(run_id)}"
+    called = variant_name(config, compiled=run_id is not None)
     evaluation = answered
 
     def keep(tracker: Tracker) -> Variant:
         nonlocal evaluation  # what was answered is kept in another store where the first one fails
-        with bench.active(judged=True), tracker.run("eval", name or scored, fingerprint) as run:
+        with bench.active(judged=True), tracker.run("eval", name or called, fingerprint) as run:
             artifacts.log_config(config, bench.data)
-            artifacts.log_questions(bench.data, split, questions)
+            dataset = artifacts.log_questions(bench.data, split, questions)
             tag_start(tracker, run_id)
+            model_id = _linked(tracker, run.info.run_id, run_id)
             evaluation = evaluation or score(
                 bench, program_of(bench, tracker, run_id), questions, f"{scored} on {split}"
             )
-            artifacts.log_evaluation(evaluation, split, "after")
+            links = artifacts.Links(model_id, dataset, traced(bench, tracker, run, evaluation, model_id))
+            artifacts.log_evaluation(evaluation, split, "after", links, config.objective.name)
         return Variant(run.info.run_id, config, run_id is not None, split, evaluation)
 
     return keep_run(config, keep, run_id)
@@ -199,6 +209,34 @@ def tag_start(tracker: Tracker, run_id: str | None) -> None:
     """Tag the active run with the one that has its program."""
     if run_id:
         tracker.tag("variant", run_id)
+
+
+def _linked(tracker: Tracker, run_id: str, start: str | None) -> str | None:
+    """The model of the variant that a run scores, to which it is linked; a store that lacks the variant has none."""
+    with contextlib.suppress(UnknownRun):
+        return link_model(tracker.client, run_id, tracker.get(start) if start else None)
+    return None
+
+
+def traced(
+    bench: Workbench, tracker: Tracker, run: Run, evaluation: Evaluation, model_id: str | None
+) -> dict[str, str]:
+    """Keep traces of answers, as the config says of which.
+
+    Args:
+        bench: of the config.
+        tracker: the store.
+        run: the run that the answers are of.
+        evaluation: the answers.
+        model_id: the MLflow model that gave them, if there is one.
+
+    Returns:
+        the ids of the traces, by those of their questions.
+    """
+    config, info = bench.config, run.info
+    rows = chosen(evaluation.rows, config.tracking.traces)
+    of = TracedRun(tracker.uri, info.experiment_id, info.run_id, config.program.name, model_id)
+    return log_traces(rows, of, bench.data.corpus, config.objective.name)
 
 
 def state_of(run_id: str | None) -> str:

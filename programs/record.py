@@ -1,7 +1,8 @@
 """What a program did for one question, step by step."""
 
+import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 COUNTS = ("lm_calls", "model_calls", "retrievals", "iterations", "parse_failures", "subquestions")
@@ -33,6 +34,7 @@ class StepRecord:
         usd: the price of its calls in dollars; not known for a model without one, such as a model in this process.
         failure: why nothing usable came out, or ``None``.
         choices: everything that an outcome could have been settled ``by``.
+        ended: when it ended, in seconds since 1970; a record is made as its step ends.
 
     Example:
         >>> from hoptimizer.programs import StepRecord
@@ -55,6 +57,7 @@ class StepRecord:
     usd: float | None = 0.0
     failure: str | None = None
     choices: tuple[str, ...] = ()
+    ended: float = field(default_factory=time.time, compare=False)
 
     def as_dict(self) -> dict[str, Any]:
         """The record as plain data, for JSON; ``choices`` only where there are any, costs only of language models."""

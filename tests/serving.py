@@ -23,7 +23,8 @@ def refuse(*args, **kwargs):
 cloudpickle.load = cloudpickle.loads = refuse
 import mlflow
 mlflow.set_tracking_uri("{variant.config.tracking.uri}")
-model = mlflow.pyfunc.load_model("runs:/{variant.run_id}/program")
+[logged] = mlflow.get_run("{variant.run_id}").outputs.model_outputs
+model = mlflow.pyfunc.load_model(f"models:/{{logged.model_id}}")
 print(json.dumps(model.predict([{question!r}])))
 """
     result = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, check=False)

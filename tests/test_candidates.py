@@ -62,7 +62,7 @@ def test_each_candidate_is_a_run_with_its_score_instructions_and_demonstrations(
     assert [artifact.path for artifact in client.list_artifacts(second.info.run_id)] == ["program.json"]
     assert [child.data.tags.get("hop.winner") for child in (first, second, third)] == [None, "true", None]
     assert client.get_run(run.info.run_id).data.tags["hop.winner"] == "1"
-    best = client.get_metric_history(run.info.run_id, "search/best_of_8")
+    best = client.get_metric_history(run.info.run_id, "workings/search/best_of_8")
     assert [(point.step, point.value) for point in best] == [(8, 0.25), (16, 0.5), (24, 0.5)]
 
 
@@ -74,7 +74,7 @@ def test_a_compile_that_is_continued_finds_its_candidates_again(client, run):
     (child,) = children(client, run)
     assert child.data.metrics["score"] == 0.3
     assert child.data.metrics["n"] == 20
-    assert len(client.get_metric_history(run.info.run_id, "search/score")) == 2
+    assert len(client.get_metric_history(run.info.run_id, "workings/search/score")) == 2
 
 
 def test_a_candidate_that_was_half_kept_is_kept_again(client, run, monkeypatch):
@@ -95,7 +95,7 @@ def test_a_candidate_that_was_half_kept_is_kept_again(client, run, monkeypatch):
     (child,) = children(client, run)
     assert child.info.status == "FINISHED"
     assert [artifact.path for artifact in client.list_artifacts(child.info.run_id)] == ["program.json"]
-    assert client.get_run(run.info.run_id).data.metrics["search/best_of_8"] == 0.25
+    assert client.get_run(run.info.run_id).data.metrics["workings/search/best_of_8"] == 0.25
 
 
 def test_the_first_value_of_a_setting_is_kept(client, run):
@@ -111,4 +111,7 @@ def test_costs_are_metrics_and_at_hand(client, run):
     log.record("estimate", {"calls": 100.0}, 0)
     log.record("spent", {"calls": 80.0}, 80)
     assert log.costs == {"estimate": {"calls": 100.0}, "spent": {"calls": 80.0}}
-    assert client.get_run(run.info.run_id).data.metrics == {"estimate/calls": 100.0, "spent/calls": 80.0}
+    assert client.get_run(run.info.run_id).data.metrics == {
+        "workings/estimate/calls": 100.0,
+        "workings/spent/calls": 80.0,
+    }

@@ -158,10 +158,10 @@ def test_costs_are_in_the_run_and_in_what_is_printed(tmp_path, monkeypatch):
         words += [f"lm.default.api_base={server.url}", f"tracking.uri=sqlite:///{tmp_path}/mlflow.db"]
         variant = evaluate_variant(load_config(None, words))
     logged = mlflow.get_run(variant.run_id).data.metrics
-    assert logged["dev/prompt_tokens"] == variant.as_dict()["metrics"]["prompt_tokens"] == 1000
-    assert logged["dev/cached_tokens"] == 600
+    assert logged["workings/dev/prompt_tokens"] == variant.as_dict()["metrics"]["prompt_tokens"] == 1000
+    assert logged["workings/dev/cached_tokens"] == 600
     assert "dev/usd" not in logged
-    assert {"dev/seconds_median", "dev/seconds_p95"} <= set(logged)
+    assert {"workings/dev/seconds_median", "workings/dev/seconds_p95"} <= set(logged)
     table = mlflow.load_table("predictions/dev-after.json", [variant.run_id])
     assert list(table["completion_tokens"]) == [10, 10]
     console = Console(width=160, file=io.StringIO())

@@ -519,7 +519,9 @@ def test_the_run_holds_the_tuned_model_once_and_its_curves(variant):
     assert {"config.json", WEIGHTS, "tokenizer.json", "finetuned.json"} <= files
     examples = {item.path for item in client.list_artifacts(variant.run_id, "examples")}
     assert examples == {"examples/lm-dev.jsonl", "examples/lm-train.jsonl"}
-    assert {"training/lm/loss", "training/lm/dev_loss"} <= set(mlflow.get_run(variant.run_id).data.metrics)
+    assert {"workings/training/lm/loss", "workings/training/lm/dev_loss"} <= set(
+        mlflow.get_run(variant.run_id).data.metrics
+    )
 
 
 def test_scoring_the_run_asks_its_tuned_model(variant):

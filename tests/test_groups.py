@@ -52,11 +52,11 @@ def config(folder, data, k):
 def test_a_run_has_every_metric_by_group_with_the_number_of_questions(store):
     _, [_, second], plain = store
     logged = mlflow.get_run(second).data.metrics
-    assert logged["dev/n/type/bridge"] == 2
-    assert logged["dev/n/type/comparison_both"] == 1
-    assert logged["dev/n/hops/2"] == 2
-    assert logged["dev/n/hops/3"] == 1
-    assert {"dev/f1/hops/3", "dev/em/type/bridge", "dev/recall/type/bridge"} <= set(logged)
+    assert logged["workings/dev/n/type/bridge"] == 2
+    assert logged["workings/dev/n/type/comparison_both"] == 1
+    assert logged["workings/dev/n/hops/2"] == 2
+    assert logged["workings/dev/n/hops/3"] == 1
+    assert {"workings/dev/f1/hops/3", "workings/dev/em/type/bridge", "workings/dev/recall/type/bridge"} <= set(logged)
     assert not [name for name in logged if "lm_calls/" in name or "tokens/" in name]
     assert not [name for name in mlflow.get_run(plain).data.metrics if "/type/" in name or "/hops/" in name]
 

@@ -170,22 +170,28 @@ def test_a_compile_goes_on_without_its_server_and_its_model_loads_from_there_aft
     assert runs.keys() == source.keys()
     assert set(ids) == {run.info.run_id for run in source.values()}
     assert {run.info.status for run in runs.values()} == {"FINISHED"}
-    compiled = runs["compile: direct bootstrap_random_search"].info.run_id
+    compiled = runs["compile: direct bootstrap_random_search x"].info.run_id
     candidates = [run for name, run in runs.items() if name.startswith("candidate")]
     assert len(candidates) >= 3
     assert {run.data.tags["mlflow.parentRunId"] for run in candidates} == {compiled} == {ids[variant.run_id]}
-    assert runs[f"eval: direct of {variant.run_id[:8]}"].data.tags["hop.variant"] == compiled
+    assert runs["eval: direct bootstrap_random_search x"].data.tags["hop.variant"] == compiled
     client = mlflow.MlflowClient(server.url)
-    points = client.get_metric_history(compiled, "search/score")
+    points = client.get_metric_history(compiled, "workings/search/score")
     assert len({point.step for point in points}) == len(points) == len(candidates)
     program = load_variant(f"runs:/{compiled}", tracking_uri=server.url)
     question = variant.after.rows[0].question.question
     assert program(question=question).answer == variant.after.rows[0].answer
     assert program.program.dump_state() == waiting.program.dump_state()
     mlflow.set_tracking_uri(server.url)
-    assert mlflow.pyfunc.load_model(f"runs:/{compiled}/program").predict([question])[0]["answer"]
-    model = client.get_logged_model(runs["compile: direct bootstrap_random_search"].outputs.model_outputs[0].model_id)
+    model = client.get_logged_model(runs["compile: direct bootstrap_random_search x"].outputs.model_outputs[0].model_id)
+    assert mlflow.pyfunc.load_model(model.model_uri).predict([question])[0]["answer"]
+    scored_by = {(metric.key, metric.run_id) for metric in model.metrics}
+    assert {("dev/f1", compiled), ("dev/f1", runs["eval: direct bootstrap_random_search x"].info.run_id)} <= scored_by
     assert (str(model.status), model.source_run_id) == ("READY", compiled)
+    traces = mlflow.search_traces(run_id=compiled, locations=[model.experiment_id], return_type="list")
+    assert traces
+    assert {trace.info.trace_metadata["mlflow.modelId"] for trace in traces} == {model.model_id}
+    assert {trace.info.trace_id for trace in traces} == {*predictions(server.url, tmp_path.name, compiled)["trace"]}
     assert sync_runs(server.url) == []
 
 
@@ -289,7 +295,7 @@ def test_what_the_server_refuses_is_an_error_and_kept_nowhere(answering, lm, tmp
 def test_a_server_that_answers_with_errors_is_out_of_reach(answering, lm, tmp_path, caplog):
     server = answering(503, "TEMPORARILY_UNAVAILABLE")
     variant = evaluate_variant(load_config(None, [*words(server, lm, tmp_path), *SEARCHING]))
-    assert f"no answer from {server.url} (too many 503 error responses): {SAID}" in caplog.text
+    assert f"no answer from {server.url} (status 503): {SAID}" in caplog.text
     assert Journal(server.url).has(variant.run_id)
     with pytest.raises(ServiceError, match=r"503.*runs that wait in the journal: 1"):
         sync_runs(server.url)

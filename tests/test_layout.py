@@ -39,7 +39,8 @@ ROOMS = {
         "tuning": {"labels", "training"},
     },
     "core": {
-        "tracking": set(),
+        "genai": set(),
+        "tracking": {"genai"},
         "comparison": {"tracking"},
         "study": {"comparison", "tracking"},
         "cli": {"comparison", "study", "tracking"},

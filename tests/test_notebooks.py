@@ -41,7 +41,7 @@ def shown(notebook):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder with a home of its own, whose weights are the shared ones, so that nothing is known from earlier runs."""
+    """A folder with a home of its own, whose weights are the shared ones: nothing is known from earlier runs."""
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "models").symlink_to(home() / "models")
     monkeypatch.setenv("HOPTIMIZER_HOME", str(tmp_path / "home"))

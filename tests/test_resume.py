@@ -104,7 +104,7 @@ def test_a_killed_compile_continues_without_repeating_finished_work(fresh, tmp_p
     state, run, runs = run_state(fresh, result["run_id"])
     assert runs == (1, scored[1]), "the killed run is the one that is finished, and each candidate has one"
     assert run.info.status == "FINISHED"
-    assert run.data.metrics["computed_lm_calls"] <= cached_calls(fresh) - finished
-    assert run.data.metrics["computed_lm_calls"] < total / 2
+    assert run.data.metrics["workings/computed_lm_calls"] <= cached_calls(fresh) - finished
+    assert run.data.metrics["workings/computed_lm_calls"] < total / 2
     assert state == expected
     assert result["after"]["f1"] == undisturbed["after"]["f1"]

@@ -461,7 +461,7 @@ def test_compiling_keeps_both_models_in_the_run(variant, store):
 def test_the_training_is_in_mlflow_as_curves(variant, store):
     client = mlflow.MlflowClient(f"sqlite:///{store}/mlflow.db")
     for name in ("labeler/loss", "labeler/token_f1", "labeler/tag_f1", "labeler/recall", "filter/loss"):
-        history = client.get_metric_history(variant.run_id, f"training/{name}")
+        history = client.get_metric_history(variant.run_id, f"workings/training/{name}")
         assert history, name
         assert [point.step for point in history] == sorted({point.step for point in history})
 

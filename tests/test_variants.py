@@ -38,8 +38,10 @@ def test_a_compiled_variant_is_a_run_with_everything_that_made_it(compiled):
     assert run.data.params["program.name"] == "rag"
     assert run.data.params["optimizer.max_bootstrapped_demos"] == "2"
     assert run.data.params["lm.default.model"] == "local/smollm2-135m-instruct"
-    assert {"dev/f1", "dev/before/f1", "dev/recall", "dev/lm_calls", "dev/parse_failures"} <= set(run.data.metrics)
-    assert run.data.metrics["dev/parse_failures"] == 0
+    assert {"dev/f1", "workings/dev/before/f1", "dev/recall", "dev/lm_calls", "workings/dev/parse_failures"} <= set(
+        run.data.metrics
+    )
+    assert run.data.metrics["workings/dev/parse_failures"] == 0
     assert {item.dataset.name for item in run.inputs.dataset_inputs} == {"atlas-train", "atlas-dev"}
     assert len(compiled.after.rows) == 6
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from hoptimizer.cli import compare, data, doctor, index, models, study, sync, work
+from hoptimizer.cli import compare, data, doctor, index, models, register, study, sync, ui, work
 
 app = typer.Typer(
     name="hop",
@@ -40,5 +40,7 @@ app.command("compile")(work.compile_command)
 app.command("eval")(work.eval_command)
 app.command("compare")(compare.compare_command)
 app.command("study")(study.study_command)
+app.command("register")(register.register_command)
+app.command("ui")(ui.ui_command)
 app.command("sync")(sync.sync_command)
 app.command("doctor")(doctor.doctor_command)

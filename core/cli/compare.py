@@ -10,7 +10,7 @@ from hoptimizer.cli.options import Json, Split, config_of
 
 if TYPE_CHECKING:
     from hoptimizer.comparison import Comparison
-    from hoptimizer.config import TrackingSettings
+    from hoptimizer.tracking.settings import TrackingSettings
     from hoptimizer.tracking.tracker import Tracker
 
 Runs = Annotated[

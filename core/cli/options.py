@@ -56,12 +56,12 @@ def config_of(start: str | None, overrides: Sequence[str] | None) -> tuple[str |
     from hoptimizer.stored import kept_in
     from hoptimizer.tracking.journal import find_run
 
-    uri = _store(overrides or ())
+    uri = store_uri(overrides or ())
     tracker, run_id = find_run(uri, start)
     return run_id, read_overrides(overrides, kept_in(tracker.config_values(run_id), uri))
 
 
-def _store(overrides: Sequence[str]) -> str:
+def store_uri(overrides: Sequence[str]) -> str:
     """The tracking URI that a command's words say, whose other parts may stand on the config of a run that is there."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -69,8 +69,9 @@ def _store(overrides: Sequence[str]) -> str:
 
     from hoptimizer.common.errors import UserError
     from hoptimizer.common.validation import explain
-    from hoptimizer.config import TrackingSettings, read_mapping
+    from hoptimizer.config import read_mapping
     from hoptimizer.layers import Layers
+    from hoptimizer.tracking.settings import TrackingSettings
 
     layers = Layers(*(read_mapping(Path(word)) for word in overrides if "=" not in word))
     layers.add_words([word for word in overrides if word.startswith("tracking.uri=")])

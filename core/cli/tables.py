@@ -10,11 +10,11 @@ from rich.text import Text
 
 from hoptimizer.common.urls import without_secrets
 from hoptimizer.comparison import COLUMNS
-from hoptimizer.config import TrackingSettings
 from hoptimizer.eval.format import change, figure, heading
 from hoptimizer.eval.sheet import Sheet
 from hoptimizer.optimizers.labels.hop_labels import LabelledQuestion
 from hoptimizer.tracking.compile_log import KIND as CANDIDATE
+from hoptimizer.tracking.settings import TrackingSettings
 from hoptimizer.tracking.sync import DeliveredRun
 from hoptimizer.variants import Variant
 
@@ -192,12 +192,11 @@ def delivered(runs: Sequence[DeliveredRun]) -> RenderableType:
     return table
 
 
-def open_mlflow(tracking: TrackingSettings) -> Text:
+def open_mlflow(tracking: TrackingSettings | None = None) -> Text:
     """The command that opens the runs in MLflow."""
-    uri = without_secrets(tracking.uri)
-    command = f"mlflow ui --backend-store-uri {uri}"
-    if not uri.startswith(("sqlite", "file", "postgresql", "mysql", "mssql")):
-        command = f"open {uri}"
+    default = without_secrets(TrackingSettings().uri)
+    uri = without_secrets(tracking.uri) if tracking else default
+    command = "hop ui" if uri == default else f"hop ui tracking.uri={uri}"
     return Text(f"Runs, predictions and plots: {command}", style="cyan")
 
 

@@ -107,9 +107,8 @@ def demo_command(overrides: Overrides = None, as_json: Json = False) -> None:
         hop demo
     """
     from hoptimizer.cli import tables
-    from hoptimizer.config import TrackingSettings
     from hoptimizer.demo import run_demo
 
     with working() as report:
         result = run_demo(overrides or (), report)
-    show(result, as_json, *tables.demo(result), tables.open_mlflow(TrackingSettings()))
+    show(result, as_json, *tables.demo(result), tables.open_mlflow())

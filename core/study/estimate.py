@@ -10,7 +10,9 @@ from hoptimizer.common.progress import Report, silent
 from hoptimizer.eval.format import figure, heading
 from hoptimizer.eval.sheet import Sheet
 from hoptimizer.study.cells import Cell, Study
-from hoptimizer.tracking.artifacts import PREFIX, flatten
+from hoptimizer.tracking.artifacts import PREFIX
+from hoptimizer.tracking.models import as_params
+from hoptimizer.tracking.naming import without_fold
 from hoptimizer.tracking.tracker import Tracker
 from hoptimizer.variants import score_first
 
@@ -152,8 +154,7 @@ def _planned(study: Study) -> list[tuple[Cell, bool]]:
 
 def _known(cell: Cell, runs: Sequence[Run]) -> tuple[dict[str, float], str]:
     """The cost of a question by earlier runs, the latest first, and which these are."""
-    deciding = flatten(cell.config.deciding)
-    wanted = {key: str(value)[:500] for key, value in deciding.items() if value is not None}
+    wanted = as_params(cell.config.deciding)
     same = [run for run in runs if run.data.params.get("program.name") == cell.config.program.name]
     program = [key for key in wanted if key.startswith("program.") or key in (_LM, "retriever.k")]
     for keys, basis in ((program, "a run of the same program and model"), ([_LM], "a run with other options")):
@@ -165,7 +166,7 @@ def _known(cell: Cell, runs: Sequence[Run]) -> tuple[dict[str, float], str]:
 
 def _of_split(metrics: Mapping[str, float]) -> dict[str, float]:
     """A run's figures on whatever questions it was scored on."""
-    return {name.partition("/")[2]: value for name, value in metrics.items() if name.count("/") == 1}
+    return {name.partition("/")[2]: value for name, value in without_fold(metrics).items() if name.count("/") == 1}
 
 
 def _few(metrics: Mapping[str, float]) -> dict[str, float]:

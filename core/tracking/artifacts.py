@@ -1,18 +1,15 @@
 """What the active MLflow run keeps of a variant: its config, questions, scores, answers and program."""
 
 import json
-import shutil
-import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import dspy
 import mlflow
 import pandas as pd
-import yaml
+from mlflow.data.pandas_dataset import PandasDataset
 
 from hoptimizer.config import Config
 from hoptimizer.eval.datasets.dataset import DataSet
@@ -24,9 +21,10 @@ from hoptimizer.models.settings import LOCAL
 from hoptimizer.models.small.base import SmallModel
 from hoptimizer.programs import Ensemble, Program
 from hoptimizer.stored import state_to_store
+from hoptimizer.tracking.models import VARIANT, as_params, as_yaml, log_model
+from hoptimizer.tracking.naming import FOLDED, logged_names
 
 PREFIX = "hop."
-VARIANT = "variant"
 UNANSWERED = "unanswered"
 """The column of predictions that marks questions without a result."""
 
@@ -42,11 +40,25 @@ TABLES = 50
 DECIMALS = 10
 """How many decimals of a number the table of predictions keeps, which MLflow writes with pandas' default."""
 
-# Where an MLflow model keeps its variant, below the model's own folder.
-IN_MODEL = "artifacts"
-
-_CODE = Path(__file__).parents[1] / "mlflow_model.py"
 _STEP_SCORES = ("f1", "precision", "recall", "balanced_accuracy", "token_f1", "tag_f1", "passages", "n")
+
+
+@dataclass(frozen=True)
+class Links:
+    """What scores are of, besides their run.
+
+    Attributes:
+        model_id: the MLflow model that was scored.
+        dataset: the questions, as they were logged.
+        traces: the ids of traces, by those of their questions.
+    """
+
+    model_id: str | None = None
+    dataset: PandasDataset | None = None
+    traces: Mapping[str, str] = field(default_factory=dict)
+
+
+NO_LINKS = Links()
 
 
 def predictions_file(split: str, moment: str, part: int = 1) -> str:
@@ -61,16 +73,15 @@ def parts_tag(split: str, moment: str) -> str:
 
 def log_config(config: Config, data: DataSet) -> None:
     """Log the resolved config (no secret), the data set, and as parameters what decides on the result."""
-    deciding = flatten(config.deciding)
-    mlflow.log_params({key: str(value)[:500] for key, value in deciding.items() if value is not None})
-    mlflow.log_text(_yaml(config.public()), CONFIG)
+    mlflow.log_params(as_params(config.deciding))
+    mlflow.log_text(as_yaml(config.public()), CONFIG)
     tags = {"program": config.program.name, "data": data.name, "data_digest": data.digest}
     tags["lm"] = config.lm["default"].model
     mlflow.set_tags({PREFIX + name: value for name, value in tags.items()})
 
 
-def log_questions(data: DataSet, split: str, questions: Sequence[Question]) -> None:
-    """Log the questions of an evaluation or a compile as an MLflow input."""
+def log_questions(data: DataSet, split: str, questions: Sequence[Question]) -> PandasDataset:
+    """Log the questions of an evaluation or a compile as an MLflow input, to which metrics can refer."""
     frame = pd.DataFrame([{"question": q.question, "answer": q.answers[0]} for q in questions])
     with warnings.catch_warnings():
         # A folder is a source of two kinds to MLflow, which takes the right one.
@@ -79,20 +90,31 @@ def log_questions(data: DataSet, split: str, questions: Sequence[Question]) -> N
             frame, source=str(data.folder / split), name=f"{data.name}-{split}", targets="answer"
         )
     mlflow.log_input(dataset, context=split)
+    return dataset
 
 
-def log_evaluation(evaluation: Evaluation, split: str, moment: str) -> None:
+def log_evaluation(
+    evaluation: Evaluation, split: str, moment: str, links: Links = NO_LINKS, maximized: str = "f1"
+) -> None:
     """Log scores as metrics and answers as a table.
 
     Args:
         evaluation: what to log.
         split: the split that was answered.
-        moment: ``before`` or ``after`` compiling; metrics are called ``dev/f1`` and ``dev/before/f1``, those of groups
-            of questions ``dev/f1/type/bridge`` and ``dev/f1/hops/2``.
+        moment: ``before`` or ``after`` compiling. The headlines after it are called ``dev/f1``; all other metrics
+            are folded: ``workings/dev/contains``, ``workings/dev/before/f1``, and those of groups of questions
+            ``workings/dev/f1/type/bridge`` and ``workings/dev/f1/hops/2``.
+        links: the model and the data set that the scores are of, and the traces of answers.
+        maximized: the name of the metric that is maximized, which is one of the headlines.
     """
-    prefix = f"{split}/" if moment == "after" else f"{split}/{moment}/"
     metrics = evaluation.metrics | metrics_by_group(evaluation.rows)
-    mlflow.log_metrics({prefix + name: value for name, value in metrics.items()})
+    if moment == "after":
+        named = logged_names(metrics, split, maximized)
+        heads = {name: value for name, value in named.items() if not name.startswith(FOLDED)}
+        mlflow.log_metrics(heads, model_id=links.model_id, dataset=links.dataset)
+        mlflow.log_metrics({name: value for name, value in named.items() if name not in heads})
+    else:
+        mlflow.log_metrics({f"{FOLDED}{split}/{moment}/{name}": value for name, value in metrics.items()})
     table = [
         {
             "id": row.question.id,
@@ -106,6 +128,7 @@ def log_evaluation(evaluation: Evaluation, split: str, moment: str) -> None:
             **({} if row.is_answered else {UNANSWERED: True}),
             "supporting": row.question.passages,
             "collected": row.passages,
+            **({"trace": links.traces.get(row.question.id)} if links.traces else {}),
             **row.scores,
         }
         for row in evaluation.rows
@@ -127,7 +150,7 @@ def _log_parts(table: pd.DataFrame, split: str, moment: str) -> None:
         mlflow.set_tag(parts_tag(split, moment), str(len(parts)))
 
 
-def log_variant(config: Config, program: Program, work: Path) -> dict[str, dict[str, float]]:
+def log_variant(config: Config, program: Program, work: Path) -> tuple[dict[str, dict[str, float]], str]:
     """Log a compiled program: its state, what it learned from, and, as an MLflow model, all that it needs to answer.
 
     The run itself has config and state; weights are in the model alone.
@@ -138,7 +161,7 @@ def log_variant(config: Config, program: Program, work: Path) -> dict[str, dict[
         work: the folder of the compile, whose examples are kept.
 
     Returns:
-        how well its small models do on dev, by the step.
+        how well its small models do on dev, by the step; and the id of its MLflow model.
     """
     small = small_models(program)
     steps = {
@@ -146,34 +169,14 @@ def log_variant(config: Config, program: Program, work: Path) -> dict[str, dict[
         for step, model in small.items()
     }
     mlflow.log_metrics(
-        {f"steps/{step}/{name}": score for step, scores in steps.items() for name, score in scores.items()}
+        {f"{FOLDED}steps/{step}/{name}": score for step, scores in steps.items() for name, score in scores.items()}
     )
     for file in work.rglob("*.jsonl"):
         mlflow.log_artifact(str(file), str(PurePosixPath("examples") / file.parent.relative_to(work).as_posix()))
     mlflow.log_text(json.dumps(state_to_store(program.dump_state()), ensure_ascii=False, indent=1), STATE)
     folders = {f"steps/{step}": model.folder for step, model in small.items()}
     folders |= {f"lm/{Path(lm.model).name}": Path(lm.model.removeprefix(LOCAL)) for lm in tuned_lms(program)}
-    _log_model(config, program, folders)
-    return steps
-
-
-def _log_model(config: Config, program: Program, models: Mapping[str, Path]) -> None:
-    """Log a program as an MLflow model: from code, with its config, state and models beside it; nothing is pickled."""
-    public = config.public()
-    public["program"]["steps"] = {}  # wherever they came from, they lie beside it
-    with tempfile.TemporaryDirectory() as staging:
-        folder = Path(staging) / VARIANT
-        folder.mkdir()
-        for place, source in models.items():
-            shutil.copytree(source, folder / place)
-        (folder / "config.yaml").write_text(_yaml(public), encoding="utf-8")
-        (folder / "program.json").write_text(json.dumps(state_to_store(program.dump_state())), encoding="utf-8")
-        mlflow.pyfunc.log_model(
-            name="program",
-            python_model=str(_CODE),
-            artifacts={VARIANT: str(folder)},
-            pip_requirements=[f"hoptimizer=={version('hoptimizer')}"],
-        )
+    return steps, log_model(config, program, folders)
 
 
 def small_models(program: Program) -> dict[str, SmallModel]:
@@ -191,18 +194,3 @@ def tuned_lms(program: Program) -> list[dspy.LM]:
 def _parts(program: Program) -> list[Program]:
     """The programs that have language models and small models."""
     return program.members if isinstance(program, Ensemble) else [program]
-
-
-def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one, keys joined by dots."""
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat
-
-
-def _yaml(values: Mapping[str, Any]) -> str:
-    return yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True)

@@ -13,6 +13,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
 
 from hoptimizer.common.progress import Report, silent
 from hoptimizer.optimizers.candidates import Candidate
+from hoptimizer.tracking.naming import FOLDED
 from hoptimizer.tracking.server import STORE_ERRORS, outage
 
 KIND = "candidate"
@@ -118,7 +119,7 @@ class CompileLog:
         run_id = self._runs[number] = self._started(number)
         self._log(run_id, metrics=_metrics({**scores, **spent}, now), params=_params(_shown(candidate.state)))
         self._client.log_text(run_id, json.dumps(candidate.state, ensure_ascii=False, indent=1), "program.json")
-        points = {"search/score": candidate.score, f"search/best_of_{candidate.n}": best}
+        points = {f"{FOLDED}search/score": candidate.score, f"{FOLDED}search/best_of_{candidate.n}": best}
         self._log(metrics=_metrics(points, now, step=candidate.spent.calls))
         self._client.set_terminated(run_id)  # the mark that all of it is kept
         self._scored[number] = candidate.n
@@ -148,7 +149,7 @@ class CompileLog:
         with self._lock:
             if is_cost:
                 self.costs[of] = dict(figures)
-            self._points += _metrics({f"{of}/{name}": value for name, value in figures.items()}, _now(), update)
+            self._points += _metrics({f"{FOLDED}{of}/{name}": value for name, value in figures.items()}, _now(), update)
             if is_cost or time.monotonic() - self._sent > _PAUSE:
                 self._tell()
 

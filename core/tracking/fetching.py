@@ -8,9 +8,9 @@ from mlflow.exceptions import MlflowException
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.urls import line_without_secrets, without_secrets
-from hoptimizer.tracking.artifacts import IN_MODEL, VARIANT
 from hoptimizer.tracking.downloading import download, fetch_part
 from hoptimizer.tracking.journal import store_of
+from hoptimizer.tracking.models import IN_MODEL, VARIANT, model_of
 from hoptimizer.tracking.server import answering
 
 _OF_A_RUN = re.compile(r"runs:/+(?P<run>[^/]+)")
@@ -55,5 +55,5 @@ def fetch(source: str, uri: str, folder: Path) -> Path:
 def _in_model(run_id: str, uri: str) -> str | None:
     """Where the MLflow model of a run is kept; ``None`` where it has none."""
     client = mlflow.MlflowClient(tracking_uri=uri)
-    models = client.get_run(run_id).outputs.model_outputs
-    return client.get_logged_model(models[0].model_id).artifact_location if models else None
+    model = model_of(client, client.get_run(run_id))
+    return model.artifact_location if model else None

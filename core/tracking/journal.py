@@ -20,7 +20,7 @@ from hoptimizer.tracking.artifacts import PREFIX
 from hoptimizer.tracking.compile_log import KIND as CANDIDATE
 from hoptimizer.tracking.holding import SQLITE
 from hoptimizer.tracking.reading import UnknownRun
-from hoptimizer.tracking.server import STORE_ERRORS, Unreachable, is_remote
+from hoptimizer.tracking.server import STORE_ERRORS, Unreachable, is_remote, point_mlflow_at
 from hoptimizer.tracking.tracker import Tracker
 
 JOURNAL = PREFIX + "journal"
@@ -208,7 +208,7 @@ def keep_run(config: Config, work: Callable[[Tracker], T], source: str | None = 
         raise lost from None
     finally:
         # What the run around it, or else the caller, goes on with.
-        mlflow.set_tracking_uri(around if mlflow.active_run() else uri)
+        point_mlflow_at(around if mlflow.active_run() else uri)
 
 
 def _parent(run: Run) -> str | None:

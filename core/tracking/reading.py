@@ -17,6 +17,7 @@ from hoptimizer.common.urls import without_secrets
 from hoptimizer.stored import read_stored, stored_config, stored_state
 from hoptimizer.tracking.artifacts import CONFIG, PREFIX, STATE, parts_tag, predictions_file
 from hoptimizer.tracking.downloading import download
+from hoptimizer.tracking.naming import without_fold
 from hoptimizer.tracking.server import answering
 
 FINISHED = " and attributes.status = 'FINISHED'"
@@ -25,7 +26,8 @@ FINISHED = " and attributes.status = 'FINISHED'"
 SPENT = {"calls": ("compile_calls", 1.0), "seconds": ("compile_minutes", 1 / 60)}
 """What a compile has spent: the name that tables have for it, and the unit."""
 
-_NO_VARIANTS = ("compare", "study", "candidate")
+NO_VARIANTS = ("compare", "study", "candidate")
+"""The kinds of runs that scored no variant."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ class StoredRuns:
     def metrics(self, run_id: str, split: str) -> dict[str, float]:
         """A run's scores on a split, after compiling where it compiled, those of its small models' steps, and what the
         compile has spent."""
-        logged = self.get(run_id).data.metrics
+        logged = without_fold(self.get(run_id).data.metrics)
         names = {name: name.removeprefix(f"{split}/") for name in logged if name.startswith(f"{split}/")}
         steps = {name: score for name, score in logged.items() if name.startswith("steps/")}
         spent = {name: logged[f"spent/{key}"] * by for key, (name, by) in SPENT.items() if f"spent/{key}" in logged}
@@ -165,7 +167,7 @@ class StoredRuns:
             return list(
                 self.client.search_runs(
                     [self.experiment.experiment_id],
-                    " and ".join(f"tags.`{PREFIX}kind` != '{kind}'" for kind in _NO_VARIANTS) + FINISHED,
+                    " and ".join(f"tags.`{PREFIX}kind` != '{kind}'" for kind in NO_VARIANTS) + FINISHED,
                     order_by=["attributes.start_time ASC"],
                 )
             )

@@ -3,9 +3,11 @@
 import contextlib
 import os
 import re
+import socket
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
+import mlflow
 import requests
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
@@ -13,14 +15,16 @@ from sqlalchemy.exc import SQLAlchemyError
 from hoptimizer.common.disk import disk_failure
 from hoptimizer.common.errors import ServiceError, UserError, causes
 from hoptimizer.common.urls import line_without_secrets, names_host, text_without_secrets, without_secrets
+from hoptimizer.tracking.settings import TRACKING_URI
 
 STORE_ERRORS = (MlflowException, SQLAlchemyError, requests.RequestException)
 """What MLflow raises itself, and what comes through from its database and from its connections."""
 
 # What neither a path nor a URL can hold: a zero byte and halves of a character.
 _NOT_WRITABLE = re.compile("[\0\ud800-\udfff]")
-# Seconds for a connection, and for the first byte of an answer.
-_TIMEOUT = (10, 30)
+# Seconds for a connection, and for the first byte of an answer: that there is none is said within five.
+_TIMEOUT = (2, 3)
+_DATABASE_PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 _TRANSIENT = (
     requests.ConnectionError,
     requests.Timeout,
@@ -71,7 +75,8 @@ def is_remote(uri: str) -> bool:
 
 
 def check_server(uri: str) -> None:
-    """Make sure that a server answers where a tracking URI points, before MLflow waits for it in silence.
+    """Make sure that a server, or a database's, answers where a tracking URI points, before MLflow waits for it in
+    silence. That none does is known within five seconds.
 
     Raises:
         Unreachable: none does.
@@ -84,8 +89,15 @@ def check_server(uri: str) -> None:
         Traceback (most recent call last):
         hoptimizer.tracking.server.Unreachable: tracking.uri: no answer from http://127.0.0.1:9 ...
     """
-    if is_remote(uri) and isinstance(found := _ask(uri), str):
-        raise Unreachable(uri, found)
+    if is_remote(uri):
+        found = _ask(uri)
+        if isinstance(found, str) or found >= _SERVER_ERROR:
+            raise Unreachable(uri, found if isinstance(found, str) else f"status {found}")
+    elif address := _database(uri):
+        try:
+            socket.create_connection(address, timeout=sum(_TIMEOUT)).close()
+        except OSError as error:
+            raise Unreachable(uri, str(error)) from error
 
 
 def store_failure(uri: str, error: Exception) -> UserError | None:
@@ -158,6 +170,26 @@ def impatient() -> Iterator[None]:
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
+
+
+def _database(uri: str) -> tuple[str, int] | None:
+    """Host and port of the database server that a tracking URI names; ``None`` where it names none."""
+    with contextlib.suppress(ValueError):  # a port that is no number: the database's driver says so
+        parts = urlsplit(uri)
+        port = parts.port or _DATABASE_PORTS.get(parts.scheme.partition("+")[0])
+        if port and parts.hostname and parts.scheme.partition("+")[0] in _DATABASE_PORTS:
+            return parts.hostname, port
+    return None
+
+
+def point_mlflow_at(uri: str) -> None:
+    """Point MLflow at a store, in this process alone: ``MLFLOW_TRACKING_URI`` stays as the user has set it, since
+    configs take their store from there where they name none."""
+    given = os.environ.get(TRACKING_URI)
+    mlflow.set_tracking_uri(uri)
+    os.environ.pop(TRACKING_URI, None)
+    if given is not None:
+        os.environ[TRACKING_URI] = given
 
 
 def _ask(uri: str) -> int | str:

@@ -18,17 +18,23 @@ from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 from hoptimizer.common.errors import ServiceError, UserError
 from hoptimizer.common.progress import Report, in_notebook
 from hoptimizer.common.urls import without_secrets
+from hoptimizer.genai.traces import TracedRun, copy_traces, delete_traces
 from hoptimizer.tracking.artifacts import PREFIX
 from hoptimizer.tracking.compile_log import NUMBER
 from hoptimizer.tracking.journal import DELIVERED, JOURNAL, Journal, is_candidate
-from hoptimizer.tracking.server import STORE_ERRORS, Unreachable, is_remote, store_failure
+from hoptimizer.tracking.models import link_model
+from hoptimizer.tracking.naming import FOLDED
+from hoptimizer.tracking.reading import UnknownRun
+from hoptimizer.tracking.server import STORE_ERRORS, Unreachable, is_remote, point_mlflow_at, store_failure
 from hoptimizer.tracking.tracker import Tracker
 
 _ID = re.compile(r"\b[0-9a-f]{32}\b")
 # Artifacts that may name runs.
 _TEXTS = (".csv", ".json", ".md", ".yaml")
 _MLMODEL = "MLmodel"
+_MODEL = "m-"  # begins the ids of MLflow models
 _FAILURE = PREFIX + "failure"
+_VARIANT = PREFIX + "variant"
 _UNFINISHED = " and attributes.status != 'FINISHED'"
 
 
@@ -97,7 +103,7 @@ def sync_runs(tracking_uri: str, report: Report = in_notebook) -> list[Delivered
     except (Unreachable, *STORE_ERRORS) as error:
         raise _stopped(journal, tracking_uri, error) from error
     finally:
-        mlflow.set_tracking_uri(around)
+        point_mlflow_at(around)
 
 
 def _stopped(journal: Journal, uri: str, error: Exception) -> Exception:
@@ -188,7 +194,7 @@ class _Delivery:
         return {name: self._mapped(value) for name, value in run.data.tags.items()} | {JOURNAL: run.info.run_id}
 
     def _mapped(self, text: str) -> str:
-        """A text that names delivered runs by their ids on the server."""
+        """A text that names delivered runs and models by their ids on the server."""
         return _ID.sub(lambda found: self._ids.get(found[0], found[0]), text)
 
     def _fill(self, run: Run, target: Run) -> None:
@@ -215,7 +221,23 @@ class _Delivery:
                     client.log_text(run_id, mapped, file.relative_to(folder).as_posix())
         for model in self._models(run):
             self._copy_model(model, target)
+        of = TracedRun(self._uri, target.info.experiment_id, run_id, "", self._link_to_variant(run, target))
+        copy_traces(self._journal.uri, run.info.run_id, of, self._mapped)
         client.set_terminated(run_id, run.info.status, run.info.end_time)
+
+    def _link_to_variant(self, run: Run, target: Run) -> str | None:
+        """Link a run to the model that it scored, as it is on the server, and give that model's id."""
+        tracker, run_id = self._tracker(run), target.info.run_id
+        if (named := run.data.tags.get(_VARIANT)) is None:
+            return None
+        with contextlib.suppress(UnknownRun):  # it may have been deleted there
+            if model_id := link_model(tracker.client, run_id, tracker.get(self._mapped(named))):
+                names = [name for name in run.data.metrics if not name.startswith(FOLDED)]
+                heads = [self._source.get_metric_history(run.info.run_id, name)[-1] for name in names]
+                linked = [Metric(m.key, m.value, m.timestamp, m.step, model_id, run_id=run_id) for m in heads]
+                tracker.client.log_batch(run_id, linked)
+                return model_id
+        return None
 
     def _metrics(self, run: Run, target: Run) -> list[Metric]:
         """The whole history of a run's metrics, without what the target has."""
@@ -239,6 +261,7 @@ class _Delivery:
         copy = next((one for one in made if one.name == model.name), None) or client.create_logged_model(
             info.experiment_id, model.name, info.run_id, model.tags, model.params, model.model_type
         )
+        self._ids[model.model_id.removeprefix(_MODEL)] = copy.model_id.removeprefix(_MODEL)
         if copy.model_id not in {output.model_id for output in target.outputs.model_outputs}:
             client.log_outputs(info.run_id, [LoggedModelOutput(copy.model_id, step=0)])
         folder = _folder(model.artifact_location)
@@ -262,6 +285,7 @@ class _Delivery:
         for model in self._models(run):
             self._source.delete_logged_model(model.model_id)
             shutil.rmtree(_folder(model.artifact_location).parent, ignore_errors=True)
+        delete_traces(self._journal.uri, run.info.experiment_id, run.info.run_id)
         self._source.delete_run(run.info.run_id)
         shutil.rmtree(_folder(run.info.artifact_uri).parent, ignore_errors=True)
 

@@ -25,6 +25,7 @@ from hoptimizer.tracking.server import (
     check_server,
     impatient,
     outage,
+    point_mlflow_at,
     store_failure,
 )
 
@@ -65,7 +66,7 @@ class Tracker(StoredRuns):
         logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
         check_server(uri)
         self.held = HeldRuns(uri)
-        mlflow.set_tracking_uri(uri)
+        point_mlflow_at(uri)
         try:
             with self.held.opening():
                 make_store(uri)
@@ -101,7 +102,7 @@ class Tracker(StoredRuns):
         """
         try:
             # Work on another store may have ended meanwhile.
-            mlflow.set_tracking_uri(self.uri)
+            point_mlflow_at(self.uri)
             mlflow.set_experiment(experiment_id=self.experiment.experiment_id)
             self.end_left()
             yield from self._run(kind, name, fingerprint, reopen)

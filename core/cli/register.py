@@ -1,0 +1,37 @@
+"""``hop register``."""
+
+from typing import Annotated
+
+import typer
+
+from hoptimizer.cli.options import Json, Overrides, store_uri
+
+
+def register_command(
+    run: Annotated[str, typer.Argument(help="The MLflow run of a compiled variant: its id, or the start of it.")],
+    overrides: Overrides = None,
+    name: Annotated[str | None, typer.Option("--name", help="What MLflow's registry calls the model.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Register a compiled variant's model in MLflow's registry, as the next version of a name.
+
+    Without --name, it is called as the MLflow model is: by its program, optimizer and language model.
+
+    Examples:
+
+        hop register 1f2e3d --name capitals
+
+        hop register 1f2e3d --name capitals tracking.uri=http://mlflow.example.org:5000
+    """
+    from hoptimizer.cli.console import show, working
+    from hoptimizer.common.errors import UserError
+    from hoptimizer.tracking.journal import find_run
+    from hoptimizer.tracking.models import register_variant
+
+    uri = store_uri(overrides or ())
+    with working():
+        tracker, run_id = find_run(uri, run)
+        if tracker.uri != uri:
+            raise UserError(f"run {run_id} waits in the journal: `hop sync` delivers it; register it then")
+        made = register_variant(uri, run_id, name)
+    show(made.as_dict(), as_json, f"run {run_id[:8]} is {made.uri}")

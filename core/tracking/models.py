@@ -1,0 +1,191 @@
+"""The MLflow model of a compiled variant: logged with all that it needs, found by its run, and registered by a name."""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import yaml
+from mlflow.entities import LoggedModel, LoggedModelInput, LoggedModelStatus, Run
+from mlflow.exceptions import MlflowException
+
+from hoptimizer.common.errors import UserError
+from hoptimizer.common.urls import line_without_secrets, without_secrets
+from hoptimizer.config import Config
+from hoptimizer.programs import Program
+from hoptimizer.stored import state_to_store
+from hoptimizer.tracking.naming import model_name
+from hoptimizer.tracking.server import outage
+
+VARIANT = "variant"
+
+# Where an MLflow model keeps its variant, below the model's own folder.
+IN_MODEL = "artifacts"
+
+_CODE = Path(__file__).parents[1] / "mlflow_model.py"
+_TYPE = "multi-hop question answering"
+_LENGTH = 500  # of a parameter
+
+
+def log_model(config: Config, program: Program, folders: Mapping[str, Path], prompts: Sequence[str] = ()) -> str:
+    """Log a program as an MLflow model: from code, with its config, state and models beside it; nothing is pickled.
+
+    Args:
+        config: what it was made from; what decides on its results becomes the model's parameters.
+        program: the compiled program.
+        folders: its fine-tuned models, by their place in the variant.
+        prompts: URIs of its prompts in the registry.
+
+    Returns:
+        the model's id.
+    """
+    public = config.public()
+    public["program"]["steps"] = {}  # wherever they came from, they lie beside it
+    with tempfile.TemporaryDirectory() as staging:
+        folder = Path(staging) / VARIANT
+        folder.mkdir()
+        for place, source in folders.items():
+            shutil.copytree(source, folder / place)
+        (folder / "config.yaml").write_text(as_yaml(public), encoding="utf-8")
+        (folder / "program.json").write_text(json.dumps(state_to_store(program.dump_state())), encoding="utf-8")
+        logged = mlflow.pyfunc.log_model(
+            name=model_name(config),
+            python_model=str(_CODE),
+            artifacts={VARIANT: str(folder)},
+            pip_requirements=[f"hoptimizer=={version('hoptimizer')}"],
+            params=as_params(config.deciding),
+            model_type=_TYPE,
+            prompts=list(prompts) or None,
+        )
+    return str(logged.model_id)
+
+
+def as_params(values: Mapping[str, Any]) -> dict[str, str]:
+    """Nested values as MLflow's parameters: keys joined by dots, without those that are not set."""
+    return {key: str(value)[:_LENGTH] for key, value in _flat(values).items() if value is not None}
+
+
+def as_yaml(values: Mapping[str, Any]) -> str:
+    """Plain data as a YAML file, in its order."""
+    return yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True)
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def model_of(client: mlflow.MlflowClient, run: Run) -> LoggedModel | None:
+    """The MLflow model that a run logged; of several, which a compile that was killed leaves, the last whole one."""
+    models = [client.get_logged_model(output.model_id) for output in run.outputs.model_outputs]
+    ready = [model for model in models if model.status == LoggedModelStatus.READY]
+    return max(ready, key=lambda model: model.creation_timestamp, default=None)
+
+
+def link_model(client: mlflow.MlflowClient, run_id: str, start: Run | None) -> str | None:
+    """Link a run to the model of the variant that it scores.
+
+    Args:
+        client: of the store.
+        run_id: the run.
+        start: the run that has the variant.
+
+    Returns:
+        the model's id, or ``None`` where there is none.
+    """
+    if start is None or (model := model_of(client, start)) is None:
+        return None
+    client.log_inputs(run_id, models=[LoggedModelInput(model.model_id)])
+    return str(model.model_id)
+
+
+@dataclass(frozen=True)
+class RegisteredVariant:
+    """A version of a model in MLflow's registry.
+
+    Attributes:
+        name: of the registered model.
+        version: its version.
+        run_id: the run that has the variant.
+        model_id: the MLflow model.
+
+    Example:
+        >>> from hoptimizer import RegisteredVariant
+        >>> RegisteredVariant("capitals", "1", "1f2e3d", "m-4c5b6a").uri
+        'models:/capitals/1'
+    """
+
+    name: str
+    version: str
+    run_id: str
+    model_id: str
+
+    @property
+    def uri(self) -> str:
+        """What :func:`mlflow.pyfunc.load_model` and :func:`hoptimizer.load_variant` take."""
+        return f"models:/{self.name}/{self.version}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """What ``hop register --json`` prints."""
+        return {**asdict(self), "uri": self.uri}
+
+
+def register_variant(tracking_uri: str, run_id: str, name: str | None = None) -> RegisteredVariant:
+    """Register the MLflow model of a compiled variant by a name, as its next version.
+
+    Args:
+        tracking_uri: the store that has the run; the registry is its own.
+        run_id: the run of a compile.
+        name: what the registry calls it; by default as the MLflow model is called.
+
+    Raises:
+        UserError: the run has no model, or the registry refuses the name.
+        Unreachable: the store's server gives no answer.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from hoptimizer import compile_variant, load_config, register_variant
+        >>> words = ["data=atlas", "data.train=4", "data.dev=1", "program=direct", "lm.default.max_tokens=8"]
+        >>> store = f"sqlite:///{Path.cwd()}/mlflow.db"
+        >>> config = load_config(None, [*words, "optimizer=labeled_few_shot", f"tracking.uri={store}"])
+        >>> variant = compile_variant(config, score_before=False)
+        >>> register_variant(store, variant.run_id, "capitals").uri
+        'models:/capitals/1'
+    """
+    client = mlflow.MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
+    try:
+        model = model_of(client, client.get_run(run_id))
+        if model is None:
+            raise UserError(f"run {run_id} has no model to register; give a run that `hop compile` made")
+        name = model.name if name is None else name
+        made = _next_version(client, name, model, run_id)
+    except MlflowException as error:
+        if unreachable := outage(tracking_uri, error):
+            raise unreachable from error
+        reason = line_without_secrets(error)
+        raise UserError(
+            f"--name {name!r}: the registry of {without_secrets(tracking_uri)} refuses: {reason}"
+        ) from error
+    return RegisteredVariant(name, str(made.version), run_id, model.model_id)
+
+
+def _next_version(client: mlflow.MlflowClient, name: str, model: LoggedModel, run_id: str) -> Any:  # noqa: ANN401 - MLflow's
+    """The version of the registered model that is this MLflow model: the one there is, or the next."""
+    try:
+        client.create_registered_model(name)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+    found = client.search_model_versions(f"name = '{name}' and run_id = '{run_id}'")
+    same = next((one for one in found if one.source == model.artifact_location), None)
+    return same or client.create_model_version(name, model.artifact_location, run_id, model_id=model.model_id)

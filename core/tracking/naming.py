@@ -1,0 +1,85 @@
+"""What runs, models and metrics are called in MLflow: by what tells them apart, and what is looked for first."""
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hoptimizer.config import Config
+
+FOLDED = "workings/"
+"""Begins the names of all metrics but the headlines: MLflow's pages fold by prefix, and sort by name."""
+
+HEADLINES = ("em", "f1", "accuracy", "recall", "objective", "passages", "lm_calls", "usd")
+"""The metrics of a split that keep a short name, such as ``dev/f1``, besides the one that is maximized."""
+
+UNCOMPILED = "uncompiled"
+
+# MLflow refuses these in the name of a model or a prompt: / : . % " '
+_REFUSED = re.compile(r"[^\w-]+")
+
+
+def variant_name(config: "Config", *, compiled: bool) -> str:
+    """What a run is called: program, optimizer and language model, which is what differs between most runs.
+
+    Args:
+        config: what the variant is made from.
+        compiled: whether an optimizer made it.
+
+    Example:
+        >>> from hoptimizer import make_config
+        >>> from hoptimizer.tracking.naming import variant_name
+        >>> config = make_config({"data": "atlas", "program": "ircot", "optimizer": "miprov2", "lm": "openai/gpt-4o"})
+        >>> variant_name(config, compiled=True), variant_name(config, compiled=False)
+        ('ircot miprov2 gpt-4o', 'ircot uncompiled gpt-4o')
+    """
+    return " ".join(_parts(config, config.optimizer.name if compiled else UNCOMPILED))
+
+
+def model_name(config: "Config") -> str:
+    """What the MLflow model of a compiled variant is called.
+
+    Args:
+        config: what it was made from.
+
+    Example:
+        >>> from hoptimizer import make_config
+        >>> from hoptimizer.tracking.naming import model_name
+        >>> model_name(make_config({"data": "atlas", "program": "ircot", "optimizer": "gepa", "lm": "openai/gpt-4.1"}))
+        'ircot-gepa-gpt-4-1'
+    """
+    return "-".join(_REFUSED.sub("-", part).strip("-") for part in _parts(config, config.optimizer.name))
+
+
+def _parts(config: "Config", optimizer: str) -> list[str]:
+    """Each in short: of a dotted path the name of the class, of a model's name what stands behind its provider."""
+    program, by = (name.rpartition(":")[2] for name in (config.program.name, optimizer))
+    return [program, by, config.lm["default"].model.rstrip("/").rpartition("/")[2]]
+
+
+def logged_names(metrics: Mapping[str, float], split: str, maximized: str) -> dict[str, float]:
+    """The metrics of a split by the names that a run has them by: the headlines first and few, the rest folded.
+
+    Args:
+        metrics: by their names within the split, such as ``f1`` or ``f1/type/bridge``.
+        split: what was answered.
+        maximized: the name of the metric that is maximized.
+
+    Example:
+        >>> from hoptimizer.tracking.naming import logged_names
+        >>> logged_names({"f1": 0.5, "contains": 0.75}, "dev", "f1")
+        {'dev/f1': 0.5, 'workings/dev/contains': 0.75}
+    """
+    shown = {*HEADLINES, maximized}
+    return {f"{'' if name in shown else FOLDED}{split}/{name}": value for name, value in metrics.items()}
+
+
+def without_fold(metrics: Mapping[str, float]) -> dict[str, float]:
+    """A run's metrics by their names as they were before some were folded, which older runs have them by.
+
+    Example:
+        >>> from hoptimizer.tracking.naming import without_fold
+        >>> without_fold({"dev/f1": 0.5, "workings/dev/contains": 0.75})
+        {'dev/f1': 0.5, 'dev/contains': 0.75}
+    """
+    return {name.removeprefix(FOLDED): value for name, value in metrics.items()}

@@ -1,0 +1,230 @@
+"""What MLflow's users find of a variant: names, headlines, models, and the pages. The language model is scripted."""
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import mlflow
+import pytest
+import requests
+from chat_server import ChatServer
+
+from hoptimizer import (
+    Tracker,
+    UserError,
+    compare_variants,
+    compile_variant,
+    evaluate_variant,
+    load_config,
+    register_variant,
+)
+from hoptimizer.cli import main
+from hoptimizer.comparison import log_comparison
+from hoptimizer.eval import Question
+from hoptimizer.eval.runner import QuestionResult
+from hoptimizer.genai.choice import chosen
+from hoptimizer.genai.traces import TracedRun, log_traces
+from hoptimizer.programs import StepRecord
+from hoptimizer.retrieval import Corpus
+from hoptimizer.tracking.server import Unreachable, check_server
+
+
+def reply(body):
+    return "[[ ## answer ## ]]\nLyon\n\n[[ ## completed ## ]]"
+
+
+@pytest.fixture(scope="module")
+def lm():
+    with ChatServer(reply) as lm:
+        yield lm
+
+
+@pytest.fixture
+def settings(lm, store):
+    words = [
+        "data=atlas",
+        "data.train=4",
+        "data.dev=3",
+        "data.test=3",
+        "program=rag",
+        "retriever=bm25",
+        "retriever.k=2",
+    ]
+    served = ["lm.default.model=openai/gpt-x.1", f"lm.default.api_base={lm.url}", "optimizer=labeled_few_shot"]
+    return load_config(None, [*words, *served, f"tracking.uri=sqlite:///{store}/mlflow.db"])
+
+
+@pytest.fixture(scope="module")
+def compiled_once(lm, store):
+    return []
+
+
+@pytest.fixture
+def compiled(settings, compiled_once):
+    if not compiled_once:
+        compiled_once.append(compile_variant(settings))
+    return compiled_once[0]
+
+
+def test_runs_and_models_are_named_after_what_differs(compiled, settings):
+    scored = evaluate_variant(settings)
+    names = [mlflow.get_run(one.run_id).info.run_name for one in (compiled, scored)]
+    assert names == ["rag labeled_few_shot gpt-x.1", "rag uncompiled gpt-x.1"]
+    [output] = mlflow.get_run(compiled.run_id).outputs.model_outputs
+    model = mlflow.get_logged_model(output.model_id)
+    assert model.name == "rag-labeled_few_shot-gpt-x-1"
+    assert model.params["program.name"] == "rag"
+
+
+def test_a_run_has_few_headlines_and_all_else_is_folded_behind_them(compiled):
+    names = list(mlflow.get_run(compiled.run_id).data.metrics)
+    heads = [name for name in names if not name.startswith("workings/")]
+    assert sorted(heads) == sorted(names)[: len(heads)]
+    assert {"dev/em", "dev/f1", "dev/recall"} <= set(heads)
+    assert all(name.startswith("dev/") for name in heads)
+    assert len(heads) <= 8
+    assert {"workings/dev/contains", "workings/dev/before/f1", "workings/spent/calls"} <= set(names)
+
+
+def test_the_scores_of_a_model_are_those_of_every_run_that_scored_it(compiled, settings):
+    on_test = evaluate_variant(settings, split="test", run_id=compiled.run_id)
+    [output] = mlflow.get_run(compiled.run_id).outputs.model_outputs
+    scores = {(metric.key, metric.run_id): metric for metric in mlflow.get_logged_model(output.model_id).metrics}
+    assert scores["dev/f1", compiled.run_id].value == compiled.after.metrics["f1"]
+    assert scores["dev/f1", compiled.run_id].dataset_name == "atlas-dev"
+    assert scores["test/f1", on_test.run_id].dataset_name == "atlas-test"
+    assert [one.model_id for one in mlflow.get_run(on_test.run_id).inputs.model_inputs] == [output.model_id]
+
+
+def test_each_answer_of_the_sample_is_a_trace_with_its_documents_and_scores(compiled, settings):
+    table = Tracker(settings.tracking.uri, "atlas").predictions(compiled.run_id, "dev").table
+    assert len(table["trace"].dropna()) == 3
+    [output] = mlflow.get_run(compiled.run_id).outputs.model_outputs
+    for row, trace_id in zip(compiled.after.rows, table["trace"], strict=True):
+        trace = mlflow.get_trace(trace_id)
+        root, retrieval, reader = trace.data.spans
+        assert (root.inputs["question"], root.outputs["answer"]) == (row.question.question, row.answer)
+        assert [span.parent_id for span in (retrieval, reader)] == [root.span_id] * 2
+        assert (retrieval.span_type, reader.span_type) == ("RETRIEVER", "LLM")
+        assert [document["id"] for document in retrieval.outputs] == row.passages
+        assert all(document["page_content"] for document in retrieval.outputs)
+        assert root.start_time_ns <= retrieval.start_time_ns <= retrieval.end_time_ns <= reader.end_time_ns
+        marks = {mark.name: mark.value for mark in trace.info.assessments}
+        assert marks["f1"] == row.scores["f1"]
+        assert marks["answers"] == row.question.answers
+        metadata = trace.info.trace_metadata
+        assert (metadata["mlflow.sourceRun"], metadata["mlflow.modelId"]) == (compiled.run_id, output.model_id)
+    assert len(mlflow.search_traces(run_id=compiled.run_id, return_type="list")) == 3
+
+
+@pytest.mark.parametrize(("which", "count"), [("none", 0), ("failures", 4), ("all", 30), ("sample", 20)])
+def test_traces_are_of_the_questions_that_the_config_says(which, count):
+    question = Question(id="1", question="Where?", answers=["Warsaw"])
+    rows = [QuestionResult(question, "", [], {"f1": float(number > 3)}, []) for number in range(30)]
+    assert len(chosen(rows, which)) == count
+
+
+def test_a_failed_step_is_marked_in_its_trace_and_a_key_in_it_is_hidden(settings):
+    asked = Question(id="1", question="Where?", answers=["Warsaw"])
+    record = StepRecord(
+        "reader", "lm", {"question": "Where?"}, {"answer": None}, calls=1, failure="at http://me:sk-1@x/"
+    )
+    row = QuestionResult(asked, "", [], {"f1": 0.0}, [record.as_dict()], failure="no answer")
+    with Tracker(settings.tracking.uri, "failing").run("eval", "failing") as run:
+        of = TracedRun(settings.tracking.uri, run.info.experiment_id, run.info.run_id, "rag")
+        ids = log_traces([row], of, Corpus([]), "f1")
+        assert log_traces([row], of, Corpus([]), "f1") == ids  # as where a run is continued
+    [trace] = mlflow.search_traces(run_id=run.info.run_id, return_type="list")
+    assert trace.info.state == "ERROR"
+    assert trace.data.spans[1].status.status_code == "ERROR"
+    assert "sk-1" not in str(trace.to_json())
+
+
+def test_comparisons_lie_beside_the_experiment_of_the_runs(compiled, settings):
+    tracker = Tracker(settings.tracking.uri, "atlas")
+    logged = log_comparison(tracker, compare_variants(tracker, [compiled.run_id]))
+    aside = mlflow.get_experiment(mlflow.get_run(logged).info.experiment_id)
+    assert aside.name == "atlas comparisons"
+
+
+def test_runs_whose_metrics_have_the_older_names_are_read_as_before(compiled, settings):
+    tracker = Tracker(settings.tracking.uri, "older")
+    with tracker.run("eval", "older") as run:
+        older = {"dev/f1": 0.5, "dev/contains": 0.75, "dev/before/f1": 0.25, "steps/x/f1": 0.1, "spent/calls": 8.0}
+        mlflow.log_metrics(older)
+    found = tracker.metrics(run.info.run_id, "dev")
+    assert found == {"f1": 0.5, "contains": 0.75, "steps/x/f1": 0.1, "compile_calls": 8.0}
+    assert tracker.metrics(compiled.run_id, "dev")["contains"] == compiled.after.metrics["contains"]
+
+
+def test_a_variant_is_registered_by_a_name_and_a_name_that_is_refused_loses_nothing(compiled, settings, capsys):
+    store = settings.tracking.uri
+    made = register_variant(store, compiled.run_id, "capitals")
+    assert register_variant(store, compiled.run_id, "capitals") == made  # once is enough
+    assert mlflow.pyfunc.load_model(made.uri).metadata.model_id == made.model_id
+    with pytest.raises(UserError, match=r"--name 'no/name': the registry of .* refuses"):
+        register_variant(store, compiled.run_id, "no/name")
+    hop("register", compiled.run_id[:8], f"tracking.uri={store}", "--json")
+    assert json.loads(capsys.readouterr().out)["uri"] == "models:/rag-labeled_few_shot-gpt-x-1/1"
+    with pytest.raises(UserError, match="no model to register"):
+        register_variant(store, evaluate_variant(settings).run_id, "capitals")
+
+
+def hop(*words):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["hop", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    assert not ended.value.code, words
+
+
+def test_the_store_of_the_environment_is_the_one_that_is_used(monkeypatch, tmp_path, settings):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/own.db")
+    assert load_config(None, ["data=atlas"]).tracking.uri == f"sqlite:///{tmp_path}/own.db"
+    assert load_config(None, ["data=atlas", "tracking.uri=sqlite:///x.db"]).tracking.uri == "sqlite:///x.db"
+    Tracker(settings.tracking.uri, "atlas")  # MLflow would leave its own store there
+    assert load_config(None, ["data=atlas"]).tracking.uri == f"sqlite:///{tmp_path}/own.db"
+
+
+@pytest.mark.parametrize("address", ["http://{}", "postgresql://me:secret@{}/mlflow"])
+@pytest.mark.parametrize("listens", [True, False])
+def test_a_store_that_gives_no_answer_is_said_within_five_seconds(address, listens):
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        if listens:
+            silent.listen(0)
+        if listens and address.startswith("postgresql"):
+            pytest.skip("a database that takes the connection is asked by its driver")
+        start = time.monotonic()
+        with pytest.raises(Unreachable, match="no answer from") as raised:
+            check_server(address.format(f"127.0.0.1:{silent.getsockname()[1]}"))
+        assert time.monotonic() - start < 5
+    assert "secret" not in str(raised.value)
+
+
+def test_hop_ui_shows_the_runs_of_a_store_and_opens_at_their_headlines(compiled, settings):
+    command = [sys.executable, "-m", "hoptimizer.cli", "ui", "--port", "0", f"tracking.uri={settings.tracking.uri}"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            line = process.stderr.readline()
+            page = line.removeprefix("MLflow: ").strip()
+            assert "viewStateShareKey=hop" in page, line
+            assert requests.get(page.partition("#")[0], timeout=30).ok
+        finally:
+            process.terminate()
+            process.wait()
+    tags = mlflow.get_experiment_by_name("atlas").tags
+    assert "metrics.`dev/f1`" in json.loads(tags["mlflow.sharedViewState.hop"])["selectedColumns"]
+
+
+def test_hop_ui_says_that_there_is_no_store(tmp_path, capsys):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["hop", "ui", f"tracking.uri=sqlite:///{tmp_path}/none.db"])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    assert ended.value.code == 2
+    assert "there is no store" in capsys.readouterr().err
+    assert not Path(tmp_path / "none.db").exists()
