@@ -30,7 +30,7 @@ ROOMS = {
     "retrieval": {"encoders": set(), "colbert": {"encoders"}, "dense": {"encoders"}},
     "programs": {"steps": set()},
     "models": {"weights": set(), "engine": {"weights"}, "small": {"engine", "weights"}},
-    "eval": {"atlas": set(), "datasets": {"atlas"}},
+    "eval": {"atlas": set(), "datasets": {"atlas"}, "documents": {"datasets"}, "synthesis": {"datasets"}},
     "optimizers": {
         "labels": set(),
         "prompt": {"labels"},

@@ -16,9 +16,10 @@ from hoptimizer.cli import main
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.stream import JsonStream, MalformedText
 from hoptimizer.eval import DataSet, Question, check, load
+from hoptimizer.eval.chunking import make_chunker
 from hoptimizer.eval.datasets.importers import import_published
 from hoptimizer.eval.datasets.join import join_folders
-from hoptimizer.eval.datasets.pool import PassagePool, make_chunker
+from hoptimizer.eval.datasets.pool import PassagePool
 from hoptimizer.eval.drop import drop_em
 
 PAGE = "The harbour was dug in 1871 by a company from Lyon, which Ines Moreau led until she died.\nShort line.\n"

@@ -1,14 +1,17 @@
 """``hop data``: data sets."""
 
-import dataclasses
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from hoptimizer.cli.importing import import_command
 from hoptimizer.cli.options import Json
+from hoptimizer.cli.synthesize import synthesize_command
 
-app = typer.Typer(name="data", help="List, check, import, join and start data sets.", no_args_is_help=True)
+app = typer.Typer(name="data", help="List, check, import, synthesize, join and start data sets.", no_args_is_help=True)
+app.command("import")(import_command)
+app.command("synthesize")(synthesize_command)
 
 
 @app.command("list")
@@ -69,89 +72,6 @@ def check_command(
 
 def _mean(value: float | None) -> str:
     return "–" if value is None else f"{value:.1f}"
-
-
-@app.command("import")
-def import_command(
-    name: Annotated[
-        str, typer.Argument(help="The published format (`hop data list`), or hub:OWNER/NAME[:CONFIG] or hub:FOLDER.")
-    ],
-    out: Annotated[Path, typer.Option(help="The folder to make.")],
-    paths: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="FILE | SPLIT=FILE...",
-            help="One file to divide, or one a split; dev+test=FILE is divided among the two, contexts=FILE gives its "
-            "paragraphs alone. Of the hub, its splits stand for files; all by default.",
-        ),
-    ] = None,
-    corpus: Annotated[
-        Path | None, typer.Option(help="A file or folder with more passages to search among; of IIRC, its articles.")
-    ] = None,
-    decompositions: Annotated[
-        list[Path] | None, typer.Option(help="2WikiMultihopQA's decompositions, for hops and rationales.")
-    ] = None,
-    sizes: Annotated[
-        str | None, typer.Option(help="Of splits, as shares of their file or questions: train=0.8,dev=0.1,test=0.1.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of the division.")] = 0,
-    chunk: Annotated[
-        str | None, typer.Option(help="Divide paragraphs: words:100, sentences:3 or tokens:128[:CHECKPOINT].")
-    ] = None,
-    unanswerable: Annotated[
-        str | None, typer.Option(help="Keep questions without an answer, with this as the right one.")
-    ] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Pass over bad items and count them.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Make a data set's folder from a published data set; its corpus is the pooled contexts of the questions.
-
-    Examples:
-
-        hop data import hotpotqa hotpot_dev_distractor_v1.json --out hotpot
-
-        hop data import musique train=musique_ans_train.jsonl dev+test=musique_ans_dev.jsonl --out musique
-
-        hop data import hub:hotpotqa/hotpot_qa:distractor --out hotpot
-    """
-    from hoptimizer.cli.console import show, working
-    from hoptimizer.common.errors import UserError
-    from hoptimizer.eval.datasets.importers import import_published
-    from hoptimizer.eval.datasets.reading import parse_sizes
-
-    paths = paths or []
-    named = {split: Path(file) for split, _, file in (path.partition("=") for path in paths) if file}
-    if not named and len(paths) > 1:
-        raise UserError(f"{paths[1]}: give one file, or one a split as train=FILE dev=FILE")
-    if named and len(named) < len(paths):
-        raise UserError(f"{paths}: give each file as SPLIT=FILE, each split once, or one file alone")
-    with working() as progress:
-        made = import_published(
-            name,
-            named or (Path(paths[0]) if paths else None),
-            out,
-            corpus=corpus,
-            decompositions=decompositions or (),
-            sizes=parse_sizes(sizes) if sizes else None,
-            seed=seed,
-            chunk=chunk,
-            unanswerable=unanswerable,
-            skip_bad=skip_bad,
-            progress=progress,
-        )
-    splits = ", ".join(f"{split} {count}" for split, count in made.splits.items())
-    lines = [f"{made.folder}: {splits} questions, {made.passages} passages; use it with data={made.folder}"]
-    if made.unanswerable:
-        kept = (
-            f"kept, with {unanswerable!r} as the right one" if unanswerable else "left out; --unanswerable keeps them"
-        )
-        lines.append(f"{made.unanswerable} questions have no answer: {kept}")
-    if made.contexts:
-        lines.append(f"{made.contexts} items are not annotated: their contexts are in the corpus")
-    if made.skipped:
-        lines.append(f"{made.skipped} bad items were skipped; the first:")
-    result = dataclasses.asdict(made) | {"folder": str(made.folder)}
-    show(result, as_json, *lines, *(f"  {reason}" for reason in made.reasons))
 
 
 @app.command("join")

@@ -110,6 +110,21 @@ def read_folder(
     return passages, splits
 
 
+def read_passages(path: Path) -> Corpus:
+    """The corpus of a data set's folder, which need have no questions, or of a file of passages.
+
+    Args:
+        path: the folder or the file.
+
+    Raises:
+        UserError: it has none, or is malformed.
+    """
+    corpus = _find(path, "corpus", fail) if path.is_dir() else path
+    if corpus is None:
+        raise UserError(f"{path}: no corpus.jsonl in it; make one with: hop data import --docs FOLDER --out {path}")
+    return read_corpus(corpus, path.resolve().name)
+
+
 def _find(folder: Path, stem: str, report: OnProblem) -> Path | None:
     found = [path for suffix in FORMATS if (path := folder / f"{stem}{suffix}").is_file()]
     if len(found) > 1:

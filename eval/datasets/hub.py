@@ -77,6 +77,20 @@ def open_hub(name: str) -> HubSet:
     return HubSet(name, "fullwiki" if fullwiki else columns.format, splits)
 
 
+def open_table(name: str) -> Mapping[str, Callable[[OnProblem], Iterator[DataRow]]]:
+    """The splits of a data set on the hub by their names there, whatever its columns are; each gives its rows.
+
+    Args:
+        name: as of :func:`open_hub`.
+
+    Raises:
+        UserError: there is none, or the hub is out of reach.
+    """
+    path, _, config = name.removeprefix(PREFIX).partition(":")
+    as_it_is = HubColumns("table", frozenset(), dict, "")
+    return {split: _rows_of(f"{name}, {split}", data, as_it_is) for split, data in _load(path, config or None).items()}
+
+
 def _rows_of(place: str, data: Any, columns: HubColumns) -> Callable[[OnProblem], Iterator[DataRow]]:  # noqa: ANN401 - a Dataset
     def rows(_: OnProblem) -> Iterator[DataRow]:
         for number, values in enumerate(data, 1):

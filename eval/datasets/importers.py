@@ -12,12 +12,13 @@ from hoptimizer.common.errors import UserError, unknown
 from hoptimizer.common.paths import expanded, free_folder
 from hoptimizer.common.plugins import Registry, subclass_of
 from hoptimizer.common.progress import Report, in_notebook
+from hoptimizer.eval.chunking import make_chunker
 from hoptimizer.eval.datasets import hub
 from hoptimizer.eval.datasets.folder import SPLITS, write_folder
 from hoptimizer.eval.datasets.hotpotqa import Aliases, FullwikiItem, HotpotItem, WikiItem
 from hoptimizer.eval.datasets.iirc import IircItem, find_articles, pool_articles
 from hoptimizer.eval.datasets.open_domain import NqItem, TriviaItem
-from hoptimizer.eval.datasets.pool import PassagePool, make_chunker
+from hoptimizer.eval.datasets.pool import PassagePool
 from hoptimizer.eval.datasets.published_formats import (
     Decomposition,
     MusiqueItem,
@@ -99,6 +100,7 @@ def import_published(
     sizes: Mapping[str, float] | None = None,
     seed: int = 0,
     chunk: str | None = None,
+    overlap: int = 0,
     unanswerable: str | None = None,
     skip_bad: bool = False,
     progress: Report = in_notebook,
@@ -123,6 +125,7 @@ def import_published(
             one that is a split.
         seed: of the division.
         chunk: how paragraphs are divided into passages (:func:`make_chunker`); by default not at all.
+        overlap: what a passage repeats of the one before it, in the units of ``chunk``.
         unanswerable: what answers questions that have no answer; ``None`` leaves them out.
         skip_bad: pass over bad items and count them; by default the first one is raised.
         progress: hears of the progress.
@@ -144,7 +147,7 @@ def import_published(
     files = [source.file for _, source in sources if source.file]
     skipped = Skipped()
     report: OnProblem = skipped if skip_bad else fail
-    with closing(PassagePool(make_chunker(chunk) if chunk else None)) as pool:
+    with closing(PassagePool(make_chunker(chunk, overlap) if chunk else None)) as pool:
         if issubclass(item, IircItem) and files:
             pool_articles(expanded(corpus) if corpus else find_articles(files), pool, files, progress)
         elif corpus:

@@ -5,12 +5,11 @@ import html
 import re
 import sqlite3
 import unicodedata
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import Protocol
 
-from hoptimizer.common.errors import UserError, nearest
-from hoptimizer.common.text import sentences
+from hoptimizer.common.errors import UserError
+from hoptimizer.eval.chunking import Chunker
 from hoptimizer.retrieval.passage import Passage
 
 _TABLES = """
@@ -21,10 +20,6 @@ CREATE TABLE passages (number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, titl
 CREATE TABLE paragraphs (hash BLOB PRIMARY KEY, id TEXT NOT NULL UNIQUE, passages INTEGER NOT NULL) WITHOUT ROWID;
 """
 _BY_TITLE = "CREATE INDEX IF NOT EXISTS by_title ON passages (folded(title))"
-
-
-Chunker = Callable[[str], list[str]]
-"""Divides a text into the texts of passages, in order and without overlap."""
 
 
 class Pool(Protocol):
@@ -149,78 +144,3 @@ def passage_id(title: str, text: str, digits: int = 8) -> str:
     slug = "".join(character for character in slug if not unicodedata.combining(character))
     slug = re.sub(r"[\W_]+", "-", slug).strip("-")[:48].rstrip("-")
     return f"{slug or 'passage'}-{hashlib.sha256((title + chr(10) + text).encode()).hexdigest()[:digits]}"
-
-
-def make_chunker(text: str) -> Chunker:
-    """What divides texts as a line says.
-
-    Args:
-        text: ``words:100`` (as DPR divides Wikipedia; Karpukhin et al., 2020, section 4.1), ``sentences:3``, or
-            ``tokens:128`` of the embedded checkpoint's tokenizer; ``tokens:128:CHECKPOINT`` takes another one's.
-
-    Raises:
-        UserError: it is written otherwise, or the checkpoint has no tokenizer that can be used.
-
-    Example:
-        >>> from hoptimizer.eval.datasets.pool import make_chunker
-        >>> make_chunker("words:2")("one two three")
-        ['one two', 'three']
-    """
-    unit, _, rest = text.partition(":")
-    size, _, checkpoint = rest.partition(":")
-    if unit not in (*_UNITS, "tokens"):
-        hint = nearest(unit, [*_UNITS, "tokens"])
-        raise UserError(f"--chunk {text!r}: expected UNIT:SIZE, such as words:100; {hint}")
-    if not (size.isascii() and size.isdigit() and int(size)) or (checkpoint and unit != "tokens"):
-        raise UserError(f"--chunk {text!r}: expected a whole number after {unit!r}, such as {unit}:100")
-    if unit == "tokens":
-        return _by_tokens(int(size), checkpoint or "minilm")
-    return partial(_UNITS[unit], int(size))
-
-
-def _by_words(size: int, text: str) -> list[str]:
-    return [" ".join(part) for part in _parts(text.split(), size)]
-
-
-def _by_sentences(size: int, text: str) -> list[str]:
-    return [" ".join(part) for part in _parts(sentences(text), size)]
-
-
-def _parts(units: list[str], size: int) -> list[list[str]]:
-    return [units[start : start + size] for start in range(0, len(units), size)]
-
-
-_UNITS: dict[str, Callable[[int, str], list[str]]] = {
-    "words": _by_words,
-    "sentences": _by_sentences,
-}
-
-
-def _by_tokens(size: int, checkpoint: str) -> Chunker:
-    from transformers import AutoTokenizer  # imported here: seconds that other chunks do not need
-
-    from hoptimizer.retrieval.encoders.model_files import SAFE_FILES, local_folder
-
-    base = "all-minilm-l6-v2" if checkpoint == "minilm" else checkpoint
-    folder = local_folder(base, "--chunk", "minilm", allow=SAFE_FILES)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-    except (OSError, ValueError) as error:
-        raise UserError(f"--chunk: {checkpoint!r} has no tokenizer that can be read ({error}); take another") from error
-    if not tokenizer.is_fast:
-        raise UserError(f"--chunk: the tokenizer of {checkpoint!r} does not say where tokens stand; take another")
-
-    def chunk(text: str) -> list[str]:
-        places = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-        starts = [start for start, _ in places["offset_mapping"]]
-        # A word stays whole: where it would be cut, it goes to the next chunk, unless it is longer than one.
-        cuts, first = [0], 0
-        while first + size < len(starts):
-            last = first + size
-            while last > first and " " not in text[starts[last] - 1 : starts[last] + 1]:
-                last -= 1
-            first = last if last > first else first + size
-            cuts.append(starts[first])
-        return [text[start:end].strip() for start, end in zip(cuts, [*cuts[1:], len(text)], strict=True)]
-
-    return chunk

@@ -3,7 +3,7 @@
 import csv
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,18 +20,14 @@ Model = TypeVar("Model", bound=BaseModel)
 
 # Called with one line about a problem. Reading stops where it raises, and goes on where it returns.
 OnProblem = Callable[[str], None]
-
 # Columns that hold lists: a CSV cell carries them as JSON text.
 LIST_COLUMNS = ("answers", "passages", "hops")
-
 # What separates the cells of a table.
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 
 # How a file begins that is one object with its rows under a key.
 _UNDER = r'\{{[^\[{{]*"{}"\s*:\s*\['
-
 _SHORT = 4  # letters
-
 # Rows of a parquet file that are in memory at once.
 _BATCH = 1024
 
@@ -89,7 +85,12 @@ def own_file(path: Path, report: OnProblem = fail) -> Path | None:
 
 
 def read_rows(
-    path: Path, report: OnProblem = fail, *, under: str | None = None, damaged: OnProblem | None = None
+    path: Path,
+    report: OnProblem = fail,
+    *,
+    under: str | None = None,
+    damaged: OnProblem | None = None,
+    lists: Sequence[str] = LIST_COLUMNS,
 ) -> Iterator[DataRow]:
     """The rows of a JSON, CSV, TSV or parquet file, of any size; ``.gz``, ``.bz2`` and ``.xz`` are decompressed.
 
@@ -101,13 +102,14 @@ def read_rows(
         report: called with what is wrong with a row.
         under: the key that has the rows, where a JSON file may be one object.
         damaged: called where no more of the file can be read; ``report`` by default.
+        lists: columns of tables that must hold lists, as JSON text where they are texts.
     """
     damaged = damaged or report
     try:
         if kind(path) in SEPARATORS:
-            yield from _read_csv(path, report, damaged)
+            yield from _read_csv(path, report, damaged, lists)
         elif kind(path) == ".parquet":
-            yield from _read_parquet(path, report, damaged)
+            yield from _read_parquet(path, report, damaged, lists)
         elif (start := _start(path)).startswith("[") or (under and re.match(_UNDER.format(re.escape(under)), start)):
             yield from _read_json(path, report, under)
         else:
@@ -241,7 +243,7 @@ def _read_lines(path: Path, report: OnProblem) -> Iterator[DataRow]:
                 yield row
 
 
-def _read_csv(path: Path, report: OnProblem, damaged: OnProblem) -> Iterator[DataRow]:
+def _read_csv(path: Path, report: OnProblem, damaged: OnProblem, lists: Sequence[str]) -> Iterator[DataRow]:
     header: list[str] = []
     line = 1  # where the row starts; a quoted cell may span several
     with opened(path) as file:
@@ -259,13 +261,13 @@ def _read_csv(path: Path, report: OnProblem, damaged: OnProblem) -> Iterator[Dat
                     report(f"{place}: more cells than the header has columns; quote cells that hold commas")
                 else:
                     row = _row(place, dict(zip(header, cells, strict=False)), report)
-                    if row and _decode_lists(row, report):
+                    if row and _decode_lists(row, report, lists):
                         yield row
         except csv.Error as error:
             damaged(f"{path}:{line}: malformed CSV, {error}; correct the file")
 
 
-def _read_parquet(path: Path, report: OnProblem, damaged: OnProblem) -> Iterator[DataRow]:
+def _read_parquet(path: Path, report: OnProblem, damaged: OnProblem, lists: Sequence[str]) -> Iterator[DataRow]:
     from pyarrow import ArrowException, parquet  # imported here: a fraction of a second that the others do not need
 
     try:
@@ -278,7 +280,7 @@ def _read_parquet(path: Path, report: OnProblem, damaged: OnProblem) -> Iterator
             rows = (values for batch in file.iter_batches(_BATCH) for values in batch.to_pylist())
             for number, values in enumerate(rows, 1):
                 fields = {key: value for key, value in values.items() if value == value}
-                if (row := _row(f"{path}, row {number}", fields, report)) and _decode_lists(row, report):
+                if (row := _row(f"{path}, row {number}", fields, report)) and _decode_lists(row, report, lists):
                     yield row
     except (ArrowException, ValueError) as error:  # no parquet, or texts that are no UTF-8
         if isinstance(error, UserError):
@@ -286,8 +288,8 @@ def _read_parquet(path: Path, report: OnProblem, damaged: OnProblem) -> Iterator
         damaged(f"{path}: cannot be read as parquet ({' '.join(str(error).split())}); write it again")
 
 
-def _decode_lists(row: DataRow, report: OnProblem) -> bool:
-    for key in LIST_COLUMNS:
+def _decode_lists(row: DataRow, report: OnProblem, lists: Sequence[str]) -> bool:
+    for key in lists:
         text = row.fields.get(key)
         if isinstance(text, str):
             try:

@@ -1,0 +1,77 @@
+"""``hop data synthesize``: questions about documents, by a teacher."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hoptimizer.cli.options import Json
+
+TEACHER = "local/qwen2.5-coder-1.5b-instruct"
+"""Who writes the questions where no language model is named."""
+
+
+def synthesize_command(
+    source: Annotated[str, typer.Argument(help="A data set's folder with a corpus, or a file of passages.")],
+    out: Annotated[Path, typer.Option(help="The folder to make.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Settings: lm.teacher=…, workers=…", show_default=False),
+    ] = None,
+    n: Annotated[int, typer.Option("-n", min=1, help="How many questions.")] = 100,
+    multi: Annotated[float, typer.Option(help="The share of questions over two passages.")] = 0.5,
+    sizes: Annotated[str | None, typer.Option(help="Of splits: train=0.8,dev=0.1,test=0.1 or train=40,dev=20.")] = None,
+    seed: Annotated[int, typer.Option(help="Of what is asked about, and of the division.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Have a language model write questions about passages, over one and over two that are linked by a name.
+
+    Kept are those that it answers from their passages, and neither from one of two alone nor without any. The teacher
+    is lm.teacher or lm, and local/qwen2.5-coder-1.5b-instruct where neither is given. Calls are cached: the same
+    command goes on where it was stopped.
+
+    Examples:
+
+        hop data synthesize my-documents --out my-data -n 40
+
+        hop data synthesize my-documents --out my-data lm.teacher=openai/gpt-4o
+    """
+    from hoptimizer.cli.console import show, tell, working
+    from hoptimizer.cli.options import read_overrides
+    from hoptimizer.eval.datasets.dataset import locate
+    from hoptimizer.eval.datasets.folder import read_passages
+    from hoptimizer.eval.datasets.reading import parse_sizes
+    from hoptimizer.eval.synthesis.synthesizing import synthesize
+    from hoptimizer.workbench import Workbench
+
+    words = overrides or []
+    own = any(word.partition("=")[0].split(".")[0] == "lm" for word in words)
+    base = {"data": source} | ({} if own else {"lm": {"default": TEACHER}})
+    with working() as progress:
+        corpus = read_passages(locate(source))
+        config = read_overrides(words, base)
+        bench = Workbench(config, progress)
+        role = "teacher" if "teacher" in config.lm else "default"
+        tell(f"teacher {config.lm[role].shown} · {corpus.name} ({len(corpus)} passages)")
+        with bench.active():
+            made = synthesize(
+                corpus,
+                out,
+                bench.lms[role],
+                n=n,
+                multi=multi,
+                sizes=parse_sizes(sizes) if sizes else None,
+                seed=seed,
+                workers=config.workers,
+                progress=progress,
+            )
+    total = sum(made.splits.values())
+    splits = ", ".join(f"{split} {count}" for split, count in made.splits.items())
+    types = ", ".join(f"{kind} {count}" for kind, count in made.types.items())
+    lines = [f"{made.folder}: {splits} questions ({types}), {made.passages} passages; use it with data={made.folder}"]
+    if total < n:
+        lines.append(f"{total} of {n} questions: more documents or a larger teacher give more")
+    lines.append(f"{made.attempts} were begun; dropped:")
+    lines += [f"  {count} {reason}" for reason, count in made.dropped.items()]
+    show(dataclasses.asdict(made) | {"folder": str(made.folder)}, as_json, *lines)

@@ -1,0 +1,252 @@
+"""From a folder of documents, and a table of questions if there is one, to a data set's folder."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from hoptimizer.common.errors import UserError, unknown
+from hoptimizer.common.paths import expanded, free_folder, is_within
+from hoptimizer.common.progress import Report, silent
+from hoptimizer.common.stream import kind
+from hoptimizer.eval.chunking import Chunker, make_chunker
+from hoptimizer.eval.datasets import hub
+from hoptimizer.eval.datasets.folder import SPLITS, write_folder
+from hoptimizer.eval.datasets.pool import PassagePool
+from hoptimizer.eval.datasets.question import Question
+from hoptimizer.eval.datasets.reading import Skipped, divided
+from hoptimizer.eval.datasets.rows import DataRow, OnProblem, fail, read_rows
+from hoptimizer.eval.documents.converting import SUFFIXES, Document, read_document
+from hoptimizer.eval.documents.table import read_table
+
+TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
+"""The kinds of files that a table of questions may be in."""
+
+CHUNK = "200"
+"""How documents are divided: whole sentences of at most 200 tokens, and ColBERT reads 256 with the title."""
+
+HEADINGS = "headings"
+"""The unit of ``--chunk`` by which what stands under a heading is a passage."""
+
+# Characters of a document that are divided at once.
+_BLOCK = 100_000
+
+Rows = Callable[[OnProblem], Iterator[DataRow]]
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedDocuments:
+    """What an import made.
+
+    Attributes:
+        folder: the data set's folder.
+        splits: questions by split; none where documents were given alone.
+        documents: that were read.
+        passages: passages of the corpus.
+        left_out: files of other kinds in the folder of documents, by their suffix.
+        skipped: bad documents and rows that were passed over.
+        reasons: what was wrong with the first ones, a line each.
+    """
+
+    folder: Path
+    splits: dict[str, int] = field(default_factory=dict)
+    documents: int = 0
+    passages: int = 0
+    left_out: dict[str, int] = field(default_factory=dict)
+    skipped: int = 0
+    reasons: Sequence[str] = ()
+
+
+def is_table(name: str) -> bool:
+    """Whether a name is that of a file that can hold a table of questions, whether there is one or not.
+
+    Example:
+        >>> from hoptimizer.eval.documents.importing import is_table
+        >>> is_table("questions.csv"), is_table("musique")
+        (True, False)
+    """
+    return kind(Path(name)) in TABLES
+
+
+def import_documents(
+    table: Path | str | Mapping[str, Path | str] | None,
+    docs: Path | None,
+    out: Path,
+    *,
+    question: str | None = None,
+    answer: str | None = None,
+    chunk: str = CHUNK,
+    overlap: int = 0,
+    sizes: Mapping[str, float] | None = None,
+    seed: int = 0,
+    skip_bad: bool = False,
+    progress: Report = silent,
+) -> ImportedDocuments:
+    """Make a data set's folder from documents and a table of questions, or from one of them alone.
+
+    Args:
+        table: CSV, TSV, JSON, JSON lines or parquet with a column of questions and one of answers; one file, to be
+            divided at random, or files by split (``dev+test`` for one that is divided among these); or
+            ``hub:OWNER/NAME[:CONFIG]``, or ``hub:FOLDER``. ``None`` makes a corpus alone.
+        docs: a folder of Markdown, text, HTML, PDF and DOCX files, its folders included.
+        out: the folder to make.
+        question: the column of questions; by default the first one with a usual name.
+        answer: likewise, of answers.
+        chunk: how documents are divided into passages (:func:`~hoptimizer.eval.chunking.make_chunker`); ``headings``
+            makes a passage of what stands under each heading, with the headings in its title, and ``headings:200``
+            divides those that are longer.
+        overlap: what a passage repeats of the one before it, in the units of ``chunk``.
+        sizes: of the splits, as of :func:`~hoptimizer.eval.datasets.importers.import_published`.
+        seed: of the division.
+        skip_bad: pass over bad documents and rows, and count them; by default the first one is raised.
+        progress: hears of the progress.
+
+    Raises:
+        UserError: a file is missing or bad, a column is not there, or ``out`` isn't free.
+    """
+    if table is None and docs is None:
+        raise UserError("hop data import: give a table of questions, a folder of documents with --docs, or both")
+    out = free_folder(out)
+    skipped = Skipped()
+    report: OnProblem = skipped if skip_bad else fail
+    by_heading, chunker = _chunking(chunk, overlap)
+    files, left_out = find_documents(docs) if docs else ([], {})
+    splits = _questions(table, report, question, answer, sizes or {}, seed) if table is not None else {}
+    with closing(PassagePool(chunker)) as pool:
+        read = 0
+        for number, file in enumerate(files, 1):
+            progress("documents", number, len(files), file.name)
+            try:
+                document = read_document(file)
+            except UserError as error:
+                report(str(error))
+                continue
+            read += 1
+            for title, text in _paragraphs(document, by_heading):
+                pool.add(title, text)
+        if docs and not len(pool):
+            raise UserError(f"{docs}: no document with a text in it; the first: {skipped.reasons[0]}")
+        write_folder(out, pool, splits)
+        passages = len(pool)
+    return ImportedDocuments(
+        folder=out,
+        splits={split: len(questions) for split, questions in splits.items()},
+        documents=read,
+        passages=passages,
+        left_out=left_out,
+        skipped=skipped.count,
+        reasons=skipped.reasons,
+    )
+
+
+def find_documents(folder: Path) -> tuple[list[Path], dict[str, int]]:
+    """The documents of a folder and the folders in it, in order; and how many files of other kinds there are.
+
+    Hidden files are passed over, and so are links that lead out of the folder.
+
+    Args:
+        folder: of documents.
+
+    Raises:
+        UserError: there is no such folder, or no document in it.
+    """
+    folder = expanded(folder)
+    if not folder.is_dir():
+        what = "is a file, not a folder" if folder.exists() else "no such folder"
+        raise UserError(f"{folder}: {what}; give a folder of documents")
+    files: list[Path] = []
+    others: Counter[str] = Counter()
+    for path in sorted(folder.rglob("*")):
+        parts = path.relative_to(folder).parts
+        if any(part.startswith((".", "~$")) for part in parts) or not path.is_file():
+            continue
+        if path.suffix.lower() in SUFFIXES and is_within(folder, path.absolute()):
+            files.append(path)
+        else:
+            others[path.suffix.lower() or path.name] += 1
+    if not files:
+        raise UserError(f"{folder}: no documents in it; expected files that end in {', '.join(SUFFIXES)}")
+    return files, dict(others)
+
+
+def _chunking(chunk: str, overlap: int) -> tuple[bool, Chunker | None]:
+    """Whether passages end at headings, and what divides them further."""
+    unit, _, rest = chunk.partition(":")
+    if unit != HEADINGS:
+        return False, make_chunker(chunk, overlap)
+    if not rest and overlap:
+        raise UserError("--overlap needs a size to divide by: write --chunk headings:200, or leave it out")
+    return True, make_chunker(rest, overlap) if rest else None
+
+
+def _paragraphs(document: Document, by_heading: bool) -> Iterator[tuple[str, str]]:
+    """The titles and texts that a document's passages are made of."""
+    if by_heading:
+        for section in document.sections:
+            title = ": ".join(dict.fromkeys([document.title, *section.headings]))
+            yield from ((title, block) for block in _blocks(section.text.split("\n")))
+        return
+    lines = []
+    for section in document.sections:
+        first, *others = section.text.split("\n")
+        heading = section.headings[-1] if section.headings else ""
+        lines += [f"{heading}: {first}" if heading else first, *others]
+    yield from ((document.title, block) for block in _blocks(lines))
+
+
+def _blocks(lines: Sequence[str]) -> Iterator[str]:
+    """Lines joined, as many as can be divided at once. A line that ends without a mark becomes a sentence."""
+    block: list[str] = []
+    for line in lines:
+        for start in range(0, len(line), _BLOCK):
+            part = line[start : start + _BLOCK]
+            if block and sum(map(len, block)) + len(part) > _BLOCK:
+                yield " ".join(block)
+                block = []
+            block.append(part if part[-1] in ".!?:;,…\"'”)" else f"{part}.")
+    if block:
+        yield " ".join(block)
+
+
+def _questions(
+    table: Path | str | Mapping[str, Path | str],
+    report: OnProblem,
+    question: str | None,
+    answer: str | None,
+    sizes: Mapping[str, float],
+    seed: int,
+) -> dict[str, list[Question]]:
+    splits: dict[str, list[Question]] = {}
+    places: dict[str, str] = {}
+    for named, name, rows in _sources(table):
+        found: list[Question] = []
+        for one in read_table(rows(report), name, report, question, answer):
+            if one.id in places:
+                report(f"{name}: {one.question!r:.80} stands in {places[one.id]} too; keep it in one of the splits")
+                continue
+            places[one.id] = name
+            found.append(one)
+        splits |= divided(found, named, sizes, seed)
+    return {split: splits[split] for split in SPLITS if split in splits}
+
+
+def _sources(table: Path | str | Mapping[str, Path | str]) -> list[tuple[tuple[str, ...], str, Rows]]:
+    """The splits that a source is divided among (none for one that is alone), its name, and what gives its rows."""
+    if isinstance(table, str) and table.startswith(hub.PREFIX):
+        found = hub.open_table(table)
+        ours = {hub.SPLITS_OF_THE_HUB.get(split, split): rows for split, rows in found.items()}
+        if len(ours) == 1:
+            return [((), table, rows) for rows in ours.values()]
+        return [((split,), f"{table}, {split}", rows) for split, rows in ours.items() if split in SPLITS]
+    if not isinstance(table, Mapping):
+        return [((), str(table), _rows(table))]
+    for split in (split for key in table for split in key.split("+")):
+        if split not in SPLITS:
+            raise unknown("split", split, SPLITS)
+    return [(tuple(key.split("+")), str(path), _rows(path)) for key, path in table.items()]
+
+
+def _rows(file: Path | str) -> Rows:
+    return partial(read_rows, expanded(file), damaged=fail, lists=())

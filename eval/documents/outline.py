@@ -1,0 +1,208 @@
+"""The text of a document by its headings, from Markdown, HTML and plain text."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from itertools import zip_longest
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+_FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?)\n---[ \t]*(?:\n|\Z)", re.DOTALL)
+_TITLE = re.compile(r"^title:[ \t]*(['\"]?)(.+?)\1[ \t]*$", re.MULTILINE)
+_LEVELS = {f"h{level}": level for level in range(1, 7)}
+# Elements of HTML that end a line, and those whose text nobody reads.
+_BLOCKS = frozenset(
+    re.findall(
+        r"\w+",
+        "address article aside blockquote body br dd div dl dt fieldset figcaption figure footer form header hr li "
+        "main nav ol p pre section table tbody tfoot thead tr ul",
+    )
+)
+_HIDDEN = frozenset({"script", "style", "template", "noscript", "svg"})
+_CELLS = frozenset({"td", "th"})
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """What stands under a heading.
+
+    Attributes:
+        headings: the heading after those that it lies under; none before the first one.
+        text: its paragraphs, a line each.
+    """
+
+    headings: tuple[str, ...]
+    text: str
+
+
+@dataclass
+class Outline:
+    """A document that is being read.
+
+    Attributes:
+        title: of the document, where it gives one.
+        sections: those with a text, in order.
+    """
+
+    title: str = ""
+    sections: list[Section] = field(default_factory=list)
+    _headings: list[tuple[int, str]] = field(default_factory=list)
+    _lines: list[str] = field(default_factory=list)
+
+    def heading(self, level: int, text: str) -> None:
+        """Begin a section; the first heading of all is the title, where there is none yet."""
+        self.end()
+        text = " ".join(text.split())
+        if not self.title and not self.sections and not self._headings:
+            self.title = text
+        if text == self.title:
+            self._headings = []
+        elif text:
+            self._headings = [(above, name) for above, name in self._headings if above < level] + [(level, text)]
+
+    def line(self, text: str) -> None:
+        """Add a paragraph, an item of a list or a row of a table."""
+        if text := " ".join(text.split()):
+            self._lines.append(text)
+
+    def end(self) -> None:
+        """End the section that is open."""
+        if self._lines:
+            self.sections.append(Section(tuple(name for _, name in self._headings), "\n".join(self._lines)))
+        self._lines = []
+
+
+def of_markdown(text: str) -> Outline:
+    """The outline of Markdown: without its marks, the cells of a table's rows each after their column's name.
+
+    Example:
+        >>> from hoptimizer.eval.documents.outline import of_markdown
+        >>> of_markdown("# Ships\\n\\n## Alma\\n\\nBuilt in *1998*, see [ports](ports.md).").sections
+        [Section(headings=('Alma',), text='Built in 1998, see ports.')]
+    """
+    outline = Outline()
+    if front := _FRONT_MATTER.match(text):
+        text = text[front.end() :]
+        outline.title = found[2] if (found := _TITLE.search(front[1])) else ""
+    columns: list[str] = []
+    cells: list[str] = []
+    level, in_head, in_cell = 0, False, False
+    for token in MarkdownIt("commonmark").enable("table").parse(text):
+        if token.type == "heading_open":
+            level = _LEVELS[token.tag]
+        elif token.type == "inline" and level:
+            outline.heading(level, _plain(token.children or ()))
+            level = 0
+        elif token.type == "inline" and in_cell:
+            cells[-1] = _plain(token.children or ())
+        elif token.type == "inline":
+            outline.line(_plain(token.children or ()))
+        elif token.type in ("th_open", "td_open"):
+            in_cell = True
+            cells.append("")
+        elif token.type in ("th_close", "td_close"):
+            in_cell = False
+        elif token.type in ("thead_open", "thead_close"):
+            in_head = token.type == "thead_open"
+        elif token.type == "tr_close":
+            if in_head:
+                columns = cells
+            else:
+                outline.line(_row(columns, cells))
+            cells = []
+        elif token.type in ("fence", "code_block"):
+            outline.line(token.content)
+        elif token.type == "html_block":
+            _Html(outline, nested=True).feed(token.content)
+    outline.end()
+    return outline
+
+
+def _plain(tokens: Iterable[Token]) -> str:
+    """The words of inline tokens; of an image, its description."""
+    kept = {"text", "code_inline", "image", "text_special"}
+    parts = (" " if token.type.endswith("break") else token.content * (token.type in kept) for token in tokens)
+    return "".join(parts)
+
+
+def _row(columns: Iterable[str], cells: Iterable[str]) -> str:
+    pairs = zip_longest(columns, cells, fillvalue="")
+    return "; ".join(f"{column}: {cell}" if column else cell for column, cell in pairs if cell)
+
+
+def of_html(text: str) -> Outline:
+    """The outline of HTML: what a browser shows of it.
+
+    Example:
+        >>> from hoptimizer.eval.documents.outline import of_html
+        >>> of_html("<title>Ships</title><p>Alma was built<br>in 1998.</p>")
+        Outline(title='Ships', sections=[Section(headings=(), text='Alma was built\\nin 1998.')])
+    """
+    outline = Outline()
+    reader = _Html(outline)
+    reader.feed(text)
+    reader.close()
+    reader.end_line()
+    outline.end()
+    return outline
+
+
+def of_text(text: str) -> Outline:
+    """The outline of plain text: one section, whose paragraphs are separated by empty lines."""
+    outline = Outline()
+    for paragraph in re.split(r"\n\s*\n", text):
+        outline.line(paragraph)
+    outline.end()
+    return outline
+
+
+class _Html(HTMLParser):
+    """Hands an outline what HTML shows.
+
+    Args:
+        outline: takes headings and lines.
+        nested: whether it is a block within Markdown, whose title is no document's.
+    """
+
+    def __init__(self, outline: Outline, nested: bool = False) -> None:
+        super().__init__(convert_charrefs=True)
+        self._outline, self._nested = outline, nested
+        self._text: list[str] = []
+        self._hidden: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """As of the standard library."""
+        if tag in _HIDDEN:
+            self._hidden.append(tag)
+        elif tag in _BLOCKS or tag in _LEVELS or tag == "title":
+            self.end_line()
+        elif tag in _CELLS and "".join(self._text).strip():
+            self._text.append("; ")
+
+    def handle_endtag(self, tag: str) -> None:
+        """As of the standard library."""
+        if tag in self._hidden:
+            del self._hidden[self._hidden.index(tag) :]
+        elif tag in _LEVELS:
+            self._outline.heading(_LEVELS[tag], self._taken())
+        elif tag == "title":
+            title = " ".join(self._taken().split())
+            if not self._nested:
+                self._outline.title = self._outline.title or title
+        elif tag in _BLOCKS:
+            self.end_line()
+
+    def handle_data(self, data: str) -> None:
+        """As of the standard library."""
+        if not self._hidden:
+            self._text.append(data)
+
+    def end_line(self) -> None:
+        """Hand over the line that is open."""
+        self._outline.line(self._taken())
+
+    def _taken(self) -> str:
+        text, self._text = "".join(self._text), []
+        return text

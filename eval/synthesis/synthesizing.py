@@ -1,0 +1,181 @@
+"""A data set whose questions a teacher writes about a corpus."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import dspy
+from dspy.utils.exceptions import DSPyError
+
+from hoptimizer.common.concurrency import run_async
+from hoptimizer.common.errors import UserError
+from hoptimizer.common.paths import free_folder
+from hoptimizer.common.progress import Report, silent
+from hoptimizer.eval.datasets.folder import write_folder
+from hoptimizer.eval.datasets.question import Question
+from hoptimizer.eval.datasets.reading import divided
+from hoptimizer.eval.synthesis.checks import DroppedError, is_new
+from hoptimizer.eval.synthesis.links import find_links
+from hoptimizer.eval.synthesis.teacher import QuestionWriter
+from hoptimizer.models.failures import answered_or_ended, one_line
+from hoptimizer.retrieval import Corpus
+
+Candidate = TypeVar("Candidate")
+
+ATTEMPTS = 8
+"""For each question that is wanted, so many are written at most."""
+
+# Words of a passage about which something can be asked.
+_LEAST_WORDS = 8
+# Attempts that are under way at once, at least: so many calls an engine answers together.
+_LEAST_AT_ONCE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Synthesized:
+    """What a teacher made.
+
+    Attributes:
+        folder: the data set's folder.
+        splits: questions by split.
+        types: questions by type, ``single`` and ``bridge``.
+        passages: of the corpus.
+        attempts: questions that were begun.
+        dropped: attempts that failed a check, by the reason.
+    """
+
+    folder: Path
+    splits: dict[str, int]
+    types: dict[str, int]
+    passages: int
+    attempts: int
+    dropped: dict[str, int]
+
+
+def synthesize(
+    corpus: Corpus,
+    out: Path,
+    lm: dspy.LM | None = None,
+    *,
+    n: int = 100,
+    multi: float = 0.5,
+    sizes: Mapping[str, float] | None = None,
+    seed: int = 0,
+    workers: int = 64,
+    progress: Report = silent,
+) -> Synthesized:
+    """Have a teacher write questions about a corpus, and make a data set of those that pass every check.
+
+    A question is kept if the teacher answers it from its passages, and neither from one of several alone nor without
+    any; if it names what it is about and does not give its answer away; and if no other one asks the same. Calls are
+    answered from DSPy's cache where they were made before: the same work, begun again, goes on where it ended.
+
+    Args:
+        corpus: the passages.
+        out: the folder to make.
+        lm: the teacher; ``None`` for the language model of DSPy's settings.
+        n: questions that are wanted. There are fewer where :data:`ATTEMPTS` times as many attempts do not give them.
+        multi: the share of questions over two passages.
+        sizes: of the splits, as of :func:`~hoptimizer.eval.datasets.importers.import_published`.
+        seed: of what is asked about, and of the division.
+        workers: questions under way at once.
+        progress: hears of the progress.
+
+    Raises:
+        UserError: the teacher can't be asked, no question passed, or ``out`` isn't free.
+    """
+    out = free_folder(out)
+    if not 0 <= multi <= 1:
+        raise UserError(f"--multi {multi}: expected a share from 0 to 1")
+    writer = QuestionWriter(lm)
+    dropped: Counter[str] = Counter()
+    kept: list[Question] = []
+    passages = [passage for passage in corpus if len(passage.text.split()) >= _LEAST_WORDS]
+    chosen = random.Random(seed).sample(passages, len(passages))
+    bridges = round(n * multi)
+    work = _Work(n, kept, dropped, workers, progress)
+    with answered_or_ended():
+        run_async(work.run(find_links(passages, seed), writer.bridge, bridges))
+        # Where too few passages are linked, questions over one passage stand in.
+        run_async(work.run(chosen, writer.single, n - len(kept)))
+    if not kept:
+        why = "; ".join(f"{reason}: {count}" for reason, count in dropped.most_common(3)) or "no passage of some words"
+        raise UserError(f"no question passed the checks ({why}); take a larger teacher or more documents")
+    splits = divided(kept, (), sizes or _default_sizes(len(kept)), seed)
+    write_folder(out, corpus, splits)
+    return Synthesized(
+        folder=out,
+        splits={split: len(questions) for split, questions in splits.items()},
+        types=dict(Counter(str(question.type) for question in kept)),
+        passages=len(corpus),
+        attempts=work.attempts,
+        dropped=dict(dropped.most_common()),
+    )
+
+
+def _default_sizes(count: int) -> Mapping[str, float]:
+    """Half of the questions to compile with, half of the rest each to choose by and to test on, where they are few."""
+    return {"train": 0.5, "dev": 0.25, "test": 0.25} if 4 <= count < 40 else {} if count >= 40 else {"dev": 1.0}
+
+
+@dataclass
+class _Work:
+    """Attempts, until enough questions are kept.
+
+    Attributes:
+        n: questions that are wanted in all.
+        kept: those so far.
+        dropped: why others were not kept.
+        workers: attempts under way at once.
+        progress: hears of the progress.
+        attempts: how many were made.
+    """
+
+    n: int
+    kept: list[Question]
+    dropped: Counter[str]
+    workers: int
+    progress: Report
+    attempts: int = 0
+
+    async def run(
+        self, candidates: Sequence[Candidate], write: Callable[[Candidate], Awaitable[Question]], wanted: int
+    ) -> None:
+        """Write about candidates in their order, whichever is done first, until so many questions are kept."""
+        goal = len(self.kept) + wanted
+        slots = asyncio.Semaphore(self.workers)
+        left = list(candidates[: ATTEMPTS * wanted])
+        while left and len(self.kept) < goal:
+            count = max(_LEAST_AT_ONCE, 2 * (goal - len(self.kept)))
+            batch, left = left[:count], left[count:]
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._attempt(write, candidate, slots)) for candidate in batch]
+            for question in (task.result() for task in tasks):
+                if question and len(self.kept) < goal:
+                    self._keep(question)
+
+    async def _attempt(
+        self, write: Callable[[Candidate], Awaitable[Question]], candidate: Candidate, slots: asyncio.Semaphore
+    ) -> Question | None:
+        async with slots:
+            self.attempts += 1
+            try:
+                return await write(candidate)
+            except DroppedError as error:
+                self.dropped[str(error)] += 1
+            except DSPyError as error:  # a prompt that is too long, or was refused
+                self.dropped[one_line(error)[:80]] += 1
+            finally:
+                remark = f"{self.attempts} attempts, {self.dropped.total()} dropped"
+                self.progress("questions", len(self.kept), self.n, remark)
+        return None
+
+    def _keep(self, question: Question) -> None:
+        if is_new(question.question, [other.question for other in self.kept]):
+            self.kept.append(question)
+        else:
+            self.dropped["asked before"] += 1

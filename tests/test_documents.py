@@ -1,0 +1,231 @@
+"""A data set of one's own: a folder of documents, and a table of questions."""
+
+import io
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+from test_importers import assert_one_line
+
+from hoptimizer.cli import main
+from hoptimizer.eval import check, load
+from hoptimizer.eval.chunking import make_chunker
+from hoptimizer.eval.documents.converting import read_document
+from hoptimizer.eval.documents.importing import import_documents
+from hoptimizer.eval.documents.outline import of_html, of_markdown
+
+MARKDOWN = """---
+title: The Alma
+---
+# The Alma
+
+The *Alma* is a [ferry](https://example.org) of **Fjordlight**.
+
+## Crew
+
+- Ines Moreau, captain
+
+| ship | built |
+|------|-------|
+| Alma | 1998  |
+
+```
+# no heading
+```
+"""
+HTML = "<title>Ports &amp; more</title><style>p {}</style><h1>Oslo</h1><p>A port<br>in the east.<script>x()</script>"
+
+
+def pdf(*lines: str, trailer: str = "") -> bytes:
+    """A PDF file with lines of text."""
+    shown = " ".join(f"1 0 0 1 72 {700 - 20 * number} Tm ({line}) Tj" for number, line in enumerate(lines))
+    stream = f"BT /F1 12 Tf {shown} ET" if lines else ""
+    objects = [
+        "<< /Type /Catalog /Pages 2 0 R >>",
+        "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+        "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R "
+        "/Resources << /Font << /F1 << /Type /Font /Subtype /Type1 /BaseFont /Helvetica >> >> >> >>",
+        f"<< /Length {len(stream)} >>\nstream\n{stream}\nendstream",
+    ]
+    made, places = "%PDF-1.4\n", []
+    for number, body in enumerate(objects, 1):
+        places.append(len(made))
+        made += f"{number} 0 obj\n{body}\nendobj\n"
+    table = "".join(f"{place:010} 00000 n \n" for place in places)
+    size = len(objects) + 1
+    end = f"xref\n0 {size}\n0000000000 65535 f \n{table}trailer\n<< /Size {size} /Root 1 0 R {trailer} >>\n"
+    return f"{made}{end}startxref\n{len(made)}\n%%EOF\n".encode("latin-1")
+
+
+def docx(text: str) -> bytes:
+    """A DOCX file with one paragraph."""
+    file = io.BytesIO()
+    word = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+    package = "http://schemas.openxmlformats.org/package/2006"
+    office = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/officeDocument"
+    kind = "application/vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(
+            "[Content_Types].xml",
+            f'<Types xmlns="{package}/content-types"><Default Extension="rels" ContentType="application/xml"/>'
+            f'<Override PartName="/word/document.xml" ContentType="{kind}"/></Types>',
+        )
+        archive.writestr(
+            "_rels/.rels",
+            f'<Relationships xmlns="{package}/relationships"><Relationship Id="r1" Type="{office}" '
+            'Target="word/document.xml"/></Relationships>',
+        )
+        body = f"<w:body><w:p><w:r><w:t>{text}</w:t></w:r></w:p></w:body>"
+        archive.writestr("word/document.xml", f'<w:document xmlns:w="{word}">{body}</w:document>')
+    return file.getvalue()
+
+
+@pytest.fixture
+def docs(tmp_path: Path) -> Path:
+    folder = tmp_path / "docs"
+    (folder / "ports").mkdir(parents=True)
+    (folder / "alma.md").write_text(MARKDOWN, encoding="utf-8")
+    (folder / "ports" / "oslo.html").write_text(HTML, encoding="utf-8")
+    (folder / "dog_rules.txt").write_text("Dogs stay on deck.\n\nCats do not.", encoding="utf-8")
+    (folder / "logo.png").write_bytes(b"\x89PNG")
+    (folder / ".hidden.md").write_text("# Hidden", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    file = tmp_path / "questions.csv"
+    rows = [f"What is the number {number}?,{number}" for number in range(9)]
+    file.write_text("\n".join(["Question,Answer", *rows, 'Who is captain?,"[""Ines Moreau"", ""Moreau""]"']))
+    return file
+
+
+def test_markdown_becomes_its_words_under_their_headings():
+    outline = of_markdown(MARKDOWN)
+    assert outline.title == "The Alma"
+    assert [(section.headings, section.text) for section in outline.sections] == [
+        ((), "The Alma is a ferry of Fjordlight."),
+        (("Crew",), "Ines Moreau, captain\nship: Alma; built: 1998\n# no heading"),
+    ]
+
+
+def test_html_becomes_what_a_browser_shows():
+    outline = of_html(HTML)
+    assert outline.title == "Ports & more"
+    assert [(section.headings, section.text) for section in outline.sections] == [(("Oslo",), "A port\nin the east.")]
+
+
+def test_a_table_and_a_folder_become_a_data_set(docs: Path, table: Path, tmp_path: Path, capsys, monkeypatch):
+    out = tmp_path / "made"
+    words = ["data", "import", str(table), "--docs", str(docs), "--chunk", "sentences:2", "--out", str(out), "--json"]
+    monkeypatch.setattr("sys.argv", ["hop", *words])
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    made = json.loads(capsys.readouterr().out)
+    assert made["splits"] == {"train": 8, "dev": 1, "test": 1}
+    assert (made["documents"], made["left_out"]) == (3, {".png": 1})
+    data = load(str(out))
+    assert {passage.title for passage in data.corpus} == {"The Alma", "Ports & more", "dog rules"}
+    answers = {question.question: question.answers for split in data.splits.values() for question in split}
+    assert answers["Who is captain?"] == ["Ines Moreau", "Moreau"]
+    assert answers["What is the number 7?"] == ["7"]
+    assert check(out).problems == []
+
+
+def test_passages_end_at_headings_and_have_them_in_their_titles(docs: Path, tmp_path: Path):
+    import_documents(None, docs, tmp_path / "made", chunk="headings")
+    rows = [json.loads(line) for line in (tmp_path / "made" / "corpus.jsonl").read_text().splitlines()]
+    assert ("The Alma: Crew", "Ines Moreau, captain. ship: Alma; built: 1998. # no heading.") in [
+        (row["title"], row["text"]) for row in rows
+    ]
+
+
+def test_chunks_overlap():
+    text = "It rains. It pours. It stops."
+    assert make_chunker("sentences:2", 1)(text) == ["It rains. It pours.", "It pours. It stops."]
+    assert make_chunker("words:3", 2)("a b c d") == ["a b c", "b c d"]
+    assert make_chunker("8", 4)(text) == ["It rains. It pours.", "It pours. It stops."]
+    assert make_chunker("tokens:4", 1)("one two three four five six") == ["one two three four", "four five six"]
+    assert make_chunker("3")("one two three four five. six") == ["one two three", "four five.", "six"]
+    assert_one_line(lambda: make_chunker("words:3", 3), ["--overlap"])
+
+
+def test_pdf_and_docx_are_converted(tmp_path: Path):
+    (tmp_path / "a.pdf").write_bytes(pdf("The Alma was built in 1998.", "She sails to Oslo."))
+    (tmp_path / "b.docx").write_bytes(docx("Dogs stay on deck."))
+    assert read_document(tmp_path / "a.pdf").sections[0].text == "The Alma was built in 1998.\nShe sails to Oslo."
+    assert read_document(tmp_path / "b.docx").sections[0].text == "Dogs stay on deck."
+
+
+ENCRYPTED = f"/ID [<00><00>] /Encrypt << /Filter /Standard /V 1 /R 2 /P -4 /O <{'00' * 32}> /U <{'00' * 32}> >>"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("scan.pdf", pdf(), "no text in it"),
+        ("locked.pdf", pdf("Secret.", trailer=ENCRYPTED), "encrypted"),
+        ("broken.pdf", b"%PDF-1.4 and no more", "cannot be converted"),
+        ("broken.docx", b"no archive", "no DOCX file"),
+        ("half.docx", docx("Dogs.")[:200], "no DOCX file"),
+        ("empty.md", b"", "no text in it"),
+        ("latin.txt", "Bjørn".encode("latin-1"), "not UTF-8"),
+        ("huge.txt", b"x" * 20_000_001, "20 MB"),
+    ],
+)
+def test_a_bad_document_is_one_line_or_is_skipped(name: str, content: bytes, said: str, docs: Path, tmp_path: Path):
+    (docs / name).write_bytes(content)
+    out = tmp_path / "made"
+    assert_one_line(lambda: import_documents(None, docs, out, chunk="words:50"), [name, said])
+    assert not out.exists()
+    made = import_documents(None, docs, out, chunk="words:50", skip_bad=True)
+    assert (made.documents, made.skipped) == (3, 1)
+    assert said in made.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Frage,Antwort\nWo?,Hier\n", ["no column 'question'", "'Frage', 'Antwort'", "--question-column"]),
+        ("question,reply\nWhere?,Here\n", ["no column 'answer'", "--answer-column"]),
+        ("question,answer\nWhere?,Here\nWho?,\n", ["questions.csv:3", "'answer' must be an answer"]),
+        ("question,answer\nWhere?,Here\n,There\n", ["questions.csv:3", "'question' must be a question"]),
+        ("question,answer\n", ["no questions in it"]),
+    ],
+)
+def test_a_bad_table_is_one_line(text: str, said: list[str], tmp_path: Path):
+    (tmp_path / "questions.csv").write_text(text)
+    assert_one_line(lambda: import_documents({"dev": tmp_path / "questions.csv"}, None, tmp_path / "made"), said)
+
+
+def test_columns_are_named_and_rows_of_one_question_are_one(tmp_path: Path):
+    rows = [
+        {"Frage": "Wo?", "Antwort": 12},
+        {"Frage": "Wo?", "Antwort": ["zwölf", 12.0]},
+        {"Frage": "Ja?", "Antwort": True},
+    ]
+    (tmp_path / "fragen.jsonl").write_text("\n".join(json.dumps(row) for row in [*rows, {"Frage": "Und?"}]))
+    made = import_documents(
+        {"dev": tmp_path / "fragen.jsonl"},
+        None,
+        tmp_path / "made",
+        question="Frage",
+        answer="Antwort",
+        skip_bad=True,
+    )
+    assert made.skipped == 1
+    assert [question.answers for question in load(str(tmp_path / "made")).split("dev")] == [["12", "zwölf"], ["yes"]]
+
+
+def test_a_question_in_two_splits_is_said(table: Path, tmp_path: Path):
+    assert_one_line(lambda: import_documents({"train": table, "dev": table}, None, tmp_path / "made"), ["stands in"])
+
+
+def test_a_hub_data_set_with_any_columns_is_a_table(tmp_path: Path):
+    folder = tmp_path / "own"
+    folder.mkdir()
+    (folder / "train.jsonl").write_text('{"prompt": "Where?", "target": "Here"}\n')
+    (folder / "validation.jsonl").write_text('{"prompt": "Who?", "target": "Me"}\n')
+    made = import_documents(f"hub:{folder}", None, tmp_path / "made")
+    assert made.splits == {"train": 1, "dev": 1}
