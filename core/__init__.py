@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from hoptimizer.compiled import CompiledProgram, load_variant
     from hoptimizer.compiling import compile_variant
     from hoptimizer.config import Config, load_config, make_config
+    from hoptimizer.report.page import write_report
     from hoptimizer.study.cells import load_study
     from hoptimizer.study.run import estimate_study, run_study
     from hoptimizer.tracking.sync import DeliveredRun, sync_runs
@@ -37,6 +38,7 @@ _HOMES = {
     "make_config": "hoptimizer.config",
     "run_study": "hoptimizer.study.run",
     "sync_runs": "hoptimizer.tracking.sync",
+    "write_report": "hoptimizer.report.page",
 }
 
 __all__ = [
@@ -58,6 +60,7 @@ __all__ = [
     "make_config",
     "run_study",
     "sync_runs",
+    "write_report",
 ]
 
 

@@ -41,8 +41,9 @@ ROOMS = {
     "core": {
         "tracking": set(),
         "comparison": {"tracking"},
+        "report": {"comparison", "tracking"},
         "study": {"comparison", "tracking"},
-        "cli": {"comparison", "study", "tracking"},
+        "cli": {"comparison", "report", "study", "tracking"},
     },
 }
 # The most imports, file to file, from one room of a folder into another.
