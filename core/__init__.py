@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from hoptimizer.compiled import CompiledProgram, load_variant
     from hoptimizer.compiling import compile_variant
     from hoptimizer.config import Config, load_config, make_config
+    from hoptimizer.report.page import write_report
     from hoptimizer.study.cells import load_study
     from hoptimizer.study.run import estimate_study, run_study
     from hoptimizer.tracking.models import RegisteredVariant, register_variant
@@ -40,6 +41,7 @@ _HOMES = {
     "register_variant": "hoptimizer.tracking.models",
     "run_study": "hoptimizer.study.run",
     "sync_runs": "hoptimizer.tracking.sync",
+    "write_report": "hoptimizer.report.page",
 }
 
 __all__ = [
@@ -63,6 +65,7 @@ __all__ = [
     "register_variant",
     "run_study",
     "sync_runs",
+    "write_report",
 ]
 
 

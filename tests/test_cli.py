@@ -34,6 +34,7 @@ VERBS = [
     ["compile"],
     ["eval"],
     ["compare"],
+    ["report"],
     ["study"],
     ["sync"],
     ["doctor"],

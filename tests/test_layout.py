@@ -42,8 +42,9 @@ ROOMS = {
         "genai": set(),
         "tracking": {"genai"},
         "comparison": {"tracking"},
+        "report": {"comparison", "tracking"},
         "study": {"comparison", "tracking"},
-        "cli": {"comparison", "study", "tracking"},
+        "cli": {"comparison", "report", "study", "tracking"},
     },
 }
 # The most imports, file to file, from one room of a folder into another.

@@ -1,6 +1,7 @@
 """``hop compare, report``."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,8 +10,7 @@ from hoptimizer.cli.console import show, working
 from hoptimizer.cli.options import Json, Split, config_of
 
 if TYPE_CHECKING:
-    from hoptimizer.comparison import Comparison
-    from hoptimizer.tracking.settings import TrackingSettings
+    from hoptimizer.config import Config
     from hoptimizer.tracking.tracker import Tracker
 
 Runs = Annotated[
@@ -43,21 +43,50 @@ def compare_command(
         hop compare data=atlas --by hops
     """
     from hoptimizer.cli import tables
-    from hoptimizer.comparison import log_comparison
+    from hoptimizer.comparison import compare_variants, log_comparison
     from hoptimizer.comparison.sheets import comparison_sheets
 
     with working():
-        tracker, tracking, comparison = _compared(runs, split, metric, by)
+        tracker, config, run_ids = _chosen(runs)
+        comparison = compare_variants(tracker, run_ids, split=split, metric=metric, seed=config.seed, by=by)
         log_comparison(tracker, comparison)
     shown = [tables.sheet(sheet) for sheet in comparison_sheets(comparison)]
-    show(comparison.as_dict(), as_json, *shown, tables.open_mlflow(tracking))
+    show(comparison.as_dict(), as_json, *shown, tables.open_mlflow(config.tracking))
 
 
-def _compared(
-    runs: Sequence[str] | None, split: str, metric: str, by: str | None
-) -> "tuple[Tracker, TrackingSettings, Comparison]":
-    """The comparison that a command's words ask for, and the store that has its runs."""
-    from hoptimizer.comparison import compare_variants
+def report_command(
+    runs: Runs = None,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The page; one that is there is replaced.")] = Path(
+        "report.html"
+    ),
+    split: Split = "dev",
+    metric: Metric = "f1",
+    by: By = None,
+    as_json: Json = False,
+) -> None:
+    """Write a comparison as one HTML page that needs no server.
+
+    The page has what was compared, the scores with their intervals, plots, what a question costs, where the variants
+    disagree, and ten questions with the steps of each. Runs are chosen as by hop compare.
+
+    Examples:
+
+        hop report data=atlas
+
+        hop report 1f2e3d 4c5b6a --split test --out report.html
+    """
+    from hoptimizer.report.page import write_report
+
+    with working():
+        tracker, config, run_ids = _chosen(runs)
+        compared = write_report(tracker, run_ids, out, split=split, metric=metric, seed=config.seed, by=by)
+    n = len(compared.questions)
+    shown = {"path": str(out), "split": split, "metric": metric, "n": n, "runs": [v.run_id for v in compared.variants]}
+    show(shown, as_json, f"{out}: {len(compared.variants)} variants on {n} questions of {split}")
+
+
+def _chosen(runs: Sequence[str] | None) -> "tuple[Tracker, Config, list[str]]":
+    """The store that a command's words name, the config that they say, and the ids of the runs."""
     from hoptimizer.tracking.journal import tell_waiting
     from hoptimizer.tracking.tracker import Tracker
 
@@ -66,9 +95,4 @@ def _compared(
     _, config = config_of(next(iter(run_ids), None), overrides)
     tracker = Tracker(config.tracking.uri, config.experiment)
     tell_waiting(config.tracking.uri)
-    whole = [tracker.whole_id(start) for start in run_ids]
-    return (
-        tracker,
-        config.tracking,
-        compare_variants(tracker, whole, split=split, metric=metric, seed=config.seed, by=by),
-    )
+    return tracker, config, [tracker.whole_id(start) for start in run_ids]

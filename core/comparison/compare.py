@@ -86,8 +86,13 @@ def compare_variants(
         groups=groups_of(variants, metric, column, seed) if column is not None else [],
         notes=notes,
         questions=[str(question) for question in tables[0]["question"]],
+        gold=[_texts(answers) for answers in tables[0].get("answers", [None] * len(tables[0]))],
         seed=seed,
     )
+
+
+def _texts(answers: object) -> list[str]:
+    return [str(answer) for answer in answers] if isinstance(answers, list) else []
 
 
 def _alike(column: str, answered: Sequence[Answered]) -> bool:

@@ -67,6 +67,7 @@ class Comparison:
         groups: the metric by group.
         notes: what was left out, in words.
         questions: the words of the questions, in the order of the variants' ``ids``.
+        gold: the answers of each that count as right.
         seed: of the bootstrap and the tests.
     """
 
@@ -78,6 +79,7 @@ class Comparison:
     groups: list[Group] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     questions: list[str] = field(default_factory=list)
+    gold: list[list[str]] = field(default_factory=list)
     seed: int = 0
 
     @property

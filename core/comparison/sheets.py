@@ -27,34 +27,62 @@ def comparison_sheets(compared: Comparison) -> list[Sheet]:
     return [scores_sheet(compared), costs_sheet(compared), *([groups_sheet(compared)] if compared.by else [])]
 
 
-def scores_sheet(compared: Comparison, intervals: bool = False) -> Sheet:
+def scores_sheet(compared: Comparison, intervals: bool = False, settings: bool = True) -> Sheet:
     """The variants with their language models, the settings in which they differ, their scores, and the differences.
 
     Args:
         compared: the comparison.
         intervals: whether every score has its interval; else only the metric that is compared.
+        settings: whether it has the settings, too.
     """
     metric = compared.metric
     wanted = dict.fromkeys([metric, *COLUMNS]) if metric not in COLUMNS else COLUMNS
     present = [name for name in wanted if any(name in v.estimates for v in compared.variants)]
-    keys = list(dict.fromkeys(key for v in compared.variants for key in v.settings if key != MODEL))
-    header = ["variant", "run", "LM", *_short(keys), *(heading(name) for name in present), f"Δ {metric}"]
+    place = 1 + present.index(metric)  # the difference stands beside what differs
+    keys = _keys(compared) if settings else []
+    header = [
+        "variant",
+        "run",
+        *_short(keys),
+        *map(heading, present[:place]),
+        f"Δ {metric}",
+        *map(heading, present[place:]),
+    ]
     deltas = [_BASELINE]
     for difference, p in zip(compared.differences, compared.p, strict=True):
         deltas.append(change(metric, difference.difference, difference.low, difference.high) + MARK * (p < LEVEL))
     rows = [
         [
-            variant.name,
+            name,
             variant.run_id[:8],
-            *(_cut(variant.settings.get(key, "–")) for key in (MODEL, *keys)),
-            *(_score(variant, name, intervals or name == metric) for name in present),
+            *(_cut(variant.settings.get(key, "–")) for key in keys),
+            *(_score(variant, score, intervals or score == metric) for score in present[:place]),
             delta,
+            *(_score(variant, score, intervals) for score in present[place:]),
         ]
-        for variant, delta in zip(compared.variants, deltas, strict=True)
+        for name, variant, delta in zip(compared.names, compared.variants, deltas, strict=True)
     ]
     n = len(compared.variants[0].ids)
     title = f"{compared.split}, n = {n}, 95% intervals"
-    return Sheet(title, header, 3 + len(keys), rows, note=_note(compared))
+    return Sheet(title, header, 2 + len(keys), rows, note=_note(compared))
+
+
+def settings_sheet(compared: Comparison) -> Sheet:
+    """The variants with their language models and the settings in which they differ, in full.
+
+    Args:
+        compared: the comparison.
+    """
+    keys = _keys(compared)
+    rows = [
+        [name, variant.run_id, *(variant.settings.get(key, "–") for key in keys)]
+        for name, variant in zip(compared.names, compared.variants, strict=True)
+    ]
+    return Sheet("what differs", ["variant", "run", *keys], 2 + len(keys), rows)
+
+
+def _keys(compared: Comparison) -> list[str]:
+    return list(dict.fromkeys([MODEL, *(key for variant in compared.variants for key in variant.settings)]))
 
 
 def _note(compared: Comparison) -> str:
@@ -108,7 +136,9 @@ def groups_sheet(compared: Comparison) -> Sheet:
 
 def _score(variant: Compared, name: str, interval: bool) -> str:
     estimate = variant.estimates.get(name)
-    return _interval(name, estimate) if interval else figure(name, estimate.mean if estimate else None)
+    if interval and estimate and estimate.low < estimate.high:
+        return _interval(name, estimate)
+    return figure(name, estimate.mean if estimate else None)
 
 
 def _interval(metric: str, estimate: Estimate | None) -> str:
@@ -119,7 +149,7 @@ def _interval(metric: str, estimate: Estimate | None) -> str:
 
 def _short(keys: Sequence[str]) -> list[str]:
     """Config keys without their section, where that tells them apart and says what is meant."""
-    plain = [key.removesuffix(".name") for key in keys]
+    plain = ["LM" if key == MODEL else key.removesuffix(".name") for key in keys]
     last = [key.rpartition(".")[2] for key in plain]
     return [key if last.count(end) > 1 else end for key, end in zip(plain, last, strict=True)]
 

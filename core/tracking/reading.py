@@ -81,6 +81,18 @@ class StoredRuns:
         """The state of a run's program."""
         return stored_state(self._read(self.get(run_id), STATE), f"run {run_id}")
 
+    def read_text(self, run_id: str, path: str) -> str:
+        """A text that a run keeps.
+
+        Args:
+            run_id: the run.
+            path: of the artifact.
+
+        Raises:
+            UserError: there is no such run, or it has no such text.
+        """
+        return self._read(self.get(run_id), path)
+
     def get(self, run_id: str) -> Run:
         """A run by its id.
 
