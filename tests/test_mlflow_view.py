@@ -19,6 +19,7 @@ from hoptimizer import (
     compile_variant,
     evaluate_variant,
     load_config,
+    make_config,
     register_variant,
 )
 from hoptimizer.cli import main
@@ -30,6 +31,8 @@ from hoptimizer.genai.traces import TracedRun, log_traces
 from hoptimizer.programs import StepRecord
 from hoptimizer.retrieval import Corpus
 from hoptimizer.tracking.server import Unreachable, check_server
+
+DIRECT = {"data": "atlas", "program": "direct"}
 
 
 def reply(body):
@@ -141,6 +144,34 @@ def test_a_failed_step_is_marked_in_its_trace_and_a_key_in_it_is_hidden(settings
     assert trace.info.state == "ERROR"
     assert trace.data.spans[1].status.status_code == "ERROR"
     assert "sk-1" not in str(trace.to_json())
+
+
+def test_the_prompts_of_a_model_are_versions_in_the_registry_linked_to_it(compiled, settings):
+    [output] = mlflow.get_run(compiled.run_id).outputs.model_outputs
+    name = "rag-labeled_few_shot-gpt-x-1.reader"
+    assert json.loads(mlflow.get_logged_model(output.model_id).tags["mlflow.linkedPrompts"]) == [
+        {"name": name, "version": "1"}
+    ]
+    prompt = mlflow.genai.load_prompt(f"prompts:/{name}/1")
+    assert prompt.variables == {"question", "context"}
+    roles = [message["role"] for message in prompt.template]
+    assert roles == ["system", *["user", "assistant"] * ((len(roles) - 2) // 2), "user"]
+    assert len(roles) > 2  # the demonstrations
+    again = compile_variant(settings, score_before=False)
+    assert "mlflow.linkedPrompts" in mlflow.get_run(again.run_id).data.tags
+    assert mlflow.genai.load_prompt(f"prompts:/{name}@latest").version == 1  # nothing is new in it
+
+
+def test_a_prompt_that_the_registry_refuses_is_said_and_nothing_is_lost(settings, monkeypatch, caplog):
+    def refuse(*_, **__):
+        raise mlflow.exceptions.MlflowException("not allowed here")
+
+    monkeypatch.setattr(mlflow.MlflowClient, "register_prompt", refuse)
+    words = {"experiment": "refusing", "uri": settings.tracking.uri}
+    changed = settings.model_copy(update={"tracking": settings.tracking.model_copy(update=words), "seed": 8})
+    made = compile_variant(changed.model_copy(update={"program": make_config(DIRECT).program}), score_before=False)
+    assert "the prompt registry refuses direct-labeled_few_shot-gpt-x-1.reader: not allowed here" in caplog.text
+    assert mlflow.get_run(made.run_id).outputs.model_outputs
 
 
 def test_comparisons_lie_beside_the_experiment_of_the_runs(compiled, settings):
