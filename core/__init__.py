@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from hoptimizer.compiling import compile_variant
     from hoptimizer.config import Config, load_config, make_config
     from hoptimizer.report.page import write_report
+    from hoptimizer.genai.scorers import evaluation_dataset, predictor, scorers
     from hoptimizer.study.cells import load_study
     from hoptimizer.study.run import estimate_study, run_study
     from hoptimizer.tracking.models import RegisteredVariant, register_variant
@@ -35,6 +36,9 @@ _HOMES = {
     "compile_variant": "hoptimizer.compiling",
     "estimate_study": "hoptimizer.study.run",
     "evaluate_variant": "hoptimizer.variants",
+    "evaluation_dataset": "hoptimizer.genai.scorers",
+    "predictor": "hoptimizer.genai.scorers",
+    "scorers": "hoptimizer.genai.scorers",
     "load_config": "hoptimizer.config",
     "load_study": "hoptimizer.study.cells",
     "make_config": "hoptimizer.config",
@@ -58,12 +62,15 @@ __all__ = [
     "compile_variant",
     "estimate_study",
     "evaluate_variant",
+    "evaluation_dataset",
     "load_config",
     "load_study",
     "load_variant",
     "make_config",
+    "predictor",
     "register_variant",
     "run_study",
+    "scorers",
     "sync_runs",
     "write_report",
 ]

@@ -60,11 +60,13 @@ def answer_all(program: dspy.Module, questions: Sequence[str], report: Report = 
         except DSPyError as error:
             raise explained(error) from error
 
-    return [
-        {
-            "answer": p.answer,
-            "passages": [{"id": x.id, "title": x.title, "text": x.text} for x in p.passages],
-            "steps": [record.as_dict() for record in p.steps],
-        }
-        for p in run_async(run())
-    ]
+    return [plain_answer(prediction) for prediction in run_async(run())]
+
+
+def plain_answer(prediction: dspy.Prediction) -> dict[str, Any]:
+    """A program's prediction as plain data: ``answer``, ``passages`` and ``steps``."""
+    return {
+        "answer": prediction.answer,
+        "passages": [{"id": x.id, "title": x.title, "text": x.text} for x in prediction.passages],
+        "steps": [record.as_dict() for record in prediction.steps],
+    }

@@ -137,7 +137,7 @@ class _Compiling:
             log.catch_up()
             if made.before:
                 artifacts.log_evaluation(made.before, self._split, "before")
-            steps, model_id = artifacts.log_variant(config, made.program, work)
+            steps, model_id = artifacts.log_variant(config, made.program, work, tracker.client)
             traces = traced(bench, tracker, run, made.after, model_id)
             links = artifacts.Links(model_id, questions, traces)
             artifacts.log_evaluation(made.after, self._split, "after", links, config.objective.name)

@@ -188,6 +188,8 @@ def test_a_compile_goes_on_without_its_server_and_its_model_loads_from_there_aft
     scored_by = {(metric.key, metric.run_id) for metric in model.metrics}
     assert {("dev/f1", compiled), ("dev/f1", runs["eval: direct bootstrap_random_search x"].info.run_id)} <= scored_by
     assert (str(model.status), model.source_run_id) == ("READY", compiled)
+    [linked] = json.loads(model.tags["mlflow.linkedPrompts"])
+    assert client.load_prompt(f"prompts:/{linked['name']}/{linked['version']}").template[0]["role"] == "system"
     traces = mlflow.search_traces(run_id=compiled, locations=[model.experiment_id], return_type="list")
     assert traces
     assert {trace.info.trace_metadata["mlflow.modelId"] for trace in traces} == {model.model_id}

@@ -18,18 +18,25 @@ from hoptimizer import (
     compare_variants,
     compile_variant,
     evaluate_variant,
+    evaluation_dataset,
     load_config,
+    load_variant,
+    make_config,
+    predictor,
     register_variant,
+    scorers,
 )
 from hoptimizer.cli import main
 from hoptimizer.comparison import log_comparison
-from hoptimizer.eval import Question
+from hoptimizer.eval import Question, load
 from hoptimizer.eval.runner import QuestionResult
 from hoptimizer.genai.choice import chosen
 from hoptimizer.genai.traces import TracedRun, log_traces
 from hoptimizer.programs import StepRecord
 from hoptimizer.retrieval import Corpus
-from hoptimizer.tracking.server import Unreachable, check_server
+from hoptimizer.tracking.server import Unreachable, check_server, point_mlflow_at
+
+DIRECT = {"data": "atlas", "program": "direct"}
 
 
 def reply(body):
@@ -141,6 +148,50 @@ def test_a_failed_step_is_marked_in_its_trace_and_a_key_in_it_is_hidden(settings
     assert trace.info.state == "ERROR"
     assert trace.data.spans[1].status.status_code == "ERROR"
     assert "sk-1" not in str(trace.to_json())
+
+
+def test_the_prompts_of_a_model_are_versions_in_the_registry_linked_to_it(compiled, settings):
+    [output] = mlflow.get_run(compiled.run_id).outputs.model_outputs
+    name = "rag-labeled_few_shot-gpt-x-1.reader"
+    assert json.loads(mlflow.get_logged_model(output.model_id).tags["mlflow.linkedPrompts"]) == [
+        {"name": name, "version": "1"}
+    ]
+    prompt = mlflow.genai.load_prompt(f"prompts:/{name}/1")
+    assert prompt.variables == {"question", "context"}
+    roles = [message["role"] for message in prompt.template]
+    assert roles == ["system", *["user", "assistant"] * ((len(roles) - 2) // 2), "user"]
+    assert len(roles) > 2  # the demonstrations
+    again = compile_variant(settings, score_before=False)
+    assert "mlflow.linkedPrompts" in mlflow.get_run(again.run_id).data.tags
+    assert mlflow.genai.load_prompt(f"prompts:/{name}@latest").version == 1  # nothing is new in it
+
+
+def test_a_prompt_that_the_registry_refuses_is_said_and_nothing_is_lost(settings, monkeypatch, caplog):
+    def refuse(*_, **__):
+        raise mlflow.exceptions.MlflowException("not allowed here")
+
+    monkeypatch.setattr(mlflow.MlflowClient, "register_prompt", refuse)
+    words = {"experiment": "refusing", "uri": settings.tracking.uri}
+    changed = settings.model_copy(update={"tracking": settings.tracking.model_copy(update=words), "seed": 8})
+    made = compile_variant(changed.model_copy(update={"program": make_config(DIRECT).program}), score_before=False)
+    assert "the prompt registry refuses direct-labeled_few_shot-gpt-x-1.reader: not allowed here" in caplog.text
+    assert mlflow.get_run(made.run_id).outputs.model_outputs
+
+
+def test_mlflows_own_evaluation_runs_on_a_variant_with_our_metrics_and_data(compiled, settings, monkeypatch):
+    monkeypatch.setenv("MLFLOW_GENAI_EVAL_SKIP_TRACE_VALIDATION", "true")
+    point_mlflow_at(settings.tracking.uri)
+    experiment = mlflow.set_experiment("genai")
+    dataset = evaluation_dataset(load(settings.data), "dev", experiment_id=experiment.experiment_id)
+    again = evaluation_dataset(load(settings.data), "dev", experiment_id=experiment.experiment_id)
+    assert (again.name, len(again.to_df())) == (dataset.name, 3)
+    program = load_variant(f"runs:/{compiled.run_id}", tracking_uri=settings.tracking.uri)
+    result = mlflow.genai.evaluate(data=dataset, scorers=scorers(["f1", "recall"]), predict_fn=predictor(program))
+    assert result.metrics["f1/mean"] == pytest.approx(compiled.after.metrics["f1"])
+    assert result.metrics["recall/mean"] == pytest.approx(compiled.after.metrics["recall"])
+    [trace, *_] = mlflow.search_traces(run_id=result.run_id, return_type="list")
+    retrieved = trace.search_spans(span_type="RETRIEVER")
+    assert [document["id"] for document in retrieved[0].outputs]
 
 
 def test_comparisons_lie_beside_the_experiment_of_the_runs(compiled, settings):

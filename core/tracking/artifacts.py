@@ -4,6 +4,7 @@ import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 import dspy
@@ -16,13 +17,15 @@ from hoptimizer.eval.datasets.dataset import DataSet
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.groups import metrics_by_group
 from hoptimizer.eval.runner import Evaluation
+from hoptimizer.genai.prompts import register_prompts
 from hoptimizer.models.lm import is_local, is_tuned
 from hoptimizer.models.settings import LOCAL
 from hoptimizer.models.small.base import SmallModel
 from hoptimizer.programs import Ensemble, Program
 from hoptimizer.stored import state_to_store
 from hoptimizer.tracking.models import VARIANT, as_params, as_yaml, log_model
-from hoptimizer.tracking.naming import FOLDED, logged_names
+from hoptimizer.tracking.naming import FOLDED, logged_names, model_name
+from hoptimizer.tracking.server import outage
 
 PREFIX = "hop."
 UNANSWERED = "unanswered"
@@ -150,7 +153,9 @@ def _log_parts(table: pd.DataFrame, split: str, moment: str) -> None:
         mlflow.set_tag(parts_tag(split, moment), str(len(parts)))
 
 
-def log_variant(config: Config, program: Program, work: Path) -> tuple[dict[str, dict[str, float]], str]:
+def log_variant(
+    config: Config, program: Program, work: Path, client: mlflow.MlflowClient
+) -> tuple[dict[str, dict[str, float]], str]:
     """Log a compiled program: its state, what it learned from, and, as an MLflow model, all that it needs to answer.
 
     The run itself has config and state; weights are in the model alone.
@@ -159,6 +164,7 @@ def log_variant(config: Config, program: Program, work: Path) -> tuple[dict[str,
         config: what it was made from.
         program: the compiled program.
         work: the folder of the compile, whose examples are kept.
+        client: of the store, whose registry gets the prompts.
 
     Returns:
         how well its small models do on dev, by the step; and the id of its MLflow model.
@@ -176,7 +182,8 @@ def log_variant(config: Config, program: Program, work: Path) -> tuple[dict[str,
     mlflow.log_text(json.dumps(state_to_store(program.dump_state()), ensure_ascii=False, indent=1), STATE)
     folders = {f"steps/{step}": model.folder for step, model in small.items()}
     folders |= {f"lm/{Path(lm.model).name}": Path(lm.model.removeprefix(LOCAL)) for lm in tuned_lms(program)}
-    return steps, log_model(config, program, folders)
+    outage_of = partial(outage, client.tracking_uri)
+    return steps, log_model(config, program, folders, register_prompts(client, model_name(config), program, outage_of))
 
 
 def small_models(program: Program) -> dict[str, SmallModel]:

@@ -11,12 +11,15 @@ from typing import Any
 
 import mlflow
 import yaml
-from mlflow.entities import LoggedModel, LoggedModelInput, LoggedModelStatus, Run
+from mlflow.entities import LoggedModel, LoggedModelInput, LoggedModelOutput, LoggedModelStatus, Metric, Run
 from mlflow.exceptions import MlflowException
+from mlflow.models import Model
+from mlflow.utils.file_utils import local_file_uri_to_path
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.urls import line_without_secrets, without_secrets
 from hoptimizer.config import Config
+from hoptimizer.genai.prompts import LINKED, copy_prompts
 from hoptimizer.programs import Program
 from hoptimizer.stored import state_to_store
 from hoptimizer.tracking.naming import model_name
@@ -28,6 +31,7 @@ VARIANT = "variant"
 IN_MODEL = "artifacts"
 
 _CODE = Path(__file__).parents[1] / "mlflow_model.py"
+_MLMODEL = "MLmodel"
 _TYPE = "multi-hop question answering"
 _LENGTH = 500  # of a parameter
 
@@ -109,6 +113,50 @@ def link_model(client: mlflow.MlflowClient, run_id: str, start: Run | None) -> s
     return str(model.model_id)
 
 
+def copy_model(source: mlflow.MlflowClient, model: LoggedModel, client: mlflow.MlflowClient, target: Run) -> str:
+    """Log a model of a local store in another, in the steps of which each is done once: create, link, upload, finish.
+
+    Args:
+        source: the client of the store that has it.
+        model: the model.
+        client: that of the other store.
+        target: the run there that gets it.
+
+    Returns:
+        the id of the copy.
+    """
+    info = target.info
+    made = client.search_logged_models([info.experiment_id], f"source_run_id = '{info.run_id}'")
+    tags = {name: value for name, value in model.tags.items() if name != LINKED}
+    copy = next((one for one in made if one.name == model.name), None) or client.create_logged_model(
+        info.experiment_id, model.name, info.run_id, tags, model.params, model.model_type
+    )
+    if copy.model_id not in {output.model_id for output in target.outputs.model_outputs}:
+        client.log_outputs(info.run_id, [LoggedModelOutput(copy.model_id, step=0)])
+    folder = local_folder(model.artifact_location)
+    client.log_model_artifacts(copy.model_id, str(folder))
+    own = Model.load(str(folder))
+    own.artifact_path, own.run_id = copy.artifact_location, info.run_id
+    own.model_uuid = own.model_id = copy.model_id
+    with tempfile.TemporaryDirectory() as staging:
+        own.save(str(Path(staging) / _MLMODEL))
+        client.log_model_artifact(copy.model_id, str(Path(staging) / _MLMODEL))
+    scores = [
+        Metric(m.key, m.value, m.timestamp, m.step, copy.model_id, m.dataset_name, m.dataset_digest, info.run_id)
+        for m in model.metrics or ()
+        if m.run_id == model.source_run_id
+    ]
+    client.log_batch(info.run_id, scores)
+    copy_prompts(source, client, model, copy.model_id)
+    client.finalize_logged_model(copy.model_id, LoggedModelStatus.READY)
+    return str(copy.model_id)
+
+
+def local_folder(uri: str) -> Path:
+    """The folder of a store of this machine."""
+    return Path(local_file_uri_to_path(uri))
+
+
 @dataclass(frozen=True)
 class RegisteredVariant:
     """A version of a model in MLflow's registry.
@@ -162,7 +210,7 @@ def register_variant(tracking_uri: str, run_id: str, name: str | None = None) ->
         >>> register_variant(store, variant.run_id, "capitals").uri
         'models:/capitals/1'
     """
-    client = mlflow.MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
+    client = mlflow.MlflowClient(tracking_uri=tracking_uri)
     try:
         model = model_of(client, client.get_run(run_id))
         if model is None:

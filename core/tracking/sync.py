@@ -3,26 +3,23 @@
 import contextlib
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import mlflow
-from mlflow.entities import LoggedModel, LoggedModelOutput, LoggedModelStatus, Metric, Param, Run, RunTag
-from mlflow.models import Model
-from mlflow.utils.file_utils import local_file_uri_to_path
+from mlflow.entities import LoggedModel, Metric, Param, Run, RunTag
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
 from hoptimizer.common.errors import ServiceError, UserError
 from hoptimizer.common.progress import Report, in_notebook
 from hoptimizer.common.urls import without_secrets
+from hoptimizer.genai.prompts import LINKED
 from hoptimizer.genai.traces import TracedRun, copy_traces, delete_traces
 from hoptimizer.tracking.artifacts import PREFIX
 from hoptimizer.tracking.compile_log import NUMBER
 from hoptimizer.tracking.journal import DELIVERED, JOURNAL, Journal, is_candidate
-from hoptimizer.tracking.models import link_model
+from hoptimizer.tracking.models import copy_model, link_model, local_folder
 from hoptimizer.tracking.naming import FOLDED
 from hoptimizer.tracking.reading import UnknownRun
 from hoptimizer.tracking.server import STORE_ERRORS, Unreachable, is_remote, point_mlflow_at, store_failure
@@ -31,7 +28,6 @@ from hoptimizer.tracking.tracker import Tracker
 _ID = re.compile(r"\b[0-9a-f]{32}\b")
 # Artifacts that may name runs.
 _TEXTS = (".csv", ".json", ".md", ".yaml")
-_MLMODEL = "MLmodel"
 _MODEL = "m-"  # begins the ids of MLflow models
 _FAILURE = PREFIX + "failure"
 _VARIANT = PREFIX + "variant"
@@ -191,7 +187,8 @@ class _Delivery:
             yield f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{parent}' and tags.`{NUMBER}` = '{tags[NUMBER]}'"
 
     def _tags(self, run: Run) -> dict[str, str]:
-        return {name: self._mapped(value) for name, value in run.data.tags.items()} | {JOURNAL: run.info.run_id}
+        tags = {name: self._mapped(value) for name, value in run.data.tags.items() if name != LINKED}
+        return tags | {JOURNAL: run.info.run_id}
 
     def _mapped(self, text: str) -> str:
         """A text that names delivered runs and models by their ids on the server."""
@@ -210,7 +207,7 @@ class _Delivery:
             client.delete_tag(run_id, _FAILURE)
         known = {one.dataset.digest for one in target.inputs.dataset_inputs}
         client.log_inputs(run_id, [one for one in run.inputs.dataset_inputs if one.dataset.digest not in known])
-        folder = _folder(run.info.artifact_uri)
+        folder = local_folder(run.info.artifact_uri)
         if folder.is_dir():
             client.log_artifacts(run_id, str(folder))
             for file in folder.rglob("*"):
@@ -220,7 +217,8 @@ class _Delivery:
                 ):
                     client.log_text(run_id, mapped, file.relative_to(folder).as_posix())
         for model in self._models(run):
-            self._copy_model(model, target)
+            copy = copy_model(self._source, model, client, target)
+            self._ids[model.model_id.removeprefix(_MODEL)] = copy.removeprefix(_MODEL)
         of = TracedRun(self._uri, target.info.experiment_id, run_id, "", self._link_to_variant(run, target))
         copy_traces(self._journal.uri, run.info.run_id, of, self._mapped)
         client.set_terminated(run_id, run.info.status, run.info.end_time)
@@ -253,46 +251,15 @@ class _Delivery:
     def _models(self, run: Run) -> list[LoggedModel]:
         return [self._source.get_logged_model(output.model_id) for output in run.outputs.model_outputs]
 
-    def _copy_model(self, model: LoggedModel, target: Run) -> None:
-        """Log a model as MLflow logs it, in the steps of which each is done once: create, link, upload, finish."""
-        info = target.info
-        client = mlflow.MlflowClient(self._uri)
-        made = client.search_logged_models([info.experiment_id], f"source_run_id = '{info.run_id}'")
-        copy = next((one for one in made if one.name == model.name), None) or client.create_logged_model(
-            info.experiment_id, model.name, info.run_id, model.tags, model.params, model.model_type
-        )
-        self._ids[model.model_id.removeprefix(_MODEL)] = copy.model_id.removeprefix(_MODEL)
-        if copy.model_id not in {output.model_id for output in target.outputs.model_outputs}:
-            client.log_outputs(info.run_id, [LoggedModelOutput(copy.model_id, step=0)])
-        folder = _folder(model.artifact_location)
-        client.log_model_artifacts(copy.model_id, str(folder))
-        own = Model.load(str(folder))
-        own.artifact_path, own.run_id = copy.artifact_location, info.run_id
-        own.model_uuid = own.model_id = copy.model_id
-        with tempfile.TemporaryDirectory() as staging:
-            own.save(str(Path(staging) / _MLMODEL))
-            client.log_model_artifact(copy.model_id, str(Path(staging) / _MLMODEL))
-        scores = [
-            Metric(m.key, m.value, m.timestamp, m.step, copy.model_id, m.dataset_name, m.dataset_digest, info.run_id)
-            for m in model.metrics or ()
-        ]
-        client.log_batch(info.run_id, scores)
-        client.finalize_logged_model(copy.model_id, LoggedModelStatus.READY)
-
     def _leave(self, run: Run) -> None:
         """Take a delivered run out of the journal."""
         self._source.set_tag(run.info.run_id, DELIVERED, self._ids[run.info.run_id])
         for model in self._models(run):
             self._source.delete_logged_model(model.model_id)
-            shutil.rmtree(_folder(model.artifact_location).parent, ignore_errors=True)
+            shutil.rmtree(local_folder(model.artifact_location).parent, ignore_errors=True)
         delete_traces(self._journal.uri, run.info.experiment_id, run.info.run_id)
         self._source.delete_run(run.info.run_id)
-        shutil.rmtree(_folder(run.info.artifact_uri).parent, ignore_errors=True)
-
-
-def _folder(uri: str) -> Path:
-    """The folder of a store of this machine."""
-    return Path(local_file_uri_to_path(uri))
+        shutil.rmtree(local_folder(run.info.artifact_uri).parent, ignore_errors=True)
 
 
 def _point(metric: Metric) -> tuple[int, int, str]:

@@ -1,0 +1,130 @@
+"""The metrics and the data sets of this package as MLflow's own evaluation takes them: ``mlflow.genai.evaluate``."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import dspy
+import mlflow
+from mlflow.entities import Document, Feedback, LiveSpan, SpanType
+from mlflow.genai.datasets import EvaluationDataset, create_dataset
+from mlflow.genai.scorers import Scorer, scorer
+
+from hoptimizer.answers import plain_answer
+from hoptimizer.eval.datasets.dataset import DataSet
+from hoptimizer.eval.datasets.question import Question
+from hoptimizer.eval.metrics import METRICS, Metric, metric
+from hoptimizer.retrieval import Passage
+
+_INPUTS = ("question", "main")
+
+
+def scorers(names: Iterable[str] = tuple(METRICS)) -> list[Scorer]:
+    """Metrics as scorers of ``mlflow.genai``.
+
+    Args:
+        names: as a config gives them; by default all of this package's.
+
+    Returns:
+        a scorer for each, of the same name. It takes the outputs of :func:`predictor` and the expectations of
+        :func:`evaluation_dataset`, and gives no score where the question lacks the annotation for it.
+
+    Raises:
+        UserError: there is no such metric.
+
+    Example:
+        >>> from hoptimizer import scorers
+        >>> [f1] = scorers(["f1"])
+        >>> inputs, expectations = {"question": "Where was Marie Curie born?"}, {"id": "1", "answers": ["Warsaw"]}
+        >>> f1(inputs=inputs, outputs={"answer": "Warsaw", "passages": []}, expectations=expectations)[0].value
+        1.0
+    """
+    return [_scorer(name, metric(name)) for name in names]
+
+
+def _scorer(name: str, measured: Metric) -> Scorer:
+    def score(inputs: dict[str, Any], outputs: dict[str, Any], expectations: dict[str, Any]) -> list[Feedback]:
+        question = Question.model_validate({**inputs, **expectations})
+        passages = [Passage(**passage) for passage in outputs["passages"]]
+        value = measured.measure(question, dspy.Prediction(answer=outputs["answer"], passages=passages))
+        return [] if value is None else [Feedback(name=name, value=float(value))]
+
+    return scorer(score, name=name, description=measured.description)
+
+
+def evaluation_dataset(data: DataSet, split: str, *, experiment_id: str | None = None) -> EvaluationDataset:
+    """A split of a data set as an evaluation data set of MLflow's, in the store that MLflow is pointed at.
+
+    Args:
+        data: the data set.
+        split: the split.
+        experiment_id: the experiment that it belongs to; by default the active one.
+
+    Returns:
+        the data set, called ``NAME-SPLIT`` and the start of the questions' digest. The same questions are there once.
+
+    Raises:
+        MlflowException: the store keeps no evaluation data sets.
+
+    Example:
+        >>> from pathlib import Path
+        >>> import mlflow
+        >>> from hoptimizer import evaluation_dataset
+        >>> from hoptimizer.eval import load
+        >>> mlflow.set_tracking_uri(f"sqlite:///{Path.cwd()}/mlflow.db")
+        >>> dataset = evaluation_dataset(load("atlas"), "dev", experiment_id="0")
+        >>> len(dataset.to_df())
+        60
+    """
+    name = f"{data.name}-{split}-{data.digest[:8]}"
+    found = mlflow.genai.search_datasets(filter_string=f"name = '{name}'", max_results=1)
+    dataset = found[0] if found else create_dataset(name, experiment_id)
+    return dataset.merge_records([_record(question) for question in data.split(split)])
+
+
+def _record(question: Question) -> dict[str, Any]:
+    values = question.model_dump(mode="json", exclude_defaults=True)
+    inputs = {name: values.pop(name) for name in _INPUTS if name in values}
+    return {"inputs": inputs, "expectations": values}
+
+
+def predictor(program: dspy.Module) -> Callable[..., dict[str, Any]]:
+    """A program as the ``predict_fn`` of ``mlflow.genai.evaluate``.
+
+    Args:
+        program: what :func:`hoptimizer.load_variant` gives.
+
+    Returns:
+        a function of a question that gives its ``answer``, the ``passages`` it came from and the ``steps``. A call is
+        a trace of MLflow's, in which each step is a span, and what was retrieved is there as documents.
+    """
+
+    def predict(question: str, main: str | None = None) -> dict[str, Any]:
+        result = plain_answer(program(question=question, main=main))
+        _trace_steps(mlflow.get_current_active_span(), result)
+        return result
+
+    return mlflow.trace(predict, name="question", span_type=SpanType.AGENT)
+
+
+def _trace_steps(parent: LiveSpan | None, result: dict[str, Any]) -> None:
+    if parent is None:  # tracing is switched off
+        return
+    known = {passage["id"]: passage for passage in result["passages"]}
+    for step in result["steps"]:
+        end = int(step["ended"] * 1e9)
+        retrieved = step["kind"] == "retrieval"
+        span = mlflow.start_span_no_context(
+            step["step"],
+            span_type=SpanType.RETRIEVER if retrieved else SpanType.LLM if step["kind"] == "lm" else SpanType.CHAIN,
+            parent_span=parent,
+            inputs=step["inputs"],
+            start_time_ns=end - int(step["seconds"] * 1e9),
+        )
+        outputs = [_document(id, known) for id in step["outputs"]["passages"]] if retrieved else step["outputs"]
+        span.end(outputs=outputs, end_time_ns=end)
+
+
+def _document(passage_id: str, known: dict[str, dict[str, str]]) -> Document:
+    """A retrieved passage; the texts of those that the program did not keep are not known here."""
+    passage = known.get(passage_id, {"title": "", "text": ""})
+    return Document(page_content=passage["text"], metadata={"title": passage["title"]}, id=passage_id)
