@@ -9,11 +9,14 @@ import pytest
 from test_importers import assert_one_line
 
 from hoptimizer.cli import main
-from hoptimizer.eval import check, load
+from hoptimizer.eval import Question, check, load
 from hoptimizer.eval.chunking import make_chunker
+from hoptimizer.eval.data_warnings import checkpoint_folder, find_warnings
+from hoptimizer.eval.datasets.folder import read_passages
 from hoptimizer.eval.documents.converting import read_document
 from hoptimizer.eval.documents.importing import import_documents
 from hoptimizer.eval.documents.outline import of_html, of_markdown
+from hoptimizer.retrieval import Corpus, Passage
 
 MARKDOWN = """---
 title: The Alma
@@ -229,3 +232,32 @@ def test_a_hub_data_set_with_any_columns_is_a_table(tmp_path: Path):
     (folder / "validation.jsonl").write_text('{"prompt": "Who?", "target": "Me"}\n')
     made = import_documents(f"hub:{folder}", None, tmp_path / "made")
     assert made.splits == {"train": 1, "dev": 1}
+
+
+def test_a_check_warns_of_what_spoils_scores(tmp_path: Path):
+    long = Passage("long", "Alma", "The ferry sails on. " * 80)
+    corpus = Corpus([long, Passage("short", "Oslo", "Oslo is a port.")])
+
+    def asked(id: str, text: str, answer: str) -> Question:
+        return Question(id=id, question=text, answers=[answer])
+
+    splits = {
+        "train": [asked("1", "Is Oslo a port?", "yes"), asked("2", "What is Oslo?", "a port")],
+        "dev": [asked("3", "What is OSLO", "port"), asked("4", "Who sails?", "Ines Moreau")],
+    }
+    leaked, nowhere, cut = find_warnings(corpus, splits, checkpoint_folder("minilm"))
+    assert "1 questions stand in two splits" in leaked
+    assert "2 of train and 3 of dev" in leaked
+    assert "dev: the answers of 1 of 2 questions stand in no passage" in nowhere
+    assert "1 of 2 passages are longer than the 256 tokens" in cut
+    assert "long: 405" in cut
+    assert find_warnings(corpus, {"dev": splits["dev"][:1]}) == []
+
+
+def test_a_corpus_of_the_default_chunks_is_read_whole(tmp_path: Path):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "long.md").write_text("# A long one\n\n" + "The ferry Alma sails on Mondays. " * 300)
+    import_documents(None, tmp_path / "docs", tmp_path / "made", overlap=20)
+    corpus = read_passages(tmp_path / "made")
+    assert len(corpus) > 10
+    assert find_warnings(corpus, {}, checkpoint_folder("minilm")) == []

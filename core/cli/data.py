@@ -41,11 +41,13 @@ def list_command(as_json: Json = False) -> None:
 def check_command(
     path: Annotated[str, typer.Argument(help="A data set's folder, or a bundled set's name.")],
     corpus: Annotated[Path | None, typer.Option(help="A corpus file instead of the folder's own.")] = None,
+    checkpoint: Annotated[str, typer.Option(help="The ColBERT checkpoint that is to read the passages.")] = "minilm",
     as_json: Json = False,
 ) -> None:
     """Validate a data set: figures of each split, and every problem with its file, line and field.
 
-    Exits with code 2 where there is a problem.
+    Exits with code 2 where there is a problem. Warnings are of what spoils scores: passages that are longer than the
+    retriever reads, the same question in two splits, answers that no passage holds.
 
     Example:
 
@@ -56,7 +58,7 @@ def check_command(
     from hoptimizer.cli.console import show
     from hoptimizer.eval.datasets.dataset import check
 
-    found = check(path, corpus)
+    found = check(path, corpus, checkpoint=checkpoint)
     listing = Table("split", "questions", "types", "passages", "hops", box=None, header_style="bold", pad_edge=False)
     for name, split in found.splits.items():
         types = ", ".join(f"{kind} {count}" for kind, count in split.types.items())
@@ -65,7 +67,8 @@ def check_command(
     problems = [f"problem: {problem}" for problem in found.problems]
     if found.more_problems:
         problems.append(f"... and {found.more_problems} more")
-    show(found.model_dump(), as_json, listing, corpus_line, *problems)
+    warnings = [f"warning: {warning}" for warning in found.warnings]
+    show(found.model_dump(), as_json, listing, corpus_line, *problems, *warnings)
     if found.problems:
         raise typer.Exit(2)
 

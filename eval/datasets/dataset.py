@@ -138,16 +138,17 @@ def _state(path: Path) -> tuple[object, ...]:
     return tuple((file.name, state.st_mtime_ns, state.st_size) for file, state in zip(files, states, strict=True))
 
 
-def check(name: str | Path, corpus: Path | None = None, limit: int = 20) -> folders.Check:
+def check(name: str | Path, corpus: Path | None = None, limit: int = 20, checkpoint: str = "minilm") -> folders.Check:
     """Find out what a data set holds, and everything that is wrong with it.
 
     Args:
         name: a bundled set's name or a folder.
         corpus: a corpus file to read instead of the folder's own.
         limit: the most problems to list; the rest are counted.
+        checkpoint: the ColBERT checkpoint that is to read the passages, by which those that it would cut are known.
 
     Raises:
-        UserError: there is no such data set.
+        UserError: there is no such data set, or no such checkpoint.
 
     Example:
         >>> from hoptimizer.eval import check
@@ -155,4 +156,4 @@ def check(name: str | Path, corpus: Path | None = None, limit: int = 20) -> fold
         >>> found.problems, found.splits["train"].questions, found.corpus.passages
         ([], 200, 1482)
     """
-    return folders.check(locate(name), corpus and expanded(corpus), limit)
+    return folders.check(locate(name), corpus and expanded(corpus), limit, checkpoint)

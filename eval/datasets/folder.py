@@ -19,6 +19,7 @@ from pydantic import BaseModel
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import draft_of, free_folder, home
+from hoptimizer.eval.data_warnings import checkpoint_folder, find_warnings
 from hoptimizer.eval.datasets.corpus_file import read_corpus
 from hoptimizer.eval.datasets.question import Hop, Question
 from hoptimizer.eval.datasets.rows import DataRow, OnProblem, fail, is_new, misspelt, own_file, parse, read_rows
@@ -56,6 +57,7 @@ class Check(BaseModel):
         corpus: figures of the corpus.
         problems: a line for each problem that is listed; it names the file, the line and what to do.
         more_problems: how many further problems there are.
+        warnings: a line for each kind of thing that is no error, and still spoils scores.
 
     Example:
         >>> from pathlib import Path
@@ -70,6 +72,7 @@ class Check(BaseModel):
     corpus: CorpusFigures
     problems: list[str]
     more_problems: int = 0
+    warnings: list[str] = []
 
 
 def read_folder(
@@ -158,13 +161,17 @@ def _check_passages(question: Question, row: DataRow, known: Corpus, report: OnP
             report(f"{row.place}: {key!r} is {id!r}, which the corpus lacks; add the passage or correct the id")
 
 
-def check(folder: Path, corpus: Path | None = None, limit: int = 20) -> Check:
+def check(folder: Path, corpus: Path | None = None, limit: int = 20, checkpoint: str = "minilm") -> Check:
     """Find out what a data set's folder holds, and everything that is wrong with it.
 
     Args:
         folder: the data set's folder.
         corpus: a corpus file to read instead of the folder's own.
         limit: the most problems to list; the rest are counted.
+        checkpoint: the ColBERT checkpoint that is to read the passages.
+
+    Raises:
+        UserError: the checkpoint can't be had.
     """
     problems: list[str] = []
     read, splits = read_folder(folder, corpus, report=problems.append)
@@ -176,6 +183,7 @@ def check(folder: Path, corpus: Path | None = None, limit: int = 20) -> Check:
         ),
         problems=problems[:limit],
         more_problems=max(0, len(problems) - limit),
+        warnings=find_warnings(read, splits, checkpoint_folder(checkpoint)),
     )
 
 

@@ -16,7 +16,7 @@ _ALIKE = 92
 # The F1 from which an answer counts as given.
 _GIVEN = 0.6
 _POINTING = re.compile(
-    r"\b(the|this|that|these|those|above|given|following) (passage|text|document|paragraph|excerpt|article|handbook)s?\b"
+    r"\b(the|this|that|these|those|above|given|following) (passage|text|document|paragraph|excerpt|article)s?\b"
     r"|\baccording to (the|this)\b|\bmentioned\b",
     re.IGNORECASE,
 )

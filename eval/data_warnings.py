@@ -1,0 +1,149 @@
+"""What is no error in a data set, and still makes its figures worse, or better than they ought to be."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from hoptimizer.common.errors import UserError
+from hoptimizer.common.paths import home
+from hoptimizer.common.text import folded
+from hoptimizer.eval.datasets.question import Question
+from hoptimizer.retrieval.passage import Corpus, Passage
+
+MOST_PASSAGES = 50_000
+"""Passages of a larger corpus that are looked at: the first ones."""
+
+# Tokens that a ColBERT checkpoint reads of a passage, itself, its mark and the ends included, unless it says another
+# number; and how many of them are not the passage's.
+_READ = 256
+_MARKS = 3
+_EXAMPLES = 3
+_VERDICTS = {"yes", "no", "true", "false", "unknown", "unanswerable"}
+_BATCH = 1000
+
+
+def find_warnings(
+    corpus: Corpus, splits: Mapping[str, Sequence[Question]], checkpoint: Path | None = None
+) -> list[str]:
+    """Passages that a retriever would cut, questions in two splits, and answers that no passage holds.
+
+    Args:
+        corpus: of the data set.
+        splits: its questions.
+        checkpoint: the folder of a ColBERT checkpoint, whose tokens count; ``None`` leaves lengths out.
+
+    Returns:
+        a line for each kind of problem that there is.
+    """
+    passages = [passage for passage, _ in zip(corpus, range(MOST_PASSAGES), strict=False)]
+    some = f" of the first {MOST_PASSAGES} looked at" if len(corpus) > MOST_PASSAGES else ""
+    found = [*_leaks(splits)]
+    if passages:
+        found += _answers_nowhere(passages, splits, some)
+    if checkpoint and passages:
+        found += _cut(passages, checkpoint, some)
+    return found
+
+
+def _leaks(splits: Mapping[str, Sequence[Question]]) -> list[str]:
+    """Questions of one split that another one has too, whatever the order of their words."""
+    places: dict[str, tuple[str, str]] = {}
+    leaked: list[str] = []
+    repeated: list[str] = []
+    for split, questions in splits.items():
+        for question in questions:
+            key = " ".join(sorted(folded(question.question).split())) or question.question
+            first, id = places.setdefault(key, (split, question.id))
+            if first != split:
+                leaked.append(f"{id} of {first} and {question.id} of {split}")
+            elif id != question.id:
+                repeated.append(f"{id} and {question.id} of {split}")
+    lines = []
+    if leaked:
+        lines.append(
+            f"leakage: {len(leaked)} questions stand in two splits, so that scores are too good ({_some(leaked)}); "
+            "keep each in one"
+        )
+    if repeated:
+        lines.append(f"{len(repeated)} questions are asked twice in one split ({_some(repeated)}); remove one of each")
+    return lines
+
+
+def _answers_nowhere(passages: Sequence[Passage], splits: Mapping[str, Sequence[Question]], some: str) -> list[str]:
+    texts = "\n".join(f" {folded(str(passage))} " for passage in passages)
+    lines = []
+    for split, questions in splits.items():
+        asked = [q for q in questions if not {folded(answer) for answer in q.answers} & _VERDICTS]
+        missing = [
+            q.id for q in asked if not any(f" {key} " in texts for answer in q.answers if (key := folded(answer)))
+        ]
+        if missing:
+            lines.append(
+                f"{split}: the answers of {len(missing)} of {len(questions)} questions stand in no passage{some} "
+                f"({_some(missing)}); a reader can only guess them, or they are written otherwise"
+            )
+    return lines
+
+
+def _cut(passages: Sequence[Passage], checkpoint: Path, some: str) -> list[str]:
+    most = read_at_most(checkpoint)
+    try:
+        tokenizer = Tokenizer.from_str((checkpoint / "tokenizer.json").read_text(encoding="utf-8"))
+    except Exception as error:  # tokenizers raises nothing narrower
+        raise UserError(
+            f"{checkpoint}: no tokenizer.json that can be read ({error}); take another checkpoint"
+        ) from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    long: list[str] = []
+    for start in range(0, len(passages), _BATCH):
+        # A token has a character at least.
+        batch = [passage for passage in passages[start : start + _BATCH] if len(str(passage)) > most - _MARKS]
+        read = tokenizer.encode_batch_fast([str(passage) for passage in batch], add_special_tokens=False)
+        lengths = [len(one.ids) + _MARKS for one in read]
+        long += [f"{p.id}: {length}" for p, length in zip(batch, lengths, strict=True) if length > most]
+    if not long:
+        return []
+    return [
+        f"{len(long)} of {len(passages)} passages{some} are longer than the {most} tokens that the retriever reads of "
+        f"one ({_some(long)}); what comes after is never found: divide them with hop data import --chunk 200"
+    ]
+
+
+def checkpoint_folder(name: str) -> Path | None:
+    """The folder of a checkpoint's tokenizer; of the embedded one, ``None`` where it was never fetched: a check loads
+    no models.
+
+    Args:
+        name: ``minilm``, a hub id or a folder.
+
+    Raises:
+        UserError: it can't be had.
+    """
+    if name == "minilm":
+        folder = home() / "models" / "all-minilm-l6-v2"
+        return folder if (folder / "tokenizer.json").is_file() else None
+    from hoptimizer.retrieval.encoders.model_files import SAFE_FILES, local_folder  # brings the hub's client
+
+    return local_folder(name, "--checkpoint", "minilm", allow=[*SAFE_FILES, "artifact.metadata"])
+
+
+def read_at_most(checkpoint: Path) -> int:
+    """Tokens that a ColBERT checkpoint reads of a passage.
+
+    Args:
+        checkpoint: its folder, in colbert-ai's layout or PyLate's.
+    """
+    for name, key in (("artifact.metadata", "doc_maxlen"), ("config_sentence_transformers.json", "document_length")):
+        if (file := checkpoint / name).is_file():
+            value = json.loads(file.read_text(encoding="utf-8")).get(key)
+            if isinstance(value, int):
+                return value
+    return _READ
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f", and {len(names) - _EXAMPLES} more" if len(names) > _EXAMPLES else ""
+    return ", ".join(names[:_EXAMPLES]) + more
