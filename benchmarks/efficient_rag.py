@@ -19,7 +19,7 @@ import dspy
 import torch
 from rich.pretty import Pretty
 
-from hoptimizer.cli.options import config_of
+from hoptimizer.cli.screen.options import config_of
 from hoptimizer.common.errors import UserError
 from hoptimizer.compiled import program_of
 from hoptimizer.eval import statistics

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from hoptimizer.compiled import CompiledProgram, load_variant
     from hoptimizer.compiling import compile_variant
     from hoptimizer.config import Config, load_config, make_config
-    from hoptimizer.report.page import write_report
     from hoptimizer.genai.scorers import evaluation_dataset, predictor, scorers
+    from hoptimizer.report.page import write_report
     from hoptimizer.study.cells import load_study
     from hoptimizer.study.run import estimate_study, run_study
     from hoptimizer.tracking.models import RegisteredVariant, register_variant

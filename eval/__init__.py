@@ -1,6 +1,6 @@
 """Data sets, metrics, evaluations and statistics.
 
-Figures are in :mod:`hoptimizer.eval.plots`, importers of published formats in
+Figures are in :mod:`hoptimizer.eval.display.plots`, importers of published formats in
 :mod:`hoptimizer.eval.datasets.importers`.
 """
 

@@ -9,7 +9,8 @@ import mlflow
 import pytest
 from rich.console import Console
 
-from hoptimizer.cli import main, tables
+from hoptimizer.cli import main
+from hoptimizer.cli.screen import tables
 
 
 @pytest.fixture

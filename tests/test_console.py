@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.text import Text
 
-from hoptimizer.cli import tables
-from hoptimizer.cli.console import WIDTH, TextConsole, tell, working
+from hoptimizer.cli.screen import tables
+from hoptimizer.cli.screen.console import WIDTH, TextConsole, tell, working
 
 HOSTILE = "[/b] :smile: [red]\x1b[2J\x1b]0;title\x07 \x9b31m \u202egnp.exe\u2066 \r\b Lyon"
 SHOWN = "[/b] :smile: [red][2J]0;title 31m gnp.exe  Lyon"

@@ -13,7 +13,7 @@ from rich.console import Console
 from scripted import ScriptedEngine, ScriptedLM, ScriptedRetriever
 
 from hoptimizer import evaluate_variant, load_config
-from hoptimizer.cli import tables
+from hoptimizer.cli.screen import tables
 from hoptimizer.eval import Question, evaluate
 from hoptimizer.models import LMSettings, build_adapter, build_lm
 from hoptimizer.models.usage import AnswerCache, CallCache, UsageMeter

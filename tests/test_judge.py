@@ -11,7 +11,7 @@ from rich.console import Console
 from scripted import ScriptedLM
 
 from hoptimizer import UserError, compile_variant, load_config
-from hoptimizer.cli import tables
+from hoptimizer.cli.screen import tables
 from hoptimizer.common.errors import ServiceError
 from hoptimizer.eval import Question
 from hoptimizer.eval.objective import Objective

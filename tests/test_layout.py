@@ -30,7 +30,13 @@ ROOMS = {
     "retrieval": {"encoders": set(), "colbert": {"encoders"}, "dense": {"encoders"}},
     "programs": {"steps": set()},
     "models": {"weights": set(), "engine": {"weights"}, "small": {"engine", "weights"}},
-    "eval": {"atlas": set(), "datasets": {"atlas"}, "documents": {"datasets"}, "synthesis": {"datasets"}},
+    "eval": {
+        "atlas": set(),
+        "display": set(),
+        "datasets": {"atlas"},
+        "documents": {"datasets"},
+        "synthesis": {"datasets"},
+    },
     "optimizers": {
         "labels": set(),
         "prompt": {"labels"},
@@ -44,7 +50,8 @@ ROOMS = {
         "comparison": {"tracking"},
         "report": {"comparison", "tracking"},
         "study": {"comparison", "tracking"},
-        "cli": {"comparison", "report", "study", "tracking"},
+        "cli/screen": {"comparison", "study", "tracking"},
+        "cli": {"cli/screen", "comparison", "report", "study", "tracking"},
     },
 }
 # The most imports, file to file, from one room of a folder into another.

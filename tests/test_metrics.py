@@ -23,8 +23,8 @@ from hoptimizer.eval import (
     score_prediction,
 )
 from hoptimizer.eval.answers import contains, efficient_rag_em, hotpotqa_f1, normalize
+from hoptimizer.eval.display.format import figure
 from hoptimizer.eval.drop import drop_em, drop_f1
-from hoptimizer.eval.format import figure
 from hoptimizer.retrieval.passage import Passage
 from hoptimizer.study.file import StudyFile
 

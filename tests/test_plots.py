@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from PIL import Image
 
-from hoptimizer.eval.plots import bars, cost, curve, forest
+from hoptimizer.eval.display.plots import bars, cost, curve, forest
 from hoptimizer.eval.statistics import compare, mean, over_seeds
 
 NAMES = [

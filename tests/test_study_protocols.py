@@ -13,7 +13,7 @@ from chat_server import ChatServer
 from hoptimizer import UserError, load_study, run_study
 from hoptimizer.cli import main
 from hoptimizer.eval.datasets import folder as folders
-from hoptimizer.eval.sheet import Sheet
+from hoptimizer.eval.display.sheet import Sheet
 from hoptimizer.eval.statistics import Estimate, holm, sign_flip_p
 from hoptimizer.retrieval.bm25 import BM25Retriever
 from hoptimizer.study import cell_runs

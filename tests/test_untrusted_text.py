@@ -16,12 +16,12 @@ from scripted import ScriptedEngine, ScriptedRetriever
 
 from hoptimizer import Tracker
 from hoptimizer.answers import answer_all
-from hoptimizer.cli import tables
-from hoptimizer.cli.console import TextConsole, show
+from hoptimizer.cli.screen import tables
+from hoptimizer.cli.screen.console import TextConsole, show
 from hoptimizer.common.errors import UserError
 from hoptimizer.eval import Question
+from hoptimizer.eval.display.sheet import Sheet
 from hoptimizer.eval.runner import evaluate
-from hoptimizer.eval.sheet import Sheet
 from hoptimizer.models.adapters import LMAdapter
 from hoptimizer.programs import RAG, RAISF, EfficientRAG, IRCoT
 from hoptimizer.retrieval import Passage

@@ -20,7 +20,7 @@ def main() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
     from hoptimizer.cli.app import app
-    from hoptimizer.cli.console import tell
+    from hoptimizer.cli.screen.console import tell
     from hoptimizer.common.disk import disk_failure
     from hoptimizer.common.errors import ServiceError, UserError
     from hoptimizer.common.urls import line_without_secrets, text_without_secrets

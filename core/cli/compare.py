@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hoptimizer.cli.console import show, working
-from hoptimizer.cli.options import Json, Split, config_of
+from hoptimizer.cli.screen.console import show, working
+from hoptimizer.cli.screen.options import Json, Split, config_of
 
 if TYPE_CHECKING:
     from hoptimizer.config import Config
@@ -42,7 +42,7 @@ def compare_command(
 
         hop compare data=atlas --by hops
     """
-    from hoptimizer.cli import tables
+    from hoptimizer.cli.screen import tables
     from hoptimizer.comparison import compare_variants, log_comparison
     from hoptimizer.comparison.sheets import comparison_sheets
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from hoptimizer.cli.importing import import_command
-from hoptimizer.cli.options import Json
+from hoptimizer.cli.screen.options import Json
 from hoptimizer.cli.synthesize import synthesize_command
 
 app = typer.Typer(name="data", help="List, check, import, synthesize, join and start data sets.", no_args_is_help=True)
@@ -24,7 +24,7 @@ def list_command(as_json: Json = False) -> None:
     """
     from rich.table import Table
 
-    from hoptimizer.cli.console import show
+    from hoptimizer.cli.screen.console import show
     from hoptimizer.eval.datasets.importers import IMPORTERS
     from hoptimizer.eval.datasets.settings import bundled
 
@@ -55,7 +55,7 @@ def check_command(
     """
     from rich.table import Table
 
-    from hoptimizer.cli.console import show
+    from hoptimizer.cli.screen.console import show
     from hoptimizer.eval.datasets.dataset import check
 
     found = check(path, corpus, checkpoint=checkpoint)
@@ -94,7 +94,7 @@ def join_command(
 
         hop data join 2wiki=40 hotpot=20 atlas=30 --dev 2 --out three --seed 7
     """
-    from hoptimizer.cli.console import show
+    from hoptimizer.cli.screen.console import show
     from hoptimizer.common.errors import UserError
     from hoptimizer.eval.datasets.join import join_folders
 
@@ -123,7 +123,7 @@ def new_command(
 
         hop data new my-data
     """
-    from hoptimizer.cli.console import show
+    from hoptimizer.cli.screen.console import show
     from hoptimizer.eval.datasets.folder import new
 
     new(out)
@@ -149,8 +149,8 @@ def show_labels_command(
 
         hop data show-labels labels-train.jsonl --question 2hop__482757_12019
     """
-    from hoptimizer.cli import tables
-    from hoptimizer.cli.console import show
+    from hoptimizer.cli.screen import tables
+    from hoptimizer.cli.screen.console import show
     from hoptimizer.common.errors import UserError
     from hoptimizer.common.paths import expanded
     from hoptimizer.eval.datasets.dataset import load

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 
-from hoptimizer.cli.options import Json, Overrides, read_overrides
+from hoptimizer.cli.screen.options import Json, Overrides, read_overrides
 
 
 def doctor_command(overrides: Overrides = None, as_json: Json = False) -> None:
@@ -14,7 +14,7 @@ def doctor_command(overrides: Overrides = None, as_json: Json = False) -> None:
     """
     from rich.table import Table
 
-    from hoptimizer.cli.console import show, working
+    from hoptimizer.cli.screen.console import show, working
     from hoptimizer.doctor import examine
 
     config = read_overrides(overrides, {"data": "atlas"})

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hoptimizer.cli.options import Json
+from hoptimizer.cli.screen.options import Json
 
 if TYPE_CHECKING:
     from hoptimizer.eval.datasets.importers import Imported
@@ -75,7 +75,7 @@ def import_command(
 
         hop data import questions.csv --docs handbook --chunk 200 --out my-data
     """
-    from hoptimizer.cli.console import show, working
+    from hoptimizer.cli.screen.console import show, working
     from hoptimizer.common.errors import UserError
     from hoptimizer.eval.datasets.importers import import_published
     from hoptimizer.eval.datasets.reading import parse_sizes

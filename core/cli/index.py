@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from hoptimizer.cli.options import Json, Overrides, read_overrides
+from hoptimizer.cli.screen.options import Json, Overrides, read_overrides
 
 app = typer.Typer(name="index", help="The retriever's index over a data set's corpus.", no_args_is_help=True)
 
@@ -17,7 +17,7 @@ def build_command(overrides: Overrides = None, as_json: Json = False) -> None:
 
         hop index build data=atlas retriever.index=plaid
     """
-    from hoptimizer.cli.console import show, tell, working
+    from hoptimizer.cli.screen.console import show, tell, working
     from hoptimizer.workbench import Workbench
 
     with working() as report:
@@ -42,7 +42,7 @@ def search_command(
     """
     from rich.table import Table
 
-    from hoptimizer.cli.console import show, tell, working
+    from hoptimizer.cli.screen.console import show, tell, working
     from hoptimizer.workbench import Workbench
 
     with working() as report:
@@ -67,7 +67,7 @@ def info_command(overrides: Overrides = None, as_json: Json = False) -> None:
     """
     from rich.table import Table
 
-    from hoptimizer.cli.console import show, tell, working
+    from hoptimizer.cli.screen.console import show, tell, working
     from hoptimizer.retrieval import index_info
     from hoptimizer.workbench import Workbench
 

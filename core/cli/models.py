@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from hoptimizer.cli.options import Json
+from hoptimizer.cli.screen.options import Json
 
 app = typer.Typer(name="models", help="The weights store: models that hoptimizer knows by name.", no_args_is_help=True)
 
@@ -19,7 +19,7 @@ def list_command(as_json: Json = False) -> None:
     """
     from rich.table import Table
 
-    from hoptimizer.cli.console import show
+    from hoptimizer.cli.screen.console import show
     from hoptimizer.models.weights.store import table
 
     entries = table()
@@ -51,7 +51,7 @@ def pull_command(name: Annotated[str, typer.Argument(help="A name of the store."
 
         hop models pull smollm2-135m-instruct
     """
-    from hoptimizer.cli.console import show
+    from hoptimizer.cli.screen.console import show
     from hoptimizer.models.weights.store import pull
 
     folder = pull(name, verify=True)

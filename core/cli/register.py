@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from hoptimizer.cli.options import Json, Overrides, store_uri
+from hoptimizer.cli.screen.options import Json, Overrides, store_uri
 
 
 def register_command(
@@ -23,7 +23,7 @@ def register_command(
 
         hop register 1f2e3d --name capitals tracking.uri=http://mlflow.example.org:5000
     """
-    from hoptimizer.cli.console import show, working
+    from hoptimizer.cli.screen.console import show, working
     from hoptimizer.common.errors import UserError
     from hoptimizer.tracking.journal import find_run
     from hoptimizer.tracking.models import register_variant

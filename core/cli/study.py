@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from hoptimizer.cli.options import Json, RunOption, config_of
+from hoptimizer.cli.screen.options import Json, RunOption, config_of
 
 
 def study_command(
@@ -71,8 +71,8 @@ def study_command(
 
         hop study configs/study-ra_isf-ablations.yaml --run 1f2e3d
     """
-    from hoptimizer.cli import tables
-    from hoptimizer.cli.console import show, tell, working
+    from hoptimizer.cli.screen import tables
+    from hoptimizer.cli.screen.console import show, tell, working
     from hoptimizer.common.errors import UserError
     from hoptimizer.study.cells import load_study
     from hoptimizer.study.run import estimate_study, run_study

@@ -1,6 +1,6 @@
 """``hop sync``."""
 
-from hoptimizer.cli.options import Json, Overrides, read_overrides
+from hoptimizer.cli.screen.options import Json, Overrides, read_overrides
 
 
 def sync_command(overrides: Overrides = None, as_json: Json = False) -> None:
@@ -15,8 +15,8 @@ def sync_command(overrides: Overrides = None, as_json: Json = False) -> None:
 
         hop sync tracking.uri=http://mlflow.example.org:5000
     """
-    from hoptimizer.cli import tables
-    from hoptimizer.cli.console import show, tell, working
+    from hoptimizer.cli.screen import tables
+    from hoptimizer.cli.screen.console import show, tell, working
     from hoptimizer.common.errors import UserError
     from hoptimizer.tracking.journal import journals
     from hoptimizer.tracking.sync import sync_runs

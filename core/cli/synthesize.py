@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hoptimizer.cli.options import Json
+from hoptimizer.cli.screen.options import Json
 
 TEACHER = "local/qwen2.5-coder-1.5b-instruct"
 """Who writes the questions where no language model is named."""
@@ -37,8 +37,8 @@ def synthesize_command(
 
         hop data synthesize my-documents --out my-data lm.teacher=openai/gpt-4o
     """
-    from hoptimizer.cli.console import show, tell, working
-    from hoptimizer.cli.options import read_overrides
+    from hoptimizer.cli.screen.console import show, tell, working
+    from hoptimizer.cli.screen.options import read_overrides
     from hoptimizer.eval.datasets.dataset import locate
     from hoptimizer.eval.datasets.folder import read_passages
     from hoptimizer.eval.datasets.reading import parse_sizes

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from hoptimizer.cli.options import Overrides, RunOption, read_overrides, store_uri
+from hoptimizer.cli.screen.options import Overrides, RunOption, read_overrides, store_uri
 
 
 def ui_command(
@@ -30,7 +30,7 @@ def ui_command(
 
         hop ui --run 1f2e3d --port 5001
     """
-    from hoptimizer.cli.console import working
+    from hoptimizer.cli.screen.console import working
     from hoptimizer.tracking.journal import find_run
     from hoptimizer.tracking.pages import page_of, served
     from hoptimizer.tracking.server import check_server, is_remote
@@ -57,7 +57,7 @@ def ui_command(
 
 def _open(page: str, browser: bool) -> None:
     """Tell a page's address, and open it where somebody looks at the terminal."""
-    from hoptimizer.cli.console import tell
+    from hoptimizer.cli.screen.console import tell
     from hoptimizer.common.urls import without_secrets
 
     tell(f"MLflow: {without_secrets(page)}")

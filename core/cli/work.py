@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from hoptimizer.cli.console import show, tell, working
-from hoptimizer.cli.options import Json, Overrides, RunOption, Split, config_of
+from hoptimizer.cli.screen.console import show, tell, working
+from hoptimizer.cli.screen.options import Json, Overrides, RunOption, Split, config_of
 
 
 def compile_command(
@@ -31,7 +31,7 @@ def compile_command(
     with working() as report:
         run, config = config_of(run, overrides)
         # A mistake in the config is said before what takes seconds to import.
-        from hoptimizer.cli import tables
+        from hoptimizer.cli.screen import tables
         from hoptimizer.compiling import compile_variant
 
         variant = compile_variant(config, split=split, run_id=run, report=report)
@@ -53,7 +53,7 @@ def eval_command(
     """
     with working() as report:
         run, config = config_of(run, overrides)
-        from hoptimizer.cli import tables
+        from hoptimizer.cli.screen import tables
         from hoptimizer.variants import evaluate_variant
 
         variant = evaluate_variant(config, split=split, run_id=run, report=report)
@@ -81,7 +81,7 @@ def ask_command(
     with working() as report:
         run, config = config_of(run, overrides)
         from hoptimizer.answers import answer_all
-        from hoptimizer.cli import tables
+        from hoptimizer.cli.screen import tables
         from hoptimizer.compiled import program_of
         from hoptimizer.tracking.journal import store_of
         from hoptimizer.tracking.tracker import Tracker
@@ -106,7 +106,7 @@ def demo_command(overrides: Overrides = None, as_json: Json = False) -> None:
 
         hop demo
     """
-    from hoptimizer.cli import tables
+    from hoptimizer.cli.screen import tables
     from hoptimizer.demo import run_demo
 
     with working() as report:

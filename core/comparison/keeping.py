@@ -8,14 +8,17 @@ import pandas as pd
 from hoptimizer.comparison.result import Comparison
 from hoptimizer.tracking.tracker import Tracker
 
+COMPARISONS = " comparisons"
+"""Ends the name of the experiment that has the comparisons of another one."""
+
 
 def log_comparison(tracker: Tracker, comparison: Comparison) -> str:
-    """Keep a comparison as a run of its own: its table and its plots.
+    """Keep a comparison, its table and plots, as a run of an experiment beside that of the runs.
 
     Returns:
         the run's id.
     """
-    from hoptimizer.eval import plots  # draws with matplotlib, which takes a second to import
+    from hoptimizer.eval.display import plots  # draws with matplotlib, which takes a second to import
 
     rows = [
         {"run_id": v.run_id, "variant": v.name, "n": len(v.ids)} | {k: e.mean for k, e in v.estimates.items()}
@@ -24,7 +27,8 @@ def log_comparison(tracker: Tracker, comparison: Comparison) -> str:
     names = comparison.names
     named = [replace(variant, name=name) for variant, name in zip(comparison.variants, names, strict=True)]
     metric = comparison.metric
-    with tracker.run("compare", f"comparison on {comparison.split}") as run:
+    aside = Tracker(tracker.uri, f"{tracker.experiment.name}{COMPARISONS}")
+    with aside.run("compare", f"comparison on {comparison.split}") as run:
         mlflow.log_table(pd.DataFrame(rows), "comparison.json")
         mlflow.log_dict(comparison.as_dict(), "comparison_full.json")
         mlflow.log_figure(plots.bars({v.name: v.estimates for v in named}), "scores.png")

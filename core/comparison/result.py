@@ -5,7 +5,7 @@ from typing import Any
 
 from hoptimizer.comparison.costs import Costs
 from hoptimizer.eval import statistics
-from hoptimizer.eval.sheet import notebook
+from hoptimizer.eval.display.sheet import notebook
 
 
 @dataclass(frozen=True)

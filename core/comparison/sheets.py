@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from hoptimizer.comparison.compare import COLUMNS
 from hoptimizer.comparison.differing import MODEL
 from hoptimizer.comparison.result import Compared, Comparison
-from hoptimizer.eval.format import change, figure, heading, with_interval
-from hoptimizer.eval.sheet import Sheet
+from hoptimizer.eval.display.format import change, figure, heading, with_interval
+from hoptimizer.eval.display.sheet import Sheet
 from hoptimizer.eval.statistics import Estimate, holm
 
 LEVEL = 0.05

@@ -40,4 +40,4 @@ def chosen(rows: Sequence[QuestionResult], which: Traces) -> list[QuestionResult
 
 
 def _failed(row: QuestionResult) -> bool:
-    return bool(row.failure or any(step["failure"] for step in row.steps) or not row.scores.get("f1"))
+    return bool(row.failure or any(step.failure for step in row.steps) or not row.scores.get("f1"))

@@ -30,6 +30,7 @@ from mlflow.tracing.constant import (
 
 from hoptimizer.common.urls import text_without_secrets
 from hoptimizer.eval.runner import QuestionResult
+from hoptimizer.programs.record import StepRecord
 from hoptimizer.retrieval import Corpus
 
 QUALITIES = ("em", "f1", "accuracy", "recall", "objective")
@@ -180,15 +181,15 @@ class _Trace:
         )
         return [root, *(self._step(number, step) for number, step in enumerate(row.steps, 1))]
 
-    def _step(self, number: int, step: Mapping[str, Any]) -> Span:
-        outputs = list(self._documents(step["outputs"])) if step["kind"] == "retrieval" else step["outputs"]
-        known = {"hop.depth": step["depth"], "hop.calls": step["calls"]}
-        if step.get("prompt_tokens") is not None and step["calls"]:
-            read, written = step["prompt_tokens"], step["completion_tokens"] or 0
+    def _step(self, number: int, step: StepRecord) -> Span:
+        outputs = list(self._documents(step.outputs)) if step.kind == "retrieval" else step.outputs
+        known: dict[str, object] = {"hop.depth": step.depth, "hop.calls": step.calls}
+        if step.prompt_tokens is not None and step.calls:
+            read, written = step.prompt_tokens, step.completion_tokens or 0
             usage = {"input_tokens": read, "output_tokens": written, "total_tokens": read + written}
             known[SpanAttributeKey.CHAT_USAGE] = usage
-        kind = _TYPES[step["kind"]]
-        return self._span(number, step["step"], kind, _times(step), step["inputs"], outputs, step["failure"], known)
+        kind = _TYPES[step.kind]
+        return self._span(number, step.step, kind, _times(step), step.inputs, outputs, step.failure, known)
 
     def _documents(self, outputs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         for passage_id in outputs["passages"]:
@@ -241,7 +242,7 @@ def _span_id(number: int) -> str:
     return f"{number + 1:016x}"
 
 
-def _times(step: Mapping[str, Any]) -> tuple[int, int]:
+def _times(step: StepRecord) -> tuple[int, int]:
     """When a step started and ended, in nanoseconds since 1970."""
-    end = int(step["ended"] * 1e9)
-    return end - int(step["seconds"] * 1e9), end
+    end = int(step.ended * 1e9)
+    return end - int(step.seconds * 1e9), end

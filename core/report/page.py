@@ -15,7 +15,7 @@ from hoptimizer.common.paths import expanded, write_whole
 from hoptimizer.common.terminal import printable
 from hoptimizer.comparison import Comparison, compare_variants
 from hoptimizer.comparison.sheets import LEVEL, MARK, costs_sheet, groups_sheet, scores_sheet, settings_sheet
-from hoptimizer.eval.format import change, figure
+from hoptimizer.eval.display.format import change, figure
 from hoptimizer.eval.statistics import RESAMPLES
 from hoptimizer.report.disagreements import RIGHT, disagreements, judged_by, worth_a_look
 from hoptimizer.report.steps import MOST, ShownStep, shown_step, steps_of
@@ -184,7 +184,7 @@ def _sides(compared: Comparison, steps: Sequence[dict[str, list[Any]]], place: i
 
 def _plots(compared: Comparison) -> list[tuple[str, str]]:
     """What each plot shows, and the plot as an image's address that holds it."""
-    from hoptimizer.eval import plots  # draws with matplotlib, which takes a second to import
+    from hoptimizer.eval.display import plots  # draws with matplotlib, which takes a second to import
 
     metric, names, variants = compared.metric, compared.names, compared.variants
     named = dict(zip(names, variants, strict=True))

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hoptimizer.eval.format import figure, heading
-from hoptimizer.eval.sheet import Sheet
+from hoptimizer.eval.display.format import figure, heading
+from hoptimizer.eval.display.sheet import Sheet
 from hoptimizer.study.cells import Cell, Study
 from hoptimizer.study.file import label
 

@@ -7,8 +7,8 @@ from typing import Any
 from mlflow.entities import Run
 
 from hoptimizer.common.progress import Report, silent
-from hoptimizer.eval.format import figure, heading
-from hoptimizer.eval.sheet import Sheet
+from hoptimizer.eval.display.format import figure, heading
+from hoptimizer.eval.display.sheet import Sheet
 from hoptimizer.study.cells import Cell, Study
 from hoptimizer.tracking.artifacts import PREFIX
 from hoptimizer.tracking.models import as_params

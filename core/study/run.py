@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from hoptimizer.common.progress import Report, in_notebook
-from hoptimizer.eval.sheet import Sheet
+from hoptimizer.eval.display.sheet import Sheet
 from hoptimizer.study.cell_runs import CellResult, CellRuns
 from hoptimizer.study.cells import Study
 from hoptimizer.study.choice import Choice, choices, chosen_cells

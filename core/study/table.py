@@ -8,8 +8,8 @@ import pandas as pd
 
 from hoptimizer.comparison import COLUMNS
 from hoptimizer.eval import statistics
-from hoptimizer.eval.format import figure, heading, with_interval
-from hoptimizer.eval.sheet import Sheet
+from hoptimizer.eval.display.format import figure, heading, with_interval
+from hoptimizer.eval.display.sheet import Sheet
 from hoptimizer.study.cells import Study
 from hoptimizer.study.choice import Choice, choice_sheet
 from hoptimizer.study.file import NAME, label
@@ -144,7 +144,7 @@ def log_tables(study: Study, lines: Sequence[Line], shown: Sequence[Sheet], resu
         shown: of :func:`sheets`.
         result: the whole result as plain data.
     """
-    from hoptimizer.eval import plots  # draws with matplotlib, which takes a second to import
+    from hoptimizer.eval.display import plots  # draws with matplotlib, which takes a second to import
 
     mlflow.log_dict(result, "study.json")
     mlflow.log_text(pd.DataFrame([line.as_dict() for line in lines]).to_csv(index=False), "study.csv")

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from hoptimizer.common.urls import without_secrets
 from hoptimizer.comparison import COLUMNS
-from hoptimizer.eval.format import change, figure, heading
-from hoptimizer.eval.sheet import Sheet
+from hoptimizer.eval.display.format import change, figure, heading
+from hoptimizer.eval.display.sheet import Sheet
 from hoptimizer.optimizers.labels.hop_labels import LabelledQuestion
 from hoptimizer.tracking.compile_log import KIND as CANDIDATE
 from hoptimizer.tracking.settings import TrackingSettings

@@ -92,7 +92,7 @@ def notebook(*sheets: Sheet) -> str:
         sheets: the tables.
 
     Example:
-        >>> from hoptimizer.eval.sheet import Sheet, notebook
+        >>> from hoptimizer.eval.display.sheet import Sheet, notebook
         >>> "a &lt; b" in notebook(Sheet("scores", ["question", "f1"], 1, [["a < b", "50.0"]]))
         True
     """

@@ -1,0 +1,1 @@
+"""What commands read and show: their words and options, messages, tables."""

@@ -1,0 +1,1 @@
+"""How figures are shown: words and digits, tables, plots."""
