@@ -120,7 +120,7 @@ class IRCoT(Program):
         while len(chain) < self.max_steps and not (self.reader is not None and collection.full):
             thought = await self.think(question, collection.passages, chain)
             # A repeated thought leads nowhere new, and would come again and again.
-            if not thought or thought in chain:
+            if not thought or normalized(thought) in map(normalized, chain):
                 break
             chain.append(thought)
             answer, queries = await self.go_on(question, chain)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from hoptimizer.cli import compare, data, doctor, index, models, register, study, sync, ui, work
+from hoptimizer.cli import ask, compare, data, doctor, index, models, register, study, sync, ui, work
 
 app = typer.Typer(
     name="hop",
@@ -35,7 +35,7 @@ app.command("demo")(work.demo_command)
 app.add_typer(data.app, name="data")
 app.add_typer(models.app, name="models")
 app.add_typer(index.app, name="index")
-app.command("ask")(work.ask_command)
+app.command("ask")(ask.ask_command)
 app.command("compile")(work.compile_command)
 app.command("eval")(work.eval_command)
 app.command("compare")(compare.compare_command)

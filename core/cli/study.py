@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from hoptimizer.cli.screen.options import Json, RunOption, config_of
+from hoptimizer.cli.dry_run import show_dry_study
+from hoptimizer.cli.screen.options import DryRun, Json, RunOption, config_of
 
 
 def study_command(
@@ -18,6 +19,7 @@ def study_command(
     estimate: Annotated[
         bool, typer.Option("--estimate", help="Say what the study will cost, by a few questions of each cell, and end.")
     ] = False,
+    dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Run a grid of variants, one MLflow run each, and show them as a paper's table.
@@ -71,15 +73,21 @@ def study_command(
 
         hop study configs/study-ra_isf-ablations.yaml --run 1f2e3d
     """
-    from hoptimizer.cli.screen import tables
     from hoptimizer.cli.screen.console import show, tell, working
     from hoptimizer.common.errors import UserError
-    from hoptimizer.study.cells import load_study
-    from hoptimizer.study.run import estimate_study, run_study
+    from hoptimizer.config import read_mapping
 
     for word in overrides or ():
         if "=" not in word:
             raise UserError(f"{word}: one study file is enough; everything else is key=value")
+    read_mapping(file)  # whose mistakes are said before what takes seconds to import
+    if dry_run:
+        show_dry_study(file, overrides, run, as_json)
+        return
+    from hoptimizer.cli.screen import tables
+    from hoptimizer.study.cells import load_study
+    from hoptimizer.study.run import estimate_study, run_study
+
     with working() as report:
         run, config = config_of(run, overrides) if run else (None, None)
         study = load_study(file, overrides or (), run_id=run, variant=config.public() if config else None)

@@ -1,15 +1,16 @@
-"""``hop compile, eval, ask, demo``."""
+"""``hop compile, eval, demo``."""
 
-from typing import Annotated
-
-import typer
-
-from hoptimizer.cli.screen.console import show, tell, working
-from hoptimizer.cli.screen.options import Json, Overrides, RunOption, Split, config_of
+from hoptimizer.cli.dry_run import show_dry_run
+from hoptimizer.cli.screen.console import show, working
+from hoptimizer.cli.screen.options import DryRun, Json, Overrides, RunOption, Split, config_of
 
 
 def compile_command(
-    overrides: Overrides = None, run: RunOption = None, split: Split = "dev", as_json: Json = False
+    overrides: Overrides = None,
+    run: RunOption = None,
+    split: Split = "dev",
+    dry_run: DryRun = False,
+    as_json: Json = False,
 ) -> None:
     """Compile a program for a data set and keep the variant as an MLflow run.
 
@@ -27,7 +28,12 @@ def compile_command(
         hop compile my.yaml optimizer=miprov2 optimizer.budget.lm_calls=2000
 
         hop compile --run 1f2e3d optimizer=distill
+
+        hop compile my.yaml --dry-run
     """
+    if dry_run:
+        show_dry_run(overrides, run, split, as_json, compiles=True)
+        return
     with working() as report:
         run, config = config_of(run, overrides)
         # A mistake in the config is said before what takes seconds to import.
@@ -39,7 +45,11 @@ def compile_command(
 
 
 def eval_command(
-    overrides: Overrides = None, run: RunOption = None, split: Split = "dev", as_json: Json = False
+    overrides: Overrides = None,
+    run: RunOption = None,
+    split: Split = "dev",
+    dry_run: DryRun = False,
+    as_json: Json = False,
 ) -> None:
     """Score an uncompiled program, or with --run a compiled variant.
 
@@ -51,6 +61,9 @@ def eval_command(
 
         hop eval --run 1f2e3d --split test lm.default=openai/gpt-4o-mini
     """
+    if dry_run:
+        show_dry_run(overrides, run, split, as_json, compiles=False)
+        return
     with working() as report:
         run, config = config_of(run, overrides)
         from hoptimizer.cli.screen import tables
@@ -58,41 +71,6 @@ def eval_command(
 
         variant = evaluate_variant(config, split=split, run_id=run, report=report)
     show(variant.as_dict(), as_json, tables.scores(variant))
-
-
-def ask_command(
-    question: Annotated[str, typer.Argument(help="The question.")],
-    overrides: Overrides = None,
-    run: RunOption = None,
-    as_json: Json = False,
-) -> None:
-    """Answer one question, and show the steps that led to the answer.
-
-    Examples:
-
-        hop ask "Who painted the Mona Lisa?" data=atlas program=ircot
-
-        hop ask "Who painted the Mona Lisa?" --run 1f2e3d
-    """
-    from hoptimizer.common.errors import UserError
-
-    if not question.strip():
-        raise UserError("question: expected some words, got none")
-    with working() as report:
-        run, config = config_of(run, overrides)
-        from hoptimizer.answers import answer_all
-        from hoptimizer.cli.screen import tables
-        from hoptimizer.compiled import program_of
-        from hoptimizer.tracking.journal import store_of
-        from hoptimizer.tracking.tracker import Tracker
-        from hoptimizer.workbench import Workbench
-
-        bench = Workbench(config, report)
-        tell(bench.summary(run_id=run))
-        tracker = Tracker(store_of(config.tracking.uri, run), config.experiment) if run else None
-        with bench.active():
-            [result] = answer_all(program_of(bench, tracker, run), [question])
-    show(result, as_json, *tables.answer(question, result))
 
 
 def demo_command(overrides: Overrides = None, as_json: Json = False) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from mlflow.entities import Run
 
 from hoptimizer.common.progress import Report, silent
+from hoptimizer.config import Config
 from hoptimizer.eval.display.format import figure, heading
 from hoptimizer.eval.display.sheet import Sheet
 from hoptimizer.study.cells import Cell, Study
@@ -107,7 +108,9 @@ class StudyEstimate:
         )
 
 
-def estimate(study: Study, tracker: Tracker, *, probe: bool = False, report: Report = silent) -> StudyEstimate:
+def estimate(
+    study: Study, runs: Sequence[Run], *, probe: Tracker | None = None, report: Report = silent
+) -> StudyEstimate:
     """What is still to be run of a study, and what that will cost.
 
     The cost of a question comes from the latest finished run of the study's experiment with the same program and
@@ -115,11 +118,12 @@ def estimate(study: Study, tracker: Tracker, *, probe: bool = False, report: Rep
 
     Args:
         study: what is to be run.
-        tracker: has the earlier runs.
-        probe: whether to ask the first questions of what no run is known of; the answers stay in the cache of calls.
+        runs: the earlier runs, the oldest first.
+        probe: the store of the runs, if the first questions are to be asked of what no run is known of; the answers
+            stay in the cache of calls.
         report: told about progress.
     """
-    runs = tracker.runs()[::-1]
+    runs = runs[::-1]
     finished = {run.data.tags.get(PREFIX + "fingerprint") for run in runs}
     planned = _planned(study)
     waiting = [(cell, compiles) for cell, compiles in planned if study.fingerprint(cell) not in finished]
@@ -127,11 +131,11 @@ def estimate(study: Study, tracker: Tracker, *, probe: bool = False, report: Rep
     cells = []
     for number, (cell, compiles) in enumerate(waiting):
         report(f"estimating {study.name}", number, len(waiting), cell.title)
-        of_each, basis = _known(cell, runs)
+        of_each, basis = known_costs(cell.config, runs)
         if not of_each and probe:
             key = cell.config.digest
             if key not in probed:
-                probed[key] = _few(score_first(cell.config, cell.split, PROBED, tracker, study.run_id, report))
+                probed[key] = _few(score_first(cell.config, cell.split, PROBED, probe, study.run_id, report))
             of_each, basis = probed[key], f"its first {PROBED} questions"
         seed = f", seed {cell.config.seed}" if len(study.seeds) > 1 else ""
         before = compiles and cell.split == study.file.split  # it is scored before the compile as well
@@ -152,10 +156,15 @@ def _planned(study: Study) -> list[tuple[Cell, bool]]:
     return [*((cell, cell.compiled) for cell in study.candidates), *scored]
 
 
-def _known(cell: Cell, runs: Sequence[Run]) -> tuple[dict[str, float], str]:
-    """The cost of a question by earlier runs, the latest first, and which these are."""
-    wanted = as_params(cell.config.deciding)
-    same = [run for run in runs if run.data.params.get("program.name") == cell.config.program.name]
+def known_costs(config: Config, runs: Sequence[Run]) -> tuple[dict[str, float], str]:
+    """The cost of a question by earlier runs, and which these are.
+
+    Args:
+        config: with what the question will be asked.
+        runs: the earlier runs, the latest first.
+    """
+    wanted = as_params(config.deciding)
+    same = [run for run in runs if run.data.params.get("program.name") == config.program.name]
     program = [key for key in wanted if key.startswith("program.") or key in (_LM, "retriever.k")]
     for keys, basis in ((program, "a run of the same program and model"), ([_LM], "a run with other options")):
         for run in same:

@@ -109,7 +109,7 @@ def run_study(study: Study, report: Report = in_notebook) -> StudyResult:
     stage, runs = f"study {study.name}", CellRuns(study, report)  # holds what is done, also for another store
 
     def keep(tracker: Tracker) -> StudyResult:
-        _log.info(estimate(study, tracker).line)
+        _log.info(estimate(study, tracker.runs()).line)
         with tracker.run("study", study.name, study.digest, reopen=True) as run:
             candidates = [(cell, None) for cell in study.candidates]
             tried = runs.run(candidates, tracker, f"{stage}, choosing") if candidates else []
@@ -152,4 +152,8 @@ def estimate_study(study: Study, report: Report = in_notebook) -> StudyEstimate:
         >>> expected.finished, [(cell.questions, cell.of_each["lm_calls"]) for cell in expected.cells]
         (0, [(5, 0.0), (5, 0.0)])
     """
-    return keep_run(study.config, lambda tracker: estimate(study, tracker, probe=True, report=report), study.run_id)
+
+    def expected(tracker: Tracker) -> StudyEstimate:
+        return estimate(study, tracker.runs(), probe=tracker, report=report)
+
+    return keep_run(study.config, expected, study.run_id)

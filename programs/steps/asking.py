@@ -69,7 +69,8 @@ async def ask_language_model(
     for _ in range(1_000):
         try:
             with calls.heard():
-                return await predictor.acall(lm=lm, demos=demos, **options, **inputs), calls, None
+                prediction = await predictor.acall(lm=lm, demos=demos, **options, **inputs)
+            return prediction, calls, _without_templates(prediction, predictor.signature)
         except AdapterParseError as error:
             blank = dict.fromkeys(predictor.signature.output_fields)
             return dspy.Prediction(**blank), calls, writable(str(error.message or "unparsable output"))
@@ -79,6 +80,18 @@ async def ask_language_model(
             elif not (inputs := _halve_longest(inputs, cuttable)):
                 raise
     raise RuntimeError("a prompt could not be made to fit its model's context")
+
+
+def _without_templates(prediction: dspy.Prediction, signature: type[dspy.Signature]) -> str | None:
+    """Make fields ``None`` in which the model repeated their place in the prompt's template, such as ``{answer}``.
+
+    Returns:
+        which fields these were, as a failure, or ``None``.
+    """
+    repeated = [name for name in signature.output_fields if prediction.get(name) == f"{{{name}}}"]
+    for name in repeated:
+        prediction[name] = None
+    return f"the model repeated the template of {', '.join(repeated)}" if repeated else None
 
 
 def _halve_longest(inputs: dict[str, Any], cuttable: list[str]) -> dict[str, Any]:

@@ -19,6 +19,10 @@ RunOption = Annotated[
     str | None,
     typer.Option("--run", metavar="ID", help="The MLflow run of a compiled variant: its id, or the start of it."),
 ]
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Say what would be asked of which model and what it would cost, and ask nothing."),
+]
 Split = Annotated[str, typer.Option("--split", help="The questions: train, dev or test.")]
 
 

@@ -1,6 +1,7 @@
 """Results as tables for people."""
 
 from collections.abc import Mapping, Sequence
+from textwrap import shorten
 from typing import Any, Literal
 
 from rich.console import Group, RenderableType
@@ -20,11 +21,14 @@ from hoptimizer.variants import Variant
 
 # Of a step's texts, so much is shown: a title or a word may be a whole file. As JSON they are whole.
 LONGEST = 5_000
+# Of the text of a passage that an answer comes from, so much is shown.
+SNIPPET = 160
 # How what becomes of a passage is shown.
 TAG_STYLES = {"continue": "green", "finish": "cyan", "terminate": "dim"}
 RUN = "run"
 # A column of a table is at least as wide as its longest word, up to so many characters.
 _LEAST = 10
+_NO_ANSWER = Text("\nNo answer: the output of the language model could not be used.", style="bold red")
 _FIGURES = (*COLUMNS, "seconds_per_question")
 _COSTS = ("prompt_tokens", "cached_tokens", "completion_tokens", "usd", "seconds_median", "seconds_p95")
 
@@ -106,13 +110,19 @@ def _scored(variant: Variant, rows: Mapping[str, dict[str, float]]) -> Group:
     return Group(table, Text(), costs)
 
 
-def answer(question: str, result: dict[str, Any]) -> list[RenderableType]:
-    """An answer and the steps that led to it."""
+def answer(question: str, result: dict[str, Any], titles: Mapping[str, str] | None = None) -> list[RenderableType]:
+    """An answer, the steps that led to it, and the passages that it came from with the start of their text.
+
+    Args:
+        question: what was asked.
+        result: one of :func:`~hoptimizer.answers.answer_all`.
+        titles: of the corpus's passages by their id, for those that were found and left out in the end.
+    """
     steps = _table("", "step", "asked", "came out")
     for column in steps.columns:
         column.justify = "left"
         column.overflow = "fold"
-    titles = {passage["id"]: passage["title"] for passage in result["passages"]}
+    titles = {**(titles or {}), **{passage["id"]: passage["title"] for passage in result["passages"]}}
     for record in result["steps"]:
         given = record["inputs"]
         asked = next(
@@ -125,7 +135,13 @@ def answer(question: str, result: dict[str, Any]) -> list[RenderableType]:
             continue
         came = ", ".join(titles.get(id, id) for id in out["passages"]) if "passages" in out else _joined(out)
         steps.add_row(record["step"], _cut(asked), record["failure"] or _cut(came))
-    return [Text(question, style="bold"), steps, Text(f"\nAnswer: {result['answer']}", style="bold green")]
+    passages = [
+        Text.assemble("  ", (passage["title"] or passage["id"], "bold"), f"  {_snippet(passage['text'])}")
+        for passage in result["passages"]
+    ]
+    read = [Text("\nfrom", style="dim"), *passages] if passages else []
+    said = Text(f"\nAnswer: {result['answer']}", style="bold green") if result["answer"] else _NO_ANSWER
+    return [Text(question, style="bold"), steps, *read, said]
 
 
 def _labels(outputs: dict[str, Any]) -> Text:
@@ -138,8 +154,13 @@ def _cut(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
+def _snippet(text: str) -> str:
+    """The start of a passage, in one line."""
+    return shorten(text, SNIPPET, placeholder=" …")
+
+
 def _joined(outputs: dict[str, Any]) -> str:
-    return " · ".join(str(value) for value in outputs.values())
+    return " · ".join(str(value) for value in outputs.values() if value is not None)
 
 
 def demo(result: dict[str, Any]) -> list[RenderableType]:

@@ -1,0 +1,95 @@
+"""``hop ask``."""
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from hoptimizer.cli.screen.console import show, tell, working
+from hoptimizer.cli.screen.options import Json, Overrides, RunOption, config_of
+
+# What may stand in a question's place where none is given: key=value, or a config file.
+_SETTING = re.compile(r"[\w.~+-]+=|\S+\.ya?ml$")
+
+
+def ask_command(
+    question: Annotated[
+        str | None, typer.Argument(help="The question; without one, questions are read until the end of the input.")
+    ] = None,
+    overrides: Overrides = None,
+    run: RunOption = None,
+    as_json: Json = False,
+) -> None:
+    """Answer a question, and show the steps and the passages that led to the answer.
+
+    Without a question it is a chat: models and index are loaded once, and each line that you enter is a question. An
+    empty line ends it, as Ctrl-D does. With --json, each answer is one line.
+
+    Examples:
+
+        hop ask "Who painted the Mona Lisa?" data=atlas program=ircot
+
+        hop ask "Who painted the Mona Lisa?" --run 1f2e3d
+
+        hop ask data=atlas program=ircot
+    """
+    from hoptimizer.common.errors import UserError
+    from hoptimizer.common.urls import line_without_secrets
+
+    words = list(overrides or ())
+    if question is not None and _SETTING.match(question):
+        question, words = None, [question, *words]
+    if question is not None and not question.strip():
+        raise UserError("question: expected some words, got none")
+    with working() as report:
+        run, config = config_of(run, words)
+        from hoptimizer.compiled import program_of
+        from hoptimizer.tracking.journal import store_of
+        from hoptimizer.tracking.tracker import Tracker
+        from hoptimizer.workbench import Workbench
+
+        bench = Workbench(config, report)
+        tell(bench.summary(run_id=run))
+        tracker = Tracker(store_of(config.tracking.uri, run), config.experiment) if run else None
+        with bench.active():
+            program = program_of(bench, tracker, run)
+    if question is not None:
+        _answer(bench, program, question, as_json)
+        return
+    for line in _lines():
+        try:
+            _answer(bench, program, line, as_json)
+        except UserError as error:  # the next question may be answered
+            tell(f"hop: {line_without_secrets(error)}")
+
+
+def _answer(bench: Any, program: Any, question: str, as_json: bool) -> None:  # noqa: ANN401 - imported late
+    from hoptimizer.answers import answer_all
+    from hoptimizer.cli.screen import tables
+
+    with working(), bench.active():
+        [result] = answer_all(program, [question])
+    show(result, as_json, *tables.answer(question, result, _titles(bench, result["steps"])))
+
+
+def _titles(bench: Any, steps: Sequence[dict[str, Any]]) -> dict[str, str]:  # noqa: ANN401 - imported late
+    """The titles of all passages that were found, by their id."""
+    corpus = bench.data.corpus
+    found = {id for step in steps for id in step["outputs"].get("passages") or ()}
+    return {id: corpus[id].title for id in found if corpus and id in corpus}
+
+
+def _lines() -> Iterator[str]:
+    """Questions as they are entered or piped in, until an empty line of a terminal or the end of the input."""
+    asking = sys.stdin.isatty()
+    while True:
+        if asking:
+            sys.stderr.write("? ")
+            sys.stderr.flush()
+        line = sys.stdin.readline()
+        if not line or (asking and not line.strip()):
+            return
+        if line.strip():
+            yield line.strip()
