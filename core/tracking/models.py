@@ -183,7 +183,7 @@ class RegisteredVariant:
 
     @property
     def uri(self) -> str:
-        """What :func:`mlflow.pyfunc.load_model` and :func:`hoptimizer.load_variant` take."""
+        """What :func:`mlflow.pyfunc.load_model` takes."""
         return f"models:/{self.name}/{self.version}"
 
     def as_dict(self) -> dict[str, Any]:
