@@ -101,6 +101,7 @@ def test_the_scores_of_a_model_are_those_of_every_run_that_scored_it(compiled, s
     [output] = mlflow.get_run(compiled.run_id).outputs.model_outputs
     scores = {(metric.key, metric.run_id): metric for metric in mlflow.get_logged_model(output.model_id).metrics}
     assert scores["dev/f1", compiled.run_id].value == compiled.after.metrics["f1"]
+    assert not [name for name, _ in scores if name.startswith("workings/")]
     assert scores["dev/f1", compiled.run_id].dataset_name == "atlas-dev"
     assert scores["test/f1", on_test.run_id].dataset_name == "atlas-test"
     assert [one.model_id for one in mlflow.get_run(on_test.run_id).inputs.model_inputs] == [output.model_id]

@@ -1,5 +1,7 @@
 """The metrics and the data sets of this package as MLflow's own evaluation takes them: ``mlflow.genai.evaluate``."""
 
+import hashlib
+import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -75,10 +77,11 @@ def evaluation_dataset(data: DataSet, split: str, *, experiment_id: str | None =
         >>> len(dataset.to_df())
         60
     """
-    name = f"{data.name}-{split}-{data.digest[:8]}"
+    records = [_record(question) for question in data.split(split)]
+    name = f"{data.name}-{split}-{hashlib.sha256(json.dumps(records).encode()).hexdigest()[:8]}"
     found = mlflow.genai.search_datasets(filter_string=f"name = '{name}'", max_results=1)
     dataset = found[0] if found else create_dataset(name, experiment_id)
-    return dataset.merge_records([_record(question) for question in data.split(split)])
+    return dataset.merge_records(records)
 
 
 def _record(question: Question) -> dict[str, Any]:

@@ -33,6 +33,8 @@ IN_MODEL = "artifacts"
 _CODE = Path(__file__).parents[1] / "mlflow_model.py"
 _MLMODEL = "MLmodel"
 _TYPE = "multi-hop question answering"
+# MLflow gives a model all metrics of its run that were logged for its step; the headlines are given to it one by one.
+_NO_STEP = -1
 _LENGTH = 500  # of a parameter
 
 
@@ -65,6 +67,7 @@ def log_model(config: Config, program: Program, folders: Mapping[str, Path], pro
             params=as_params(config.deciding),
             model_type=_TYPE,
             prompts=list(prompts) or None,
+            step=_NO_STEP,
         )
     return str(logged.model_id)
 
@@ -180,7 +183,7 @@ class RegisteredVariant:
 
     @property
     def uri(self) -> str:
-        """What :func:`mlflow.pyfunc.load_model` and :func:`hoptimizer.load_variant` take."""
+        """What :func:`mlflow.pyfunc.load_model` takes."""
         return f"models:/{self.name}/{self.version}"
 
     def as_dict(self) -> dict[str, Any]:
