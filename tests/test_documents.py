@@ -261,3 +261,36 @@ def test_a_corpus_of_the_default_chunks_is_read_whole(tmp_path: Path):
     corpus = read_passages(tmp_path / "made")
     assert len(corpus) > 10
     assert find_warnings(corpus, {}, checkpoint_folder("minilm")) == []
+
+
+@pytest.mark.slow(reason="three variants by real commands: what is promised of a folder and a table")
+def test_three_commands_lead_from_the_example_to_compared_variants(tmp_path: Path, monkeypatch, capsys):
+    """The page runs the same in a nightly test, with more questions."""
+    monkeypatch.chdir(tmp_path)
+    examples = Path(__file__).parents[1] / "examples"
+    table, docs = str(examples / "handbook-questions.csv"), str(examples / "handbook")
+    study = {
+        "base": {"data": {"name": "my-data", "train": 2, "test": 2, "dev": 1}, "retriever": "bm25"}
+        | {"lm": {"default": {"model": "local/smollm2-135m-instruct", "max_tokens": 12}}}
+        | {"optimizer": {"name": "labeled_few_shot", "prompt_formats": []}},
+        "split": "test",
+        "cells": [
+            {"name": "direct", "program": "direct"},
+            {"name": "rag", "program": "rag"},
+            {"name": "rag, compiled", "program": "rag", "compile": True},
+        ],
+        "rows": "name",
+    }
+    (tmp_path / "study.yaml").write_text(json.dumps(study))
+    for words in (
+        ["data", "import", table, "--docs", docs, "--chunk", "200", "--out", "my-data"],
+        ["data", "check", "my-data"],
+        ["study", "study.yaml"],
+    ):
+        monkeypatch.setattr("sys.argv", ["hop", *words])
+        with pytest.raises(SystemExit, match="0"):
+            main()
+    shown = capsys.readouterr().out
+    assert "20 passages of 20 documents" in shown
+    assert "warning" not in shown
+    assert all(f"\n{name} " in shown for name in ("direct", "rag", "rag, compiled"))

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from hoptimizer.cli.dry_run import show_dry_study
+from hoptimizer.cli.screen.dry_run import show_dry_study
 from hoptimizer.cli.screen.options import DryRun, Json, RunOption, config_of
 
 

@@ -1,7 +1,7 @@
 """``hop compile, eval, demo``."""
 
-from hoptimizer.cli.dry_run import show_dry_run
 from hoptimizer.cli.screen.console import show, working
+from hoptimizer.cli.screen.dry_run import show_dry_run
 from hoptimizer.cli.screen.options import DryRun, Json, Overrides, RunOption, Split, config_of
 
 
