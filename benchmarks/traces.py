@@ -61,7 +61,9 @@ def main() -> None:
     options = parser.parse_args()
     with user_mistakes():
         rows = measure(options.program, options.overrides)
-    table = Table("traces", "questions", "logged", "steps", "answers", "logging", "share", box=None, header_style="bold")
+    table = Table(
+        "traces", "questions", "logged", "steps", "answers", "logging", "share", box=None, header_style="bold"
+    )
     for row in rows:
         seconds = (f"{row[key]:.2f} s" for key in ("answers_seconds", "traces_seconds"))
         counts = (str(row[key]) for key in ("n", "logged", "steps"))
