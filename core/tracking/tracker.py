@@ -56,7 +56,7 @@ class Tracker(StoredRuns):
     """
 
     def __init__(self, uri: str, experiment: str, artifacts: str | None = None) -> None:
-        # Traces of single calls are not what variants are compared by, and cost 10 ms each.
+        # What is traced is in the store once the work is done, its assessments included.
         os.environ.setdefault("MLFLOW_ENABLE_ASYNC_TRACE_LOGGING", "false")
         # Its bars would run through ours.
         os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
