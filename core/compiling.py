@@ -16,12 +16,13 @@ from filelock import FileLock, Timeout
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import home
-from hoptimizer.common.progress import Report, silent
+from hoptimizer.common.progress import Report
 from hoptimizer.compiled import program_of
 from hoptimizer.config import Config
 from hoptimizer.eval.runner import Evaluation
 from hoptimizer.models.failures import answered_or_ended
 from hoptimizer.models.usage import UsageMeter
+from hoptimizer.notebook import notebook_progress
 from hoptimizer.optimizers import CompileContext, Optimizer
 from hoptimizer.programs import Ensemble, Program
 from hoptimizer.tracking import artifacts
@@ -43,7 +44,7 @@ def compile_variant(
     score_before: bool = True,
     name: str | None = None,
     fingerprint: str | None = None,
-    report: Report = silent,
+    report: Report = notebook_progress,
 ) -> Variant:
     """Compile a program for a data set and keep it as an MLflow run.
 
@@ -58,7 +59,7 @@ def compile_variant(
         score_before: whether to score what the compile starts from, too.
         name: of the run; the program's and the optimizer's by default.
         fingerprint: identifies the work to be continued; config, split and start by default.
-        report: told about progress.
+        report: told about progress; shows it in a notebook by default.
 
     Raises:
         UserError: a part of the config can't be had: the data, the language model, the tracking store; or the run to

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from hoptimizer.common.progress import Report, silent
+from hoptimizer.common.progress import Report
 from hoptimizer.eval.sheet import Sheet
+from hoptimizer.notebook import notebook_progress
 from hoptimizer.study.cell_runs import CellResult, CellRuns
 from hoptimizer.study.cells import Study
 from hoptimizer.study.choice import Choice, choices, chosen_cells
@@ -76,7 +77,7 @@ class StudyResult:
         }
 
 
-def run_study(study: Study, report: Report = silent) -> StudyResult:
+def run_study(study: Study, report: Report = notebook_progress) -> StudyResult:
     """Run the cells of a study that have no finished run yet, and lay all of them out as a table.
 
     The same call continues a study that was interrupted: its run is found again by what is run, and so are the runs of
@@ -125,7 +126,7 @@ def run_study(study: Study, report: Report = silent) -> StudyResult:
     return keep_run(study.config, keep, study.run_id)
 
 
-def estimate_study(study: Study, report: Report = silent) -> StudyEstimate:
+def estimate_study(study: Study, report: Report = notebook_progress) -> StudyEstimate:
     """What a study will cost: by earlier runs, and by a few questions of each cell of which there are none. No run is
     made.
 
