@@ -59,7 +59,7 @@ def compile_variant(
         score_before: whether to score what the compile starts from, too.
         name: of the run; by default program, optimizer and language model.
         fingerprint: identifies the work to be continued; config, split and start by default.
-        report: told about progress.
+        report: told about progress; shows it in a notebook by default.
 
     Raises:
         UserError: a part of the config can't be had: the data, the language model, the tracking store; or the run to

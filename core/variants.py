@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from mlflow.entities import Run
@@ -13,9 +14,13 @@ from hoptimizer.common.concurrency import run_async
 from hoptimizer.common.progress import Report, in_notebook
 from hoptimizer.compiled import program_of
 from hoptimizer.config import Config
+from hoptimizer.eval import Difference, statistics
 from hoptimizer.eval.datasets.question import Question
+from hoptimizer.eval.display.format import change, figure
+from hoptimizer.eval.display.sheet import notebook
 from hoptimizer.eval.objective import Objective
 from hoptimizer.eval.runner import Evaluation, EvaluationProgress, aevaluate
+from hoptimizer.eval.showing import evaluation_sheets
 from hoptimizer.genai.choice import chosen
 from hoptimizer.genai.traces import TracedRun, log_traces
 from hoptimizer.programs import Program
@@ -28,6 +33,7 @@ from hoptimizer.tracking.tracker import Tracker
 from hoptimizer.workbench import Workbench
 
 _log = logging.getLogger(__name__)
+_LEVEL = 0.05
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,27 @@ class Variant:
     costs: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @property
+    def difference(self) -> Difference | None:
+        """How much better it is than what it was compiled from, on the same questions, in what is maximized; ``None``
+        where that was not scored."""
+        if self.before is None:
+            return None
+        name = self.config.objective.name
+        scores = [[row.scores.get(name, math.nan) for row in scored.rows] for scored in (self.before, self.after)]
+        before, after = statistics.known_pairs(*scores)
+        return statistics.compare(before, after, self.config.seed) if before else None
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        program = self.config.program.name
+        rows = {f"{program}, before compiling": self.before} if self.before else {}
+        rows[f"{program}, compiled" if self.compiled else program] = self.after
+        title = f"run {self.run_id} on {self.split}, n = {len(self.after.rows)}"
+        scores, costs = evaluation_sheets(rows, title, self.config.objective.name)
+        gain = gain_line(self.config.objective.name, self.difference) if self.difference else ""
+        return notebook(replace(scores, note=". ".join(filter(None, [gain, scores.note]))), costs)
+
+    @property
     def figures(self) -> dict[str, float]:
         """What tables have of it: its scores, those of its small models' steps, and what the compile has spent."""
         steps = {f"steps/{step}/{name}": value for step, scores in self.steps.items() for name, value in scores.items()}
@@ -71,7 +98,24 @@ class Variant:
         result = {"run_id": self.run_id, "n": len(self.after.rows), "metrics": self.after.metrics}
         if self.before:
             result |= {"before": self.before.metrics, "after": self.after.metrics, "steps": self.steps, **self.costs}
+        if difference := self.difference:
+            result["difference"] = {"metric": self.config.objective.name, **asdict(difference)}
         return result
+
+
+def gain_line(metric: str, found: Difference) -> str:
+    """What compiling did, in one line.
+
+    Args:
+        metric: what was scored.
+        found: its difference on the same questions.
+    """
+    chance = "" if found.p < _LEVEL else ", no more than chance would give"
+    return (
+        f"{metric} {figure(metric, found.before.mean)} before, {figure(metric, found.after.mean)} compiled: "
+        f"{change(metric, found.difference, found.low, found.high)}, paired over {found.n} questions, 95% interval, "
+        f"p = {found.p:.2g}{chance}"
+    )
 
 
 def evaluate_variant(
@@ -92,7 +136,7 @@ def evaluate_variant(
         run_id: the compiled variant whose state the program gets; ``None`` scores the program uncompiled.
         name: of the run; by default program, optimizer and language model.
         fingerprint: identifies the work, so that an unfinished run of it is continued; by default none is.
-        report: told about progress.
+        report: told about progress; shows it in a notebook by default.
         answered: the questions' results, where they were asked already, by :func:`answer_together`.
 
     Raises:

@@ -101,6 +101,13 @@ class Evaluation:
         unjudged = sum(row.judge_failure is not None for row in self.rows)
         return metrics | ({"judge_failures": float(unjudged)} if unjudged or ACCURACY in metrics else {})
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from hoptimizer.eval.display.sheet import notebook
+        from hoptimizer.eval.showing import evaluation_sheets
+
+        return notebook(*evaluation_sheets({"all": self}, f"n = {len(self.rows)}"))
+
     def scores(self, metric: str) -> list[float]:
         """The scores of one metric, one for each question that has it."""
         return [row.scores[metric] for row in self.rows if metric in row.scores]

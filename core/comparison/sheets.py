@@ -7,6 +7,7 @@ from hoptimizer.comparison.differing import MODEL
 from hoptimizer.comparison.result import Compared, Comparison
 from hoptimizer.eval.display.format import change, figure, heading, with_interval
 from hoptimizer.eval.display.sheet import Sheet
+from hoptimizer.eval.showing import TIMED
 from hoptimizer.eval.statistics import Estimate, holm
 
 LEVEL = 0.05
@@ -108,11 +109,7 @@ def costs_sheet(compared: Comparison) -> Sheet:
         cells = [figure(cost, known[cost]) if cost in known else _UNKNOWN for cost in _COSTS[:-2]]
         times = [figure(cost, known[cost]) if cost in known else variant.costs.why_untimed for cost in _COSTS[-2:]]
         rows.append([name, *cells, *times, "–" if timed is None else f"{timed} of {n}"])
-    note = (
-        "Seconds are of the questions that were timed: those whose calls were not all answered from a cache. "
-        "They hold the waiting for other questions that were under way"
-    )
-    return Sheet("per question", ["variant", *(heading(cost) for cost in _COSTS), "timed"], 1, rows, note=note)
+    return Sheet("per question", ["variant", *(heading(cost) for cost in _COSTS), "timed"], 1, rows, note=TIMED)
 
 
 def groups_sheet(compared: Comparison) -> Sheet:

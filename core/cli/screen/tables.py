@@ -17,7 +17,7 @@ from hoptimizer.optimizers.labels.hop_labels import LabelledQuestion
 from hoptimizer.tracking.compile_log import KIND as CANDIDATE
 from hoptimizer.tracking.settings import TrackingSettings
 from hoptimizer.tracking.sync import DeliveredRun
-from hoptimizer.variants import Variant
+from hoptimizer.variants import Variant, gain_line
 
 # Of a step's texts, so much is shown: a title or a word may be a whole file. As JSON they are whole.
 LONGEST = 5_000
@@ -94,7 +94,18 @@ def before_and_after(variant: Variant) -> RenderableType:
         return scores(variant)
     program = variant.config.program.name
     rows = {f"{program}, before compiling": variant.before.metrics, f"{program}, compiled": variant.after.metrics}
-    return _scored(variant, rows)
+    lines = [] if variant.difference is None else [gain_line(variant.config.objective.name, variant.difference)]
+    return Group(_scored(variant, rows), Text(), *map(Text, [*lines, f"Next: {_next(variant)}"]))
+
+
+def _next(variant: Variant) -> str:
+    """The command to give next: it scores the variant on questions that chose nothing of it, or asks it one's own."""
+    default = TrackingSettings().uri
+    uri = without_secrets(variant.config.tracking.uri)
+    where = "" if uri == default else f" tracking.uri={uri}"
+    if variant.split == "test":
+        return f'hop ask "QUESTION" --run {variant.run_id[:8]}{where}'
+    return f"hop eval --run {variant.run_id[:8]} --split test{where}"
 
 
 def _scored(variant: Variant, rows: Mapping[str, dict[str, float]]) -> Group:
@@ -104,7 +115,9 @@ def _scored(variant: Variant, rows: Mapping[str, dict[str, float]]) -> Group:
     for number, (name, metrics) in enumerate(rows.items(), 1):
         style = "bold" if 1 < len(rows) == number else ""
         table.add_row(name, *_cells(metrics, shown), style=style)
-        known = [figure(cost, metrics[cost]) if cost in metrics else "unknown" for cost in _COSTS]
+        timeless = "all from a cache" if metrics["seconds_n"] == 0 else "unknown"
+        missing = {cost: timeless if cost.startswith("seconds") else "unknown" for cost in _COSTS}
+        known = [figure(cost, metrics[cost]) if cost in metrics else missing[cost] for cost in _COSTS]
         costs.add_row(name, *known, style=style)
     table.caption = _caption(variant)
     return Group(table, Text(), costs)

@@ -1,0 +1,53 @@
+"""Evaluations as tables of texts."""
+
+from collections.abc import Mapping
+
+from hoptimizer.eval.display.format import figure, heading
+from hoptimizer.eval.display.sheet import Sheet
+from hoptimizer.eval.runner import Evaluation
+
+_SCORES = ("em", "f1", "accuracy", "recall", "objective", "passages", "lm_calls", "retrievals", "seconds_per_question")
+_COSTS = ("prompt_tokens", "cached_tokens", "completion_tokens", "usd", "seconds_median", "seconds_p95")
+
+
+def evaluation_sheets(evaluations: Mapping[str, Evaluation], title: str, metric: str = "") -> list[Sheet]:
+    """Scores, and what a question costs.
+
+    Args:
+        evaluations: by the name that their rows have.
+        title: what the table of scores shows.
+        metric: a metric of the user's that is shown first.
+
+    Example:
+        >>> from hoptimizer.eval import Evaluation, Question
+        >>> from hoptimizer.eval.runner import QuestionResult
+        >>> from hoptimizer.eval.showing import evaluation_sheets
+        >>> question = Question(id="1", question="Where was Marie Curie born?", answers=["Warsaw"])
+        >>> row = QuestionResult(question, "Warsaw", passages=[], scores={"f1": 1.0}, steps=[])
+        >>> scores, _ = evaluation_sheets({"rag": Evaluation([row], seconds=2.0)}, "dev")
+        >>> scores.rows
+        [['rag', '100.0', '2.00']]
+    """
+    metrics = {name: evaluation.metrics for name, evaluation in evaluations.items()}
+    wanted = dict.fromkeys([*([metric] if metric not in _SCORES else []), *_SCORES])
+    shown = [name for name in wanted if any(name in own for own in metrics.values())]
+    scores = [[name, *(figure(score, own.get(score)) for score in shown)] for name, own in metrics.items()]
+    costs = [
+        [name, *(figure(cost, own[cost]) if cost in own else "unknown" for cost in _COSTS), f"{own['seconds_n']:.0f}"]
+        for name, own in metrics.items()
+    ]
+    failed = "; ".join(
+        f"{name}: {own['failures']:.0f} questions failed, {own['parse_failures']:.0f} outputs could not be parsed"
+        + (f", {own['unanswered']:.0f} questions got no answer from a server" if own["unanswered"] else "")
+        for name, own in metrics.items()
+    )
+    return [
+        Sheet(title, ["", *map(heading, shown)], 1, scores, note=failed),
+        Sheet("per question", ["", *map(heading, _COSTS), "timed"], 1, costs, note=TIMED),
+    ]
+
+
+TIMED = (
+    "Seconds are of the questions that were timed: those whose calls were not all answered from a cache. "
+    "They hold the waiting for other questions that were under way"
+)

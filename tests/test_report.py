@@ -1,0 +1,216 @@
+"""Runs matched by their questions, and a comparison as a page: what it says, and that texts in it stay texts."""
+
+import json
+import math
+import re
+import sys
+from types import SimpleNamespace
+
+import mlflow
+import pandas as pd
+import pytest
+
+from hoptimizer import Tracker, UserError, compare_variants, evaluate_variant, load_config, write_report
+from hoptimizer.cli import main
+from hoptimizer.comparison.differing import differing
+from hoptimizer.comparison.sheets import MARK, scores_sheet
+from hoptimizer.eval.statistics import holm
+from hoptimizer.report.disagreements import disagreements, worth_a_look
+from hoptimizer.report.steps import shown_step
+
+ATTACK = "<script>alert(1)</script>\u202e\x1b[2J {{ 7*7 }}"
+COUNT = 12
+
+
+def write(folder):
+    """A data set of which half of the questions have their passage found first."""
+    passages = [{"id": f"p{n}", "title": f"Town {n}", "text": f"Town {n} lies at river {n}."} for n in range(COUNT)]
+    questions = [
+        {
+            "id": f"q{n}",
+            "question": f"Where lies town {n}? {ATTACK if n == 1 else ''}",
+            "answers": [f"river {n}"],
+            "passages": [f"p{n}", f"p{(n + 1) % COUNT}"],
+        }
+        for n in range(COUNT)
+    ]
+    for name, rows in {"corpus": passages, "dev": questions}.items():
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+
+
+def config(folder, *words):
+    common = ["program.name=rag", "program.reader=none", "retriever.name=bm25"]
+    return load_config(
+        None, [f"data={folder / 'towns'}", *common, f"tracking.uri=sqlite:///{folder}/mlflow.db", *words]
+    )
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """A store with runs that retrieve more and more passages, of all questions, and one of the first five alone."""
+    folder = tmp_path_factory.mktemp("report")
+    (folder / "towns").mkdir()
+    write(folder / "towns")
+    runs = [evaluate_variant(config(folder, f"retriever.k={k}"), name=f"k={k}").run_id for k in (1, 12)]
+    few = evaluate_variant(config(folder, "data.dev=5"), name="few").run_id
+    return folder, Tracker(f"sqlite:///{folder}/mlflow.db", "towns"), runs, few
+
+
+def test_runs_are_compared_by_the_questions_that_both_answered(store):
+    _, tracker, [first, _], few = store
+    compared = compare_variants(tracker, [first, few], metric="recall")
+    assert compared.variants[0].ids == compared.variants[1].ids == [f"q{n}" for n in range(5)]
+    assert "k=1 answered 12 questions" in compared.notes[0]
+    latest = compare_variants(tracker, metric="recall")
+    assert [variant.run_id for variant in latest.variants] == [*store[2], few]
+
+
+def test_what_another_compile_started_from_stays_out(store):
+    _, tracker, [first, second], few = store
+    for run, tags in ((first, {"kind": "compile"}), (few, {"kind": "compile", "variant": first})):
+        for name, value in tags.items():
+            tracker.client.set_tag(run, f"hop.{name}", value)
+    compared = compare_variants(tracker, metric="recall")
+    assert [variant.run_id for variant in compared.variants] == [second, few]
+    assert any("another compile started from" in note for note in compared.notes)
+    for run, name, value in ((first, "kind", "eval"), (few, "kind", "eval")):
+        tracker.client.set_tag(run, f"hop.{name}", value)
+    tracker.client.delete_tag(few, "hop.variant")
+
+
+def test_the_language_model_and_what_differs_are_columns_and_differences_are_corrected(store):
+    _, tracker, [first, second], few = store
+    compared = compare_variants(tracker, [first, second, few], metric="recall")
+    assert [list(variant.settings) for variant in compared.variants] == [["lm.default.model", "retriever.k"]] * 3
+    sheet = scores_sheet(compared)
+    assert sheet.header[:4] == ["variant", "run", "LM", "k"]
+    assert compared.p == holm([difference.p for difference in compared.differences])
+    assert compared.as_dict()["differences"][0]["p_holm"] == compared.p[0]
+    whole = compare_variants(tracker, [first, second], metric="recall")
+    assert whole.p[0] < 0.05
+    assert MARK in scores_sheet(whole).rows[1][sheet.header.index("Δ recall")]
+    assert "<table" in whole._repr_html_()
+
+
+def test_options_of_another_part_are_no_difference_of_their_own():
+    def run(params, compiled=False):
+        return SimpleNamespace(data=SimpleNamespace(params=params, tags={"hop.kind": "compile"} if compiled else {}))
+
+    rag = {"lm.default.model": "a", "program.name": "rag", "seed": "7", "data.train": "4"}
+    ircot = rag | {"program.name": "ircot", "program.max_steps": "8", "data.train": "9"}
+    found = differing([run(rag), run(ircot), run(rag | {"optimizer.name": "gepa"}, compiled=True)])
+    assert [list(own) for own in found] == [
+        ["lm.default.model", "program.name"],
+        ["lm.default.model", "program.name"],
+        ["lm.default.model", "program.name", "optimizer.name"],
+    ]
+    assert "program.max_steps" in differing([run(ircot), run(ircot | {"program.max_steps": "2"})])[0]
+
+
+def test_a_page_needs_nothing_from_elsewhere_and_its_texts_mean_nothing_to_a_browser(store):
+    folder, tracker, runs, _ = store
+    compared = write_report(tracker, runs, folder / "page.html", metric="recall")
+    page = (folder / "page.html").read_text(encoding="utf-8")
+    assert "<script" not in page
+    assert "&lt;script&gt;alert(1)" in page
+    assert "{{ 7*7 }}" in page
+    assert not {"\u202e", "\x1b"} & set(page)
+    assert not re.findall(r"""(?:src|href)=["'](?!data:)""", page)
+    assert "http://" not in page.replace("http-equiv", "")
+    for part in (
+        "What was compared",
+        "Scores",
+        "What a question costs",
+        "Where they disagree",
+        "10 questions, step by",
+    ):
+        assert part in page, part
+    assert page.count('class="card"') >= 11
+    assert "retrieve" in page
+    [found] = disagreements(compared)
+    assert len(found.only_baseline) + len(found.only_variant) + found.both_right + found.both_wrong == COUNT
+    assert not list(folder.glob("*.part"))
+
+
+def test_questions_on_which_variants_disagree_come_first():
+    scores = [[1.0, 0.0, 1.0, 0.0, math.nan], [1.0, 1.0, 0.0, 0.0, 1.0]]
+    variants = [SimpleNamespace(name=name, scores={"em": own}) for name, own in zip("ab", scores, strict=True)]
+    compared = SimpleNamespace(metric="em", variants=variants, names=["a", "b"], questions=list("12345"))
+    assert worth_a_look(compared, 4) == {1: "right: b", 2: "right: a", 3: "none is right", 0: "all are right"}
+
+
+@pytest.mark.parametrize("record", [None, [], {"step": 3, "outputs": [1], "inputs": "x", "depth": -1, "failure": {}}])
+def test_a_record_of_any_shape_is_shown(record):
+    assert shown_step(record).depth == 0
+
+
+def test_what_can_not_be_shown_is_one_line_and_no_file(store, monkeypatch, capsys):
+    folder, _, [first, _], _ = store
+    monkeypatch.chdir(folder)
+    where = f"tracking.uri=sqlite:///{folder}/mlflow.db"
+
+    def hop(*words):
+        monkeypatch.setattr(sys, "argv", ["hop", *words])
+        with pytest.raises(SystemExit) as end:
+            main()
+        out, err = capsys.readouterr()
+        return int(end.value.code or 0), out, err
+
+    for words, says in [
+        (["0" * 32], "not in sqlite"),
+        ([first, "--split", "test"], "has no answers on test"),
+        ([first, "--metric", "nothing"], "no scores of 'nothing'"),
+        ([first, "--out", str(folder)], "a folder"),
+        ([first, "--out", "none/there.html"], "no folder"),
+    ]:
+        code, out, err = hop("report", *words, where)
+        assert (code, out) == (2, ""), err
+        assert says in err.splitlines()[-1]
+    assert not (folder / "report.html").exists()
+    code, out, _ = hop("report", first, where, "--json")
+    assert (code, json.loads(out)["n"]) == (0, COUNT)
+    assert (folder / "report.html").exists()
+
+
+def test_runs_without_a_question_in_common_can_not_be_compared(store):
+    _, tracker, [first, _], _ = store
+    with tracker.run("eval", "strange") as run:
+        mlflow.log_metric("dev/f1", 0.0)
+        mlflow.log_table(pd.DataFrame([{"id": "x", "question": "Who?", "f1": 0.0}]), "predictions/dev-after.json")
+    with pytest.raises(UserError, match="no question of dev in common"):
+        compare_variants(tracker, [first, run.info.run_id])
+
+
+def test_a_notebook_shows_one_bar_for_each_stage(monkeypatch):
+    from hoptimizer.notebook import notebook_progress
+
+    shown = []
+
+    class Handle:
+        def update(self, drawn):
+            shown[-1] = drawn._repr_html_()
+
+    def display(drawn, display_id):
+        shown.append(drawn._repr_html_())
+        return Handle()
+
+    shell = SimpleNamespace(kernel=object(), execution_count=3)
+    fake = SimpleNamespace(get_ipython=lambda: shell, display=SimpleNamespace(display=display))
+    monkeypatch.setitem(sys.modules, "IPython", fake)
+    for done in range(1, 4):
+        notebook_progress("<b>rag</b> on dev", done, 3, "f1 0.5")
+    assert len(shown) == 1
+    assert 'value="3" max="3"' in shown[0]
+    assert "&lt;b&gt;" in shown[0]
+    shell.execution_count = 4
+    notebook_progress("<b>rag</b> on dev", 1, 3, "")
+    assert len(shown) == 2
+
+
+def test_an_evaluation_and_a_variant_have_a_view_in_a_notebook(store):
+    folder, *_ = store
+    variant = evaluate_variant(config(folder, "data.dev=2", "tracking.experiment=seen"))
+    for shown in (variant._repr_html_(), variant.after._repr_html_()):
+        assert "<table" in shown
+        assert "recall" in shown
+    assert variant.difference is None
