@@ -6,7 +6,7 @@ import typer
 
 from hoptimizer.cli.console import show, working
 from hoptimizer.cli.dry_run import show_dry_run
-from hoptimizer.cli.options import DryRun, Json, Overrides, RunOption, Split, config_of
+from hoptimizer.cli.options import DryRun, Json, Overrides, RunOption, Split, check_data, config_of
 
 
 def compile_command(
@@ -41,6 +41,7 @@ def compile_command(
     with working() as report:
         run, config = config_of(run, overrides)
         # A mistake in the config is said before what takes seconds to import.
+        check_data(config)
         from hoptimizer.cli import tables
         from hoptimizer.compiling import compile_variant
 
@@ -70,6 +71,7 @@ def eval_command(
         return
     with working() as report:
         run, config = config_of(run, overrides)
+        check_data(config)
         from hoptimizer.cli import tables
         from hoptimizer.variants import evaluate_variant
 
