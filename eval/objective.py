@@ -193,12 +193,21 @@ class Objective:
         Raises:
             UserError: the judge can't be used at all.
         """
+        return self.with_terms(example, prediction)[0]
+
+    def with_terms(self, example: Gold, prediction: Any) -> tuple[float, dict[str, float]]:  # noqa: ANN401 - DSPy's
+        """The objective of one prediction as a call gives it, and what each metric and count adds to it by its name.
+
+        Of a prediction that failed no term is known.
+        """
         if self.is_judged and self.judge is None:
             raise UserError(NO_JUDGE)
         scored = self.score(example, prediction, self.judge if self.is_judged else None)
         self.judge_failures.extend([scored.judge_failure] if scored.judge_failure else [])
         self.metric_failures.extend([scored.failure] if scored.failure else [])
-        return self.of(scored.values, failed=scored.failure is not None)
+        failed = scored.failure is not None
+        terms = {} if failed else {name: weight * scored.values.get(name, 0.0) for name, weight in self.weights}
+        return self.of(scored.values, failed=failed), terms
 
 
 def measured(question: Gold, prediction: Any, own: Sequence[Metric] = ()) -> dict[str, float]:  # noqa: ANN401 - a dspy.Prediction or alike

@@ -79,44 +79,6 @@ QUESTION = {"id": "q", "question": "Who?", "answers": ["I"]}
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["compile"], ["data: required"]),
-        (["compile", "nowhere.yaml"], ["nowhere.yaml", "no such config file"]),
-        (["compile", "data=nowhere"], ["nowhere"]),
-        (["compile", "data=some/nowhere"], ["nowhere", "no such folder"]),
-        (["compile", "data=atlas", "program=irctt"], ["'irctt'", "did you mean 'ircot'"]),
-        (["compile", "data=atlas", "optimizer=gepaa"], ["optimizer.name", "'gepaa'", "known:"]),
-        (["compile", "data=atlas", "metric=f2"], ["metric", "'f2'"]),
-        (["compile", "data=atlas", "wrong.key=1"], ["wrong", "unknown key"]),
-        (["compile", "data=atlas", "--split", "tset"], ["'tset'", "split"]),
-        (["compile", "data=atlas", "data.train=100000"], ["100000", "train"]),
-        (["eval", "data=atlas", "data.dev=1", "lm=local/no-such-model", "program=direct"], ["no-such-model"]),
-        (["eval", "--run", "0" * 32], ["0" * 32, "hop compare"]),
-        (["eval", "data=atlas", "data.dev=1", "program=direct", "tracking.uri=nonsense://x"], ["tracking.uri"]),
-        (["compare", "data=atlas"], ["no run", "hop compile"]),
-        (["study", "nowhere.yaml"], ["nowhere.yaml", "no such config file"]),
-        (["study", "a.yaml", "b.yaml"], ["b.yaml", "one study file"]),
-        (["ask", " ", "data=atlas"], ["question"]),
-        (["models", "pull", "smollm"], ["smollm"]),
-        (["data", "check", "nowhere"], ["nowhere"]),
-        (["data", "import", "hotpot", "x.json", "--out", "o"], ["hotpotqa"]),
-        (["data", "import", "hotpotqa", "x.json", "--out", "o"], ["x.json"]),
-        (["index", "search", "x", "data=atlas", "retriever.name=bm26"], ["retriever.name", "'bm26'"]),
-        (["index", "search", "x", "data=atlas", "retriever.checkpoint=no-such-checkpoint"], ["no-such-checkpoint"]),
-    ],
-    ids=lambda value: " ".join(value)[:60],
-)  # fmt: skip
-def test_a_mistake_ends_in_one_line_and_exit_code_2(hop, words, says):
-    code, out, err = hop(*words)
-    last = [line for line in err.splitlines() if line.startswith("hop: ")]
-    assert (code, len(last)) == (2, 1), err
-    for part in says:
-        assert part in last[0], last[0]
-    assert out == ""
-
-
-@pytest.mark.parametrize(
     "words",
     [
         ["eval", "data=atlas", "data.dev=1", "program=direct", "lm.default.model=openai/x",

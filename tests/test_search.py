@@ -390,6 +390,25 @@ def test_gepa_reflects_on_what_is_not_as_good_as_can_be(run):
     assert told["settings"]["GEPA.perfect_score"] == 2
 
 
+def test_gepa_is_given_the_terms_of_a_weighted_sum(run, monkeypatch):
+    fronts = []
+    plain = dspy.GEPA.__init__
+
+    def told(self, **options):
+        fronts.append(options["gepa_kwargs"])
+        plain(self, **options)
+
+    monkeypatch.setattr(dspy.GEPA, "__init__", told)
+    program, found, _ = run("gepa", objective=HALF)
+    assert fronts == [{"frontier_type": "hybrid"}]
+    state = program.dump_state()
+    assert any(candidate.state == state and candidate.is_whole for candidate in found["candidates"])
+    prediction = dspy.Prediction(answer="answer 3", passages=[], steps=[StepRecord("reader", "lm", {}, {}, calls=2)])
+    scored = Feedback(HALF, Corpus([GOLD]))(QUESTIONS[3].to_dspy(), prediction)
+    assert scored.objective_scores == {"em": 0.5, "lm_calls": -0.2}
+    assert scored.score == pytest.approx(0.3)
+
+
 def test_settings_of_the_optimizer_are_told(run):
     _, told, _ = run("miprov2")
     assert told["settings"]["MIPROv2.seed"] == 7

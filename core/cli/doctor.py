@@ -15,9 +15,10 @@ def doctor_command(overrides: Overrides = None, as_json: Json = False) -> None:
     from rich.table import Table
 
     from hoptimizer.cli.screen.console import show, working
-    from hoptimizer.doctor import examine
 
     config = read_overrides(overrides, {"data": "atlas"})
+    from hoptimizer.doctor import examine
+
     with working():
         findings = examine(config)
     listing = Table("", "what", "found", "what to do", box=None, header_style="bold", pad_edge=False)

@@ -8,6 +8,7 @@ import dspy
 
 from hoptimizer.eval.answers import normalize
 from hoptimizer.eval.datasets.question import Hop
+from hoptimizer.eval.objective import Objective
 from hoptimizer.optimizers.labels.annotations import Unannotated, holding, hop_of, supporting
 from hoptimizer.optimizers.labels.decomposition import (
     later_query,
@@ -35,6 +36,8 @@ class Feedback:
     thought left the annotated hops, what was still to be looked up, which passages were misjudged, how the question
     should have been split, and what should have been asked next.
 
+    Of a weighted sum the score also has its terms, so that GEPA keeps what is best in one of them.
+
     Args:
         objective: scores a run.
         corpus: holds the passages, whose titles the text names.
@@ -61,11 +64,16 @@ class Feedback:
             pred_trace: the step's trace, which is not used.
 
         Returns:
-            the score; with ``pred_name`` a prediction with ``score`` and ``feedback``.
+            the score; with ``pred_name`` a prediction with ``score`` and ``feedback``. Of a weighted sum it is always a
+            prediction, which has ``objective_scores``, too.
         """
-        score = self._objective(gold, pred, trace)
+        terms: dict[str, float] = {}
+        if isinstance(self._objective, Objective) and not self._objective.is_metric:
+            score, terms = self._objective.with_terms(gold, pred)
+        else:
+            score = self._objective(gold, pred, trace)
         if pred_name is None:
-            return score
+            return dspy.Prediction(score=score, objective_scores=terms) if terms else score
         lines = [f"The program's answer was {pred.answer!r}; right is {gold.answer!r}. The score is {score:.2f}."]
         lines += self._retrieved(gold, pred.steps)
         taken = [record for record in pred.steps if record.step == pred_name]
@@ -82,7 +90,8 @@ class Feedback:
             "next_query": partial(_asked, "search_query", later_query),
         }
         lines += describe.get(pred_name, _nothing)(gold, taken)
-        return dspy.Prediction(score=score, feedback="\n".join(lines))
+        told = {"objective_scores": terms} if terms else {}
+        return dspy.Prediction(score=score, feedback="\n".join(lines), **told)
 
     def _retrieved(self, gold: dspy.Example, steps: Sequence[StepRecord]) -> Iterator[str]:
         """Say which supporting passages each search found, and which no search found."""

@@ -20,7 +20,8 @@ class GEPA(Search):
     """Instructions by reflective evolution (``dspy.GEPA``), which ``lm.reflection`` writes.
 
     The reflecting model reads for each step what :class:`~hoptimizer.optimizers.prompt.feedback.Feedback` says about
-    where a run went wrong.
+    where a run went wrong. Where the objective is a weighted sum, candidates that are best in one of its terms, over
+    all questions, are kept beside those that are best on some question (GEPA's hybrid Pareto front).
 
     Args:
         max_full_evals: the number of runs of the program, in passes over all train and dev questions.
@@ -67,6 +68,7 @@ class GEPA(Search):
             seed=context.seed,
             failure_score=context.objective.worst,
             perfect_score=context.objective.best,
+            gepa_kwargs={} if context.objective.is_metric else {"frontier_type": "hybrid"},
         )
         compiled = optimizer.compile(
             context.program, trainset=context.examples("train"), valset=context.examples("dev")

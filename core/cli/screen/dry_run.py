@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hoptimizer.cli.screen.console import show, working
-from hoptimizer.cli.screen.options import config_of
+from hoptimizer.cli.screen.options import check_data, config_of
 
 if TYPE_CHECKING:
     from hoptimizer.config import Config
@@ -30,6 +30,7 @@ def show_dry_run(
     """
     with working():
         run, config = config_of(run, overrides)
+        check_data(config)
         from hoptimizer.dry_run import dry_run
 
         found = dry_run(config, split=split, run_id=run, compiles=compiles)

@@ -65,6 +65,17 @@ def config_of(start: str | None, overrides: Sequence[str] | None) -> tuple[str |
     return run_id, read_overrides(overrides, kept_in(tracker.config_values(run_id), uri))
 
 
+def check_data(config: Any) -> None:  # noqa: ANN401 - a Config, imported late
+    """Make sure that the data is there, before what takes seconds to import.
+
+    Raises:
+        UserError: it is not.
+    """
+    from hoptimizer.eval.datasets.dataset import locate
+
+    locate(config.data.name)
+
+
 def store_uri(overrides: Sequence[str]) -> str:
     """The tracking URI that a command's words say, whose other parts may stand on the config of a run that is there."""
     from omegaconf import OmegaConf

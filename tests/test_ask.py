@@ -1,0 +1,113 @@
+"""``hop ask``: one question or a chat, its passages with their text, and ``--dry-run``, which asks nothing."""
+
+import io
+import json
+import sys
+
+import dspy
+import pytest
+from dspy.utils import DummyLM
+from scripted import ScriptedRetriever, passage
+
+from hoptimizer.cli import main, tables
+from hoptimizer.cli.screen.console import TextConsole
+from hoptimizer.programs import RAG, IRCoT
+
+QUICK = ["data=atlas", "program=rag", "program.reader=none", "retriever=bm25", "retriever.k=2"]
+
+
+@pytest.fixture
+def hop(monkeypatch, capsys, tmp_path):
+    """Runs ``hop`` in an empty folder on a scripted input; gives exit code, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words, entered=""):
+        monkeypatch.setattr(sys, "argv", ["hop", *words])
+        monkeypatch.setattr(sys, "stdin", io.StringIO(entered))
+        with pytest.raises(SystemExit) as end:
+            main()
+        out, err = capsys.readouterr()
+        return int(end.value.code or 0), out, err
+
+    return run
+
+
+def test_without_a_question_each_line_is_one_and_models_are_loaded_once(hop):
+    code, out, err = hop("ask", *QUICK, "--json", entered="Who painted the Mona Lisa?\n\nWhere is Lyon?\n")
+    assert code == 0
+    assert [len(json.loads(line)["passages"]) for line in out.splitlines()] == [2, 2]
+    assert sum("·" in line for line in err.splitlines()) == 1
+
+
+def test_a_question_that_can_not_be_asked_does_not_end_a_chat(hop):
+    code, out, err = hop("ask", *QUICK, "--json", entered="Where is \ud800?\nWhere is Lyon?\n")
+    assert (code, len(out.splitlines())) == (0, 1)
+    assert "hop: question:" in err
+
+
+def test_the_passages_of_an_answer_are_shown_with_the_start_of_their_text(hop):
+    _, out, _ = hop("ask", "Who painted the Mona Lisa?", *QUICK)
+    listed = out.partition("\nfrom\n")[2].splitlines()
+    assert len([line for line in listed if line.startswith("  ") and len(line.split()) > 5]) >= 2
+
+
+def test_what_was_found_and_left_out_has_its_title():
+    record = {"step": "retrieve", "inputs": {"query": "who?"}, "outputs": {"passages": ["p1"]}, "failure": None}
+    file = io.StringIO()
+    for part in tables.answer("who?", {"answer": "", "passages": [], "steps": [record]}, {"p1": "Lyon"}):
+        TextConsole(file).print(part)
+    assert "Lyon" in file.getvalue()
+    assert "No answer" in file.getvalue()
+
+
+@pytest.mark.parametrize("said", ["{answer}", "Lyon"])
+def test_a_template_that_a_model_repeats_is_no_answer(said):
+    program = RAG(ScriptedRetriever({}), k=1, reader="direct")
+    with dspy.context(lm=DummyLM([{"answer": said}])):
+        prediction = program(question="Where?")
+    assert prediction.answer == ("Lyon" if said == "Lyon" else "")
+    failure = prediction.steps[-1].failure
+    assert failure == (None if said == "Lyon" else "the model repeated the template of answer")
+
+
+def test_a_chain_that_repeats_itself_in_other_letters_ends():
+    program = IRCoT(ScriptedRetriever({"Where?": [passage("p")]}), k=1, thoughts="phrase", reader="none")
+    with dspy.context(lm=DummyLM([{"thought": "It is in France."}, {"thought": "it is in France"}])):
+        prediction = program(question="Where?")
+    assert [record.step for record in prediction.steps].count("reason") == 2
+
+
+def test_a_dry_run_asks_nothing_and_says_what_would_be_asked(hop, tmp_path):
+    lms = ["lm.teacher=openai/gpt-4o", "lm.teacher.api_key=sk-secret", "lm.reader=openai/small"]
+    words = ["data=atlas", "program=ircot", "data.train=8", "data.dev=4", *lms, "--dry-run"]
+    code, out, err = hop("compile", *words, "--json")
+    assert code == 0, err
+    told = json.loads(out)
+    assert told["config"]["program"]["max_steps"] == 8
+    assert told["asked"] == [
+        {"model": "local/smollm2-135m-instruct", "roles": ["reason", "follow_up"]},
+        {"model": "openai/small", "roles": ["reader"]},
+        {"model": "openai/gpt-4o", "roles": ["teacher"]},
+    ]
+    assert (told["questions"], told["basis"]) == (8, "not known")
+    assert told["optimizer"]["runs"] > 0
+    assert "sk-secret" not in out + err
+    assert list(tmp_path.iterdir()) == [], "nothing is written"
+
+
+def test_a_dry_run_knows_the_costs_of_earlier_runs(hop, tmp_path):
+    words = [*QUICK, "data.dev=3"]
+    assert hop("eval", *words, "--json")[0] == 0
+    told = json.loads(hop("eval", *words, "--dry-run", "--json")[1])
+    assert (told["questions"], told["costs"]["lm_calls"]) == (3, 0)
+    (tmp_path / "s.yaml").write_text("grid: {retriever.k: [1, 2]}\n")
+    code, out, _ = hop("study", "s.yaml", *words, "--dry-run")
+    assert code == 0
+    assert "2 runs to come, 0 finished; 6 questions" in out
+    assert "retriever.k=2" in out
+
+
+def test_a_dry_run_says_what_can_not_be_done(hop):
+    code, _, err = hop("compile", "data=atlas", "program=direct", "optimizer=gepa", "--dry-run")
+    assert code == 2
+    assert "lm.reflection" in err
