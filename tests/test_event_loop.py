@@ -45,11 +45,12 @@ def test_a_variant_is_made_scored_compared_loaded_and_served_inside_a_loop(store
         source, question = f"runs:/{compiled.run_id}", row.question.question
         program = load_variant(source, tracking_uri=uri)
         mlflow.set_tracking_uri(uri)
+        [model] = mlflow.get_run(compiled.run_id).outputs.model_outputs
         answers = [
             program(question=question).answer,
             (await program.acall(question=question)).answer,
             answer_all(program, [question])[0]["answer"],
-            mlflow.pyfunc.load_model(f"{source}/program").predict([question])[0]["answer"],
+            mlflow.pyfunc.load_model(f"models:/{model.model_id}").predict([question])[0]["answer"],
         ]
         study = load_study(store / "study.yaml", [*WORDS, "program.reader=none"])
         assert estimate_study(study).as_dict()

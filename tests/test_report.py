@@ -181,32 +181,6 @@ def test_runs_without_a_question_in_common_can_not_be_compared(store):
         compare_variants(tracker, [first, run.info.run_id])
 
 
-def test_a_notebook_shows_one_bar_for_each_stage(monkeypatch):
-    from hoptimizer.notebook import notebook_progress
-
-    shown = []
-
-    class Handle:
-        def update(self, drawn):
-            shown[-1] = drawn._repr_html_()
-
-    def display(drawn, display_id):
-        shown.append(drawn._repr_html_())
-        return Handle()
-
-    shell = SimpleNamespace(kernel=object(), execution_count=3)
-    fake = SimpleNamespace(get_ipython=lambda: shell, display=SimpleNamespace(display=display))
-    monkeypatch.setitem(sys.modules, "IPython", fake)
-    for done in range(1, 4):
-        notebook_progress("<b>rag</b> on dev", done, 3, "f1 0.5")
-    assert len(shown) == 1
-    assert 'value="3" max="3"' in shown[0]
-    assert "&lt;b&gt;" in shown[0]
-    shell.execution_count = 4
-    notebook_progress("<b>rag</b> on dev", 1, 3, "")
-    assert len(shown) == 2
-
-
 def test_an_evaluation_and_a_variant_have_a_view_in_a_notebook(store):
     folder, *_ = store
     variant = evaluate_variant(config(folder, "data.dev=2", "tracking.experiment=seen"))

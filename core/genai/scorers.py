@@ -99,6 +99,18 @@ def predictor(program: dspy.Module) -> Callable[..., dict[str, Any]]:
     Returns:
         a function of a question that gives its ``answer``, the ``passages`` it came from and the ``steps``. A call is
         a trace of MLflow's, in which each step is a span, and what was retrieved is there as documents.
+
+    Example:
+        >>> import dspy
+        >>> from dspy.utils import DummyLM  # says what it is given, in the place of a language model
+        >>> import mlflow
+        >>> from hoptimizer import predictor
+        >>> from hoptimizer.programs import Direct
+        >>> mlflow.tracing.disable()  # or each call is a trace in MLflow's store
+        >>> with dspy.context(lm=DummyLM([{"answer": "Warsaw"}])):
+        ...     predictor(Direct())(question="Where was Marie Curie born?")["answer"]
+        'Warsaw'
+        >>> mlflow.tracing.enable()
     """
 
     def predict(question: str, main: str | None = None) -> dict[str, Any]:
