@@ -40,7 +40,7 @@ def ask_command(
 
     words = list(overrides or ())
     if question is not None and _SETTING.match(question):
-        question, words = None, [question, *words]
+        words, question = [question, *words], None
     if question is not None and not question.strip():
         raise UserError("question: expected some words, got none")
     with working() as report:
