@@ -9,7 +9,8 @@ import pytest
 from dspy.utils import DummyLM
 from scripted import ScriptedRetriever, passage
 
-from hoptimizer.cli import main, tables
+from hoptimizer.cli import main
+from hoptimizer.cli.screen import tables
 from hoptimizer.cli.screen.console import TextConsole
 from hoptimizer.programs import RAG, IRCoT
 

@@ -20,7 +20,7 @@ INSTALLED = packages_distributions()
 PACKAGES = ("common", "signatures", "models", "retrieval", "programs", "eval", "optimizers", "core")
 DEVELOPMENT = ("tests", "benchmarks")
 # Modules of ours, which an installation or the folder itself brings.
-OURS = {"hoptimizer", *(path.stem for folder in DEVELOPMENT for path in (ROOT / folder).glob("*.py"))}
+OURS = {"hoptimizer", *(path.stem for folder in (*DEVELOPMENT, "examples") for path in (ROOT / folder).glob("*.py"))}
 
 
 def normalized(distribution):

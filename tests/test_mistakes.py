@@ -62,7 +62,7 @@ MISTAKES = [
     (["eval", "data=atlas", "data.dev=1", "program=direct", "tracking.uri=nonsense://x"], ["tracking.uri"]),
     (["eval", "data=atlas", "program.steps.reeder=x", "program=direct"], ["reeder"]),
     (["eval", "data=atlas", "data.dev=1", "program=direct", "program.steps.reader=./no-folder"], ["no-folder"]),
-    (["compare", "data=atlas"], ["no run", "hop compile"]),
+    (["compare", "data=atlas", "tracking.uri=sqlite:///new.db"], ["no run", "hop compile"]),
     (["study", "nowhere.yaml"], ["nowhere.yaml", "no such config file"]),
     (["study", "a.yaml", "b.yaml"], ["b.yaml", "one study file"]),
     (["study", "grid.yaml"], ["gird"]),

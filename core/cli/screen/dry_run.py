@@ -31,7 +31,7 @@ def show_dry_run(
     with working():
         run, config = config_of(run, overrides)
         check_data(config)
-        from hoptimizer.dry_run import dry_run
+        from hoptimizer.study.dry_run import dry_run
 
         found = dry_run(config, split=split, run_id=run, compiles=compiles)
     models = Table("model", "is asked for", box=None, header_style="bold", pad_edge=False)
@@ -52,8 +52,8 @@ def show_dry_study(file: Path, overrides: Sequence[str] | None, run: str | None,
     with working():
         run, config = config_of(run, overrides) if run else (None, None)
         from hoptimizer.cli.screen import tables
-        from hoptimizer.dry_run import dry_study
         from hoptimizer.study.cells import load_study
+        from hoptimizer.study.dry_run import dry_study
 
         study = load_study(file, overrides or (), run_id=run, variant=config.public() if config else None)
         expected = dry_study(study)

@@ -140,8 +140,8 @@ def _asked(config: Config, program: Program, own: dict[str, str], compiles: bool
         lm = config.lm.get(step, config.lm["default"])
         roles.setdefault(own.get(step) or lm.shown, []).append(step)
     for role in ("judge", *(_TEACHING if compiles else ())):
-        if asked := config.lm.get(role):
-            roles.setdefault(asked.shown, []).append(role)
+        if named := config.lm.get(role):
+            roles.setdefault(named.shown, []).append(role)
     return [Asked(model, tuple(taken)) for model, taken in roles.items()]
 
 
