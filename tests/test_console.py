@@ -32,7 +32,11 @@ def test_no_text_styles_what_is_shown_or_steers_the_terminal(part):
 
 def test_an_answer_and_its_passages_are_shown_as_they_are():
     record = {"step": "retrieve", "inputs": {"query": "[/b] who?"}, "outputs": {"passages": ["p"]}, "failure": None}
-    result = {"answer": "[/red]\x1b[0m Lyon", "passages": [{"id": "p", "title": "[/i]\x1b[31mLyon"}], "steps": [record]}
+    result = {
+        "answer": "[/red]\x1b[0m Lyon",
+        "passages": [{"id": "p", "title": "[/i]\x1b[31mLyon", "text": "\x1b[2J"}],
+        "steps": [record],
+    }
     shown = printed(*tables.answer("[/b] who?", result))
     assert "\x1b" not in shown
     assert all(text in shown for text in ("[/b] who?", "[/i][31mLyon", "Answer: [/red][0m Lyon"))

@@ -64,7 +64,7 @@ def with_models_that_are_here(notebook):
 def test_three_language_models_are_compared(folder):
     text = shown(executed(with_models_that_are_here(read("three_models.ipynb")), folder))
     rows = re.findall(r"^(?:\d +)?{model: local/smollm2", text, re.MULTILINE)
-    assert len(rows) == 3 + 3 + 2, "what they cost, their means, and two differences"
+    assert len(rows) >= 3 + 3 + 2, "what they cost, their means, and two differences"
 
 
 @pytest.mark.slow(reason="the notebook as it stands: three models of up to 1.5 billion parameters")
