@@ -24,13 +24,14 @@ from hoptimizer.models.failures import answered_or_ended
 from hoptimizer.models.usage import UsageMeter
 from hoptimizer.optimizers import CompileContext, Optimizer
 from hoptimizer.programs import Ensemble, Program
+from hoptimizer.tracing import traced
 from hoptimizer.tracking import artifacts
 from hoptimizer.tracking.compile_log import CompileLog
 from hoptimizer.tracking.holding import absolute
 from hoptimizer.tracking.journal import keep_run
 from hoptimizer.tracking.naming import FOLDED, variant_name
 from hoptimizer.tracking.tracker import Tracker
-from hoptimizer.variants import Variant, labelled, score, state_of, tag_start, traced
+from hoptimizer.variants import Variant, labelled, score, state_of, tag_start
 from hoptimizer.workbench import Workbench
 
 _log = logging.getLogger(__name__)

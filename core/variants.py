@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from mlflow.entities import Run
-
 from hoptimizer.common.concurrency import run_async
 from hoptimizer.common.progress import Report, in_notebook
 from hoptimizer.compiled import program_of
@@ -21,9 +19,8 @@ from hoptimizer.eval.display.sheet import notebook
 from hoptimizer.eval.objective import Objective
 from hoptimizer.eval.runner import Evaluation, EvaluationProgress, aevaluate
 from hoptimizer.eval.showing import evaluation_sheets
-from hoptimizer.genai.choice import chosen
-from hoptimizer.genai.traces import TracedRun, log_traces
 from hoptimizer.programs import Program
+from hoptimizer.tracing import traced
 from hoptimizer.tracking import artifacts
 from hoptimizer.tracking.journal import keep_run
 from hoptimizer.tracking.models import link_model
@@ -260,27 +257,6 @@ def _linked(tracker: Tracker, run_id: str, start: str | None) -> str | None:
     with contextlib.suppress(UnknownRun):
         return link_model(tracker.client, run_id, tracker.get(start) if start else None)
     return None
-
-
-def traced(
-    bench: Workbench, tracker: Tracker, run: Run, evaluation: Evaluation, model_id: str | None
-) -> dict[str, str]:
-    """Keep traces of answers, as the config says of which.
-
-    Args:
-        bench: of the config.
-        tracker: the store.
-        run: the run that the answers are of.
-        evaluation: the answers.
-        model_id: the MLflow model that gave them, if there is one.
-
-    Returns:
-        the ids of the traces, by those of their questions.
-    """
-    config, info = bench.config, run.info
-    rows = chosen(evaluation.rows, config.tracking.traces)
-    of = TracedRun(tracker.uri, info.experiment_id, info.run_id, config.program.name, model_id)
-    return log_traces(rows, of, bench.data.corpus, config.objective.name)
 
 
 def state_of(run_id: str | None) -> str:

@@ -140,7 +140,7 @@ def test_a_failed_step_is_marked_in_its_trace_and_a_key_in_it_is_hidden(settings
     record = StepRecord(
         "reader", "lm", {"question": "Where?"}, {"answer": None}, calls=1, failure="at http://me:sk-1@x/"
     )
-    row = QuestionResult(asked, "", [], {"f1": 0.0}, [record.as_dict()], failure="no answer")
+    row = QuestionResult(asked, "", [], {"f1": 0.0}, [record], failure="no answer")
     with Tracker(settings.tracking.uri, "failing").run("eval", "failing") as run:
         of = TracedRun(settings.tracking.uri, run.info.experiment_id, run.info.run_id, "rag")
         ids = log_traces([row], of, Corpus([]), "f1")

@@ -106,9 +106,9 @@ class _Runs(BaseCallback):
     def on_module_end(self, call_id: str, outputs: Any | None, exception: BaseException | None = None) -> None:  # noqa: ANN401 - DSPy's hook
         """Keep a prediction until it is scored, so that no other object can have its id."""
         if isinstance(outputs, dspy.Prediction) and "steps" in outputs:
-            # SIMBA shows whole predictions when it asks for a rule; the time that a step took would make each such
-            # prompt a new one, so that a compile that is resumed would ask everything anew.
-            outputs.steps = [replace(record, seconds=0.0) for record in outputs.steps]
+            # SIMBA shows whole predictions when it asks for a rule; when a step ended, how long it took and whether a
+            # cache answered would make each such prompt a new one, and a compile that is resumed would ask all anew.
+            outputs.steps = [replace(record, seconds=0.0, ended=0.0, cached_calls=0) for record in outputs.steps]
         if call_id not in self._running:
             return
         state, question = self._running.pop(call_id)
