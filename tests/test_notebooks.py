@@ -80,7 +80,7 @@ words = ["data=atlas", "data.train=16", "data.dev=8", "program=rag", "retriever=
          "lm.default.max_tokens=16", "optimizer.prompt_formats=[plain]"]
 variant = hoptimizer.compile_variant(hoptimizer.load_config(None, words))
 run = hoptimizer.Tracker("sqlite:///mlflow.db", "atlas").get(variant.run_id)
-print(json.dumps({"run": variant.run_id, "status": run.info.status, "computed": run.data.metrics["computed_lm_calls"]}))
+print(json.dumps({"run": variant.run_id, "status": run.info.status}))
 print(len(hoptimizer.Tracker("sqlite:///mlflow.db", "atlas").runs()))
 """
 
@@ -98,7 +98,7 @@ def finished_calls(folder):
 def test_a_kernel_that_is_interrupted_in_a_compile_continues_it(folder):
     manager, client = start_new_kernel(kernel_name="python3", cwd=str(folder))
     try:
-        client.execute(COMPILE)
+        client.execute(COMPILE, stop_on_error=False)  # or the kernel drops what is sent right after the interruption
         deadline = time.monotonic() + 300
         while finished_calls(folder) < 8:
             assert time.monotonic() < deadline
