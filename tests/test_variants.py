@@ -107,7 +107,7 @@ def test_a_key_is_nowhere_in_the_store(store, tmp_path):
     assert SECRET in str(program.lms["reader"].kwargs), "the model itself has the key"
     with tracker.run("compile", "with a key"):
         artifacts.log_config(server, load(server.data))
-        artifacts.log_variant(server, program, tmp_path)
+        artifacts.log_variant(server, program, tmp_path, tracker.client)
     for path in store.rglob("*"):
         if path.is_file():
             assert SECRET.encode() not in path.read_bytes(), path
