@@ -14,14 +14,14 @@ import dspy
 from rich.table import Table
 
 from hoptimizer import Workbench
-from hoptimizer.demo import SETTINGS, demo_config
+from hoptimizer.demo import demo_config
 from hoptimizer.eval import mean
 from hoptimizer.eval.runner import evaluate
 from hoptimizer.models.settings import PromptFormat
 from hoptimizer.optimizers.labels.demonstrations import annotate
 from hoptimizer.optimizers.prompt.prompt_format import PROMPT_FORMATS
 from hoptimizer.programs import Program
-from reporting import benchmark_parser, percent, show, user_mistakes
+from reporting import demo_parser, percent, show, user_mistakes
 
 DEMOS = (0, 4)
 
@@ -63,10 +63,7 @@ def _program(bench: Workbench, prompt_format: PromptFormat, demos: int) -> Progr
 
 def main() -> None:
     """Print the table."""
-    parser = benchmark_parser(__doc__)
-    parser.add_argument("--program", default="rag", choices=SETTINGS, help="(default: rag)")
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="changes the demo's config")
-    options = parser.parse_args()
+    options = demo_parser(__doc__).parse_args()
     with user_mistakes():
         rows = measure(options.program, options.overrides)
     table = Table("prompt format", "demonstrations", "F1 [95% interval]", "n", box=None, header_style="bold")

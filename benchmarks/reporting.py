@@ -23,6 +23,16 @@ def benchmark_parser(doc: str | None) -> argparse.ArgumentParser:
     return parser
 
 
+def demo_parser(doc: str | None) -> argparse.ArgumentParser:
+    """Like :func:`benchmark_parser`, for a benchmark of one of the demo's programs with a changed config."""
+    from hoptimizer.demo import SETTINGS  # brings nearly everything, which other benchmarks do without
+
+    parser = benchmark_parser(doc)
+    parser.add_argument("--program", default="rag", choices=SETTINGS, help="(default: rag)")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="changes the demo's config")
+    return parser
+
+
 @contextlib.contextmanager
 def user_mistakes() -> Iterator[None]:
     """Within it, a user's mistake ends the benchmark with one line on stderr and exit code 2, as it ends ``hop``."""

@@ -13,11 +13,11 @@ from typing import Any
 from rich.table import Table
 
 from hoptimizer import Tracker, Workbench
-from hoptimizer.demo import SETTINGS, demo_config
+from hoptimizer.demo import demo_config
 from hoptimizer.eval.runner import evaluate
 from hoptimizer.genai.choice import Traces, chosen
 from hoptimizer.genai.traces import TracedRun, log_traces
-from reporting import benchmark_parser, load, show, user_mistakes
+from reporting import demo_parser, load, show, user_mistakes
 
 WHICH: tuple[Traces, ...] = ("sample", "all")
 
@@ -55,10 +55,7 @@ def measure(program: str, overrides: list[str]) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Print the table."""
-    parser = benchmark_parser(__doc__)
-    parser.add_argument("--program", default="rag", choices=SETTINGS, help="(default: rag)")
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="changes the demo's config")
-    options = parser.parse_args()
+    options = demo_parser(__doc__).parse_args()
     with user_mistakes():
         rows = measure(options.program, options.overrides)
     headings = ("traces", "questions", "logged", "steps", "answers", "logging", "share")

@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from hoptimizer.common.concurrency import run_async
@@ -30,7 +31,6 @@ from hoptimizer.tracking.tracker import Tracker
 from hoptimizer.workbench import Workbench
 
 _log = logging.getLogger(__name__)
-_LEVEL = 0.05
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Variant:
     steps: dict[str, dict[str, float]] = field(default_factory=dict)
     costs: dict[str, dict[str, float]] = field(default_factory=dict)
 
-    @property
+    @cached_property  # it resamples thousands of times
     def difference(self) -> Difference | None:
         """How much better it is than what it was compiled from, on the same questions, in what is maximized; ``None``
         where that was not scored."""
@@ -107,7 +107,7 @@ def gain_line(metric: str, found: Difference) -> str:
         metric: what was scored.
         found: its difference on the same questions.
     """
-    chance = "" if found.p < _LEVEL else ", no more than chance would give"
+    chance = "" if found.p < statistics.CHANCE else ", no more than chance would give"
     return (
         f"{metric} {figure(metric, found.before.mean)} before, {figure(metric, found.after.mean)} compiled: "
         f"{change(metric, found.difference, found.low, found.high)}, paired over {found.n} questions, 95% interval, "

@@ -80,7 +80,10 @@ def _tokenizer(checkpoint: str) -> Starts:
     base = "all-minilm-l6-v2" if checkpoint == "minilm" else checkpoint
     folder = local_folder(base, "--chunk", "minilm", allow=SAFE_FILES)
     if (file := folder / "tokenizer.json").is_file():
-        return partial(_starts, _from_file(file))
+        try:
+            return partial(_starts, read_tokenizer(file))
+        except ValueError as error:
+            raise UserError(f"--chunk: {file} cannot be read ({error}); take another checkpoint") from error
     from transformers import AutoTokenizer  # imported here: seconds that a tokenizer.json does not need
 
     try:
@@ -92,12 +95,16 @@ def _tokenizer(checkpoint: str) -> Starts:
     return partial(_starts, tokenizer.backend_tokenizer)
 
 
-def _from_file(file: Path) -> Tokenizer:
-    """The tokenizer of a file; it neither cuts nor fills up."""
+def read_tokenizer(file: Path) -> Tokenizer:
+    """The tokenizer of a ``tokenizer.json``; it neither cuts nor fills up.
+
+    Raises:
+        ValueError: it can't be read.
+    """
     try:
         tokenizer = Tokenizer.from_str(file.read_text(encoding="utf-8"))
     except Exception as error:  # tokenizers raises nothing narrower
-        raise UserError(f"--chunk: {file} cannot be read ({error}); take another checkpoint") from error
+        raise ValueError(str(error)) from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer

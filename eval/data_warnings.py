@@ -4,11 +4,10 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tokenizers import Tokenizer
-
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import home
 from hoptimizer.common.text import folded
+from hoptimizer.eval.chunking import read_tokenizer
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.retrieval.passage import Corpus, Passage
 
@@ -90,13 +89,11 @@ def _answers_nowhere(passages: Sequence[Passage], splits: Mapping[str, Sequence[
 def _cut(passages: Sequence[Passage], checkpoint: Path, some: str) -> list[str]:
     most = read_at_most(checkpoint)
     try:
-        tokenizer = Tokenizer.from_str((checkpoint / "tokenizer.json").read_text(encoding="utf-8"))
-    except Exception as error:  # tokenizers raises nothing narrower
+        tokenizer = read_tokenizer(checkpoint / "tokenizer.json")
+    except ValueError as error:
         raise UserError(
             f"{checkpoint}: no tokenizer.json that can be read ({error}); take another checkpoint"
         ) from error
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
     long: list[str] = []
     for start in range(0, len(passages), _BATCH):
         # A token has a character at least.

@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping
 
-from hoptimizer.eval.display.format import figure, heading
+from hoptimizer.eval.display.format import COLUMNS, COSTS, figure, heading
 from hoptimizer.eval.display.sheet import Sheet
 from hoptimizer.eval.runner import Evaluation
 
-_SCORES = ("em", "f1", "accuracy", "recall", "objective", "passages", "lm_calls", "retrievals", "seconds_per_question")
-_COSTS = ("prompt_tokens", "cached_tokens", "completion_tokens", "usd", "seconds_median", "seconds_p95")
+_SCORES = (*COLUMNS, "seconds_per_question")
 
 
 def evaluation_sheets(evaluations: Mapping[str, Evaluation], title: str, metric: str = "") -> list[Sheet]:
@@ -33,7 +32,7 @@ def evaluation_sheets(evaluations: Mapping[str, Evaluation], title: str, metric:
     shown = [name for name in wanted if any(name in own for own in metrics.values())]
     scores = [[name, *(figure(score, own.get(score)) for score in shown)] for name, own in metrics.items()]
     costs = [
-        [name, *(figure(cost, own[cost]) if cost in own else "unknown" for cost in _COSTS), f"{own['seconds_n']:.0f}"]
+        [name, *(figure(cost, own[cost]) if cost in own else "unknown" for cost in COSTS), f"{own['seconds_n']:.0f}"]
         for name, own in metrics.items()
     ]
     failed = "; ".join(
@@ -43,7 +42,7 @@ def evaluation_sheets(evaluations: Mapping[str, Evaluation], title: str, metric:
     )
     return [
         Sheet(title, ["", *map(heading, shown)], 1, scores, note=failed),
-        Sheet("per question", ["", *map(heading, _COSTS), "timed"], 1, costs, note=TIMED),
+        Sheet("per question", ["", *map(heading, COSTS), "timed"], 1, costs, note=TIMED),
     ]
 
 

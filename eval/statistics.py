@@ -12,6 +12,8 @@ from hoptimizer.common.errors import UserError
 RESAMPLES = 10_000
 SIGN_FLIPS = 2_000  # enough to tell 0.05 from 0.06; each costs as much as several resamples
 LEVEL = 0.95
+CHANCE = 0.05
+"""A p-value below it is more than chance, in every table."""
 
 # Resampled scores that are held in memory at once: 64 MiB of them.
 _HELD = 8_000_000

@@ -13,7 +13,8 @@ import pytest
 from hoptimizer import Tracker, UserError, compare_variants, evaluate_variant, load_config, write_report
 from hoptimizer.cli import main
 from hoptimizer.comparison.differing import differing
-from hoptimizer.comparison.sheets import MARK, scores_sheet
+from hoptimizer.comparison.sheets import scores_sheet
+from hoptimizer.eval.display.sheet import MARK
 from hoptimizer.eval.statistics import holm
 from hoptimizer.report.disagreements import disagreements, worth_a_look
 from hoptimizer.report.steps import shown_step

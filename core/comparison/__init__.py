@@ -3,8 +3,8 @@
 What other rooms may use is listed here.
 """
 
-from hoptimizer.comparison.compare import COLUMNS, compare_variants, estimates
+from hoptimizer.comparison.compare import compare_variants, estimates
 from hoptimizer.comparison.keeping import log_comparison
 from hoptimizer.comparison.result import Compared, Comparison, Group
 
-__all__ = ["COLUMNS", "Compared", "Comparison", "Group", "compare_variants", "estimates", "log_comparison"]
+__all__ = ["Compared", "Comparison", "Group", "compare_variants", "estimates", "log_comparison"]

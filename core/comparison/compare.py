@@ -12,14 +12,12 @@ from hoptimizer.comparison.grouping import grouped, groups_of
 from hoptimizer.comparison.matching import Answered, matched
 from hoptimizer.comparison.result import Compared, Comparison
 from hoptimizer.eval import statistics
+from hoptimizer.eval.display.format import COLUMNS
 from hoptimizer.eval.judge import ACCURACY
 from hoptimizer.eval.metrics import METRICS
 from hoptimizer.eval.objective import OBJECTIVE
 from hoptimizer.tracking.artifacts import UNANSWERED
 from hoptimizer.tracking.tracker import Tracker
-
-# Of the metrics in a comparison's table, in this order, those that any variant has.
-COLUMNS = ("em", "f1", "accuracy", "recall", "objective", "passages", "lm_calls", "retrievals")
 
 _NEEDS = {ACCURACY: "it takes the same lm.judge", OBJECTIVE: "it takes a metric with the same weights"}
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import pandas as pd
 from mlflow.entities import Run
@@ -26,7 +27,7 @@ class Answered:
     run: Run
     table: pd.DataFrame
 
-    @property
+    @cached_property
     def questions(self) -> list[str]:
         """What tells its questions from others: their ids, their words, and the answers that count as right."""
         columns = [self.table.get(name, pd.Series([None] * len(self.table))) for name in ("id", "question", "answers")]

@@ -2,19 +2,15 @@
 
 from collections.abc import Sequence
 
-from hoptimizer.comparison.compare import COLUMNS
 from hoptimizer.comparison.differing import MODEL
 from hoptimizer.comparison.result import Compared, Comparison
-from hoptimizer.eval.display.format import change, figure, heading, with_interval
-from hoptimizer.eval.display.sheet import Sheet
+from hoptimizer.eval.display.format import COLUMNS, COSTS, change, figure, heading, with_interval
+from hoptimizer.eval.display.sheet import MARK, Sheet
 from hoptimizer.eval.showing import TIMED
-from hoptimizer.eval.statistics import Estimate, holm
+from hoptimizer.eval.statistics import CHANCE, Estimate, holm
 
-LEVEL = 0.05
-MARK = "†"
 _UNKNOWN = "unknown"
 _BASELINE = "baseline"
-_COSTS = ("prompt_tokens", "cached_tokens", "completion_tokens", "usd", "seconds_median", "seconds_p95")
 # A setting may be a whole prompt; the run has it in full.
 _LONGEST = 60
 
@@ -51,7 +47,7 @@ def scores_sheet(compared: Comparison, intervals: bool = False, settings: bool =
     ]
     deltas = [_BASELINE]
     for difference, p in zip(compared.differences, compared.p, strict=True):
-        deltas.append(change(metric, difference.difference, difference.low, difference.high) + MARK * (p < LEVEL))
+        deltas.append(change(metric, difference.difference, difference.low, difference.high) + MARK * (p < CHANCE))
     rows = [
         [
             name,
@@ -89,8 +85,8 @@ def _keys(compared: Comparison) -> list[str]:
 def _note(compared: Comparison) -> str:
     notes = []
     if compared.differences:
-        tested = f"p < {LEVEL}, paired sign-flip test, Holm's correction for {len(compared.differences)}"
-        differs = any(p < LEVEL for p in compared.p)
+        tested = f"p < {CHANCE}, paired sign-flip test, Holm's correction for {len(compared.differences)}"
+        differs = any(p < CHANCE for p in compared.p)
         notes.append(f"{MARK}: differs from the baseline" if differs else "None differs from the baseline")
         notes[-1] += f" ({tested}{' comparisons' if len(compared.differences) > 1 else ' comparison'})"
     notes += compared.notes
@@ -106,10 +102,10 @@ def costs_sheet(compared: Comparison) -> Sheet:
     rows = []
     for name, variant in zip(compared.names, compared.variants, strict=True):
         known, timed = variant.costs.means, variant.costs.timed
-        cells = [figure(cost, known[cost]) if cost in known else _UNKNOWN for cost in _COSTS[:-2]]
-        times = [figure(cost, known[cost]) if cost in known else variant.costs.why_untimed for cost in _COSTS[-2:]]
+        cells = [figure(cost, known[cost]) if cost in known else _UNKNOWN for cost in COSTS[:-2]]
+        times = [figure(cost, known[cost]) if cost in known else variant.costs.why_untimed for cost in COSTS[-2:]]
         rows.append([name, *cells, *times, "–" if timed is None else f"{timed} of {n}"])
-    return Sheet("per question", ["variant", *(heading(cost) for cost in _COSTS), "timed"], 1, rows, note=TIMED)
+    return Sheet("per question", ["variant", *(heading(cost) for cost in COSTS), "timed"], 1, rows, note=TIMED)
 
 
 def groups_sheet(compared: Comparison) -> Sheet:
@@ -122,12 +118,12 @@ def groups_sheet(compared: Comparison) -> Sheet:
         deltas = [_BASELINE]
         for found in group.differences:
             shown = change(metric, found.difference, found.low, found.high) if found else "–"
-            deltas.append(shown + MARK * (found is not None and next(corrected) < LEVEL))
+            deltas.append(shown + MARK * (found is not None and next(corrected) < CHANCE))
         for number, (name, estimate, delta) in enumerate(zip(compared.names, group.estimates, deltas, strict=True)):
             labels = ("not given" if group.name is None else group.name, str(group.n)) if number == 0 else ("", "")
             rows.append([*labels, name, _interval(metric, estimate), delta])
     header = [by, "n", "variant", metric, f"Δ {metric}"]
-    note = f"{MARK}: differs from the baseline (p < {LEVEL}, Holm's correction for {len(known)} comparisons)"
+    note = f"{MARK}: differs from the baseline (p < {CHANCE}, Holm's correction for {len(known)} comparisons)"
     return Sheet(f"{metric} by {by}, 95% intervals", header, 3, rows, note=note if known else "")
 
 

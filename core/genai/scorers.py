@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import dspy
@@ -15,6 +15,7 @@ from hoptimizer.answers import plain_answer
 from hoptimizer.eval.datasets.dataset import DataSet
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.metrics import METRICS, Metric, metric
+from hoptimizer.genai.spans import TYPES, times
 from hoptimizer.retrieval import Passage
 
 _INPUTS = ("question", "main")
@@ -114,32 +115,27 @@ def predictor(program: dspy.Module) -> Callable[..., dict[str, Any]]:
     """
 
     def predict(question: str, main: str | None = None) -> dict[str, Any]:
-        result = plain_answer(program(question=question, main=main))
-        _trace_steps(mlflow.get_current_active_span(), result)
-        return result
+        prediction = program(question=question, main=main)
+        if span := mlflow.get_current_active_span():  # none where tracing is switched off
+            _trace_steps(span, prediction)
+        return plain_answer(prediction)
 
     return mlflow.trace(predict, name="question", span_type=SpanType.AGENT)
 
 
-def _trace_steps(parent: LiveSpan | None, result: dict[str, Any]) -> None:
-    if parent is None:  # tracing is switched off
-        return
-    known = {passage["id"]: passage for passage in result["passages"]}
-    for step in result["steps"]:
-        end = int(step["ended"] * 1e9)
-        retrieved = step["kind"] == "retrieval"
+def _trace_steps(parent: LiveSpan, prediction: dspy.Prediction) -> None:
+    known = {passage.id: passage for passage in prediction.passages}
+    for step in prediction.steps:
+        start, end = times(step)
         span = mlflow.start_span_no_context(
-            step["step"],
-            span_type=SpanType.RETRIEVER if retrieved else SpanType.LLM if step["kind"] == "lm" else SpanType.CHAIN,
-            parent_span=parent,
-            inputs=step["inputs"],
-            start_time_ns=end - int(step["seconds"] * 1e9),
+            step.step, span_type=TYPES[step.kind], parent_span=parent, inputs=step.inputs, start_time_ns=start
         )
-        outputs = [_document(id, known) for id in step["outputs"]["passages"]] if retrieved else step["outputs"]
+        retrieved = step.kind == "retrieval"
+        outputs = [_document(id, known) for id in step.outputs["passages"]] if retrieved else step.outputs
         span.end(outputs=outputs, end_time_ns=end)
 
 
-def _document(passage_id: str, known: dict[str, dict[str, str]]) -> Document:
+def _document(passage_id: str, known: Mapping[str, Passage]) -> Document:
     """A retrieved passage; the texts of those that the program did not keep are not known here."""
-    passage = known.get(passage_id, {"title": "", "text": ""})
-    return Document(page_content=passage["text"], metadata={"title": passage["title"]}, id=passage_id)
+    passage = known.get(passage_id, Passage(passage_id, "", ""))
+    return Document(page_content=passage.text, metadata={"title": passage.title}, id=passage_id)

@@ -30,6 +30,7 @@ from mlflow.tracing.constant import (
 
 from hoptimizer.common.urls import text_without_secrets
 from hoptimizer.eval.runner import QuestionResult
+from hoptimizer.genai.spans import TYPES, times
 from hoptimizer.programs.record import StepRecord
 from hoptimizer.retrieval import Corpus
 
@@ -38,7 +39,6 @@ QUESTION = "hop.question"
 """The tag of a trace that has the question's id."""
 
 _BATCH = 50  # traces whose spans are sent together
-_TYPES = {"lm": SpanType.LLM, "model": SpanType.TOOL, "retrieval": SpanType.RETRIEVER, "outcome": SpanType.CHAIN}
 _SOURCE = AssessmentSource(source_type="CODE", source_id="hoptimizer")
 _PREVIEW = 1000
 
@@ -140,8 +140,8 @@ class _Trace:
         self._row, self._run, self._corpus = row, run, corpus
         self._hex = hashlib.sha256(f"{run.run_id} {row.question.id}".encode()).hexdigest()[:32]
         self.id = f"tr-{self._hex}"
-        times = [_times(step) for step in row.steps] or [(time.time_ns(), time.time_ns())]
-        self._start, self._end = min(start for start, _ in times), max(end for _, end in times)
+        taken = [times(step) for step in row.steps] or [(time.time_ns(), time.time_ns())]
+        self._start, self._end = min(start for start, _ in taken), max(end for _, end in taken)
 
     def info(self, qualities: Sequence[str]) -> TraceInfo:
         """What lists of traces show."""
@@ -188,8 +188,8 @@ class _Trace:
             read, written = step.prompt_tokens, step.completion_tokens or 0
             usage = {"input_tokens": read, "output_tokens": written, "total_tokens": read + written}
             known[SpanAttributeKey.CHAT_USAGE] = usage
-        kind = _TYPES[step.kind]
-        return self._span(number, step.step, kind, _times(step), step.inputs, outputs, step.failure, known)
+        kind = TYPES[step.kind]
+        return self._span(number, step.step, kind, times(step), step.inputs, outputs, step.failure, known)
 
     def _documents(self, outputs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         for passage_id in outputs["passages"]:
@@ -240,9 +240,3 @@ _OK = {"code": "STATUS_CODE_OK", "message": ""}
 def _span_id(number: int) -> str:
     """A span's id within its trace, where zero means none."""
     return f"{number + 1:016x}"
-
-
-def _times(step: StepRecord) -> tuple[int, int]:
-    """When a step started and ended, in nanoseconds since 1970."""
-    end = int(step.ended * 1e9)
-    return end - int(step.seconds * 1e9), end

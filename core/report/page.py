@@ -2,7 +2,7 @@
 
 import base64
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -14,9 +14,11 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import expanded, write_whole
 from hoptimizer.common.terminal import printable
 from hoptimizer.comparison import Comparison, compare_variants
-from hoptimizer.comparison.sheets import LEVEL, MARK, costs_sheet, groups_sheet, scores_sheet, settings_sheet
+from hoptimizer.comparison.drawing import drawn
+from hoptimizer.comparison.sheets import costs_sheet, groups_sheet, scores_sheet, settings_sheet
 from hoptimizer.eval.display.format import change, figure
-from hoptimizer.eval.statistics import RESAMPLES
+from hoptimizer.eval.display.sheet import MARK
+from hoptimizer.eval.statistics import CHANCE, RESAMPLES
 from hoptimizer.report.disagreements import RIGHT, disagreements, judged_by, worth_a_look
 from hoptimizer.report.steps import MOST, ShownStep, shown_step, steps_of
 from hoptimizer.tracking.tracker import Tracker
@@ -125,7 +127,7 @@ def render(compared: Comparison, steps: Sequence[dict[str, list[Any]]], tracker:
             "before": figure(metric, d.before.mean),
             "after": figure(metric, d.after.mean),
             "p": f"{p:.3f}" if p >= 0.001 else "< 0.001",
-            "way": "" if p >= LEVEL else "better" if d.difference > 0 else "worse",
+            "way": "" if p >= CHANCE else "better" if d.difference > 0 else "worse",
         }
         for name, d, p in zip(compared.names[1:], compared.differences, compared.p, strict=True)
     ]
@@ -140,7 +142,7 @@ def render(compared: Comparison, steps: Sequence[dict[str, list[Any]]], tracker:
         version=version("hoptimizer"),
         n=len(compared.questions),
         resamples=RESAMPLES,
-        level=LEVEL,
+        level=CHANCE,
         mark=MARK,
         verdicts=verdicts,
         settings=settings_sheet(compared),
@@ -149,7 +151,7 @@ def render(compared: Comparison, steps: Sequence[dict[str, list[Any]]], tracker:
             *([groups_sheet(compared)] if compared.by else []),
         ],
         costs=costs_sheet(compared),
-        plots=_plots(compared),
+        plots=[(title, _address(plot)) for _, title, plot in drawn(compared)],
         judge=judge,
         right=RIGHT,
         disagreements=disagreements(compared),
@@ -182,29 +184,8 @@ def _sides(compared: Comparison, steps: Sequence[dict[str, list[Any]]], place: i
     return sides
 
 
-def _plots(compared: Comparison) -> list[tuple[str, str]]:
-    """What each plot shows, and the plot as an image's address that holds it."""
-    from hoptimizer.eval.display import plots  # draws with matplotlib, which takes a second to import
-
-    metric, names, variants = compared.metric, compared.names, compared.variants
-    named = dict(zip(names, variants, strict=True))
-    drawn: list[tuple[str, Callable[[], Figure]]] = [
-        ("Scores", lambda: plots.bars({name: v.estimates for name, v in named.items()}))
-    ]
-    if compared.differences:
-        found = dict(zip(names[1:], compared.differences, strict=True))
-        drawn.append((f"Differences from {names[0]}", lambda: plots.forest(found, metric, names[0])))
-    points = {
-        name: (v.estimates[metric], v.estimates["lm_calls"].mean)
-        for name, v in named.items()
-        if metric in v.estimates and "lm_calls" in v.estimates
-    }
-    if points:
-        drawn.append((f"{metric} over language model calls", lambda: plots.cost(points, metric)))
-    return [(title, _address(draw())) for title, draw in drawn]
-
-
-def _address(drawn: "Figure") -> str:
+def _address(plot: "Figure") -> str:
+    """An image's address that holds the image."""
     image = io.BytesIO()
-    drawn.savefig(image, format="svg", metadata={"Date": None})
+    plot.savefig(image, format="svg", metadata={"Date": None})
     return f"data:image/svg+xml;base64,{base64.b64encode(image.getvalue()).decode()}"

@@ -10,8 +10,9 @@ import pandas as pd
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.progress import Report
 from hoptimizer.common.urls import line_without_secrets
-from hoptimizer.comparison import COLUMNS, estimates
+from hoptimizer.comparison import estimates
 from hoptimizer.compiling import compile_variant
+from hoptimizer.eval.display.format import COLUMNS
 from hoptimizer.eval.runner import Evaluation
 from hoptimizer.study.cells import Cell, Study
 from hoptimizer.study.file import SPENT

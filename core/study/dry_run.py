@@ -1,6 +1,5 @@
 """What a command would do: its resolved config, what it would ask of which model, and what that would cost."""
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -136,17 +135,13 @@ def earlier_runs(config: Config) -> list[Run]:
 def _asked(config: Config, program: Program, own: dict[str, str], compiles: bool) -> list[Asked]:
     """The models that would be asked, each with its steps and roles."""
     roles: dict[str, list[str]] = {}
-    for step in _steps(program):
+    for step, _ in program.named_predictors():
         lm = config.lm.get(step, config.lm["default"])
         roles.setdefault(own.get(step) or lm.shown, []).append(step)
     for role in ("judge", *(_TEACHING if compiles else ())):
         if named := config.lm.get(role):
             roles.setdefault(named.shown, []).append(role)
     return [Asked(model, tuple(taken)) for model, taken in roles.items()]
-
-
-def _steps(program: Program) -> Sequence[str]:
-    return [name for name, _ in program.named_predictors()]
 
 
 def _work(bench: Workbench, program: Program) -> WorkEstimate | None:

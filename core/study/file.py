@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from hoptimizer.common.errors import UserError, nearest
 from hoptimizer.common.options import Positive
 from hoptimizer.common.urls import text_without_secrets
-from hoptimizer.comparison import COLUMNS
+from hoptimizer.eval.display.format import COLUMNS
 from hoptimizer.eval.metrics import METRICS
 from hoptimizer.eval.objective import Objective
 from hoptimizer.programs.record import COST

@@ -6,8 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from hoptimizer.comparison import COLUMNS
 from hoptimizer.eval import statistics
+from hoptimizer.eval.display.format import COLUMNS
 from hoptimizer.study.cells import Cell, Study
 
 

@@ -5,13 +5,11 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from hoptimizer.eval.statistics import holm, sign_flip_p
+from hoptimizer.eval.display.sheet import MARK
+from hoptimizer.eval.statistics import CHANCE, holm, sign_flip_p
 from hoptimizer.study.cells import Study
 from hoptimizer.study.file import NAME, label
 from hoptimizer.study.lines import Line
-
-LEVEL = 0.05
-MARK = "†"
 
 
 @dataclass(frozen=True)
@@ -31,15 +29,15 @@ class Significance:
 
     def differs(self, name: str, line: int) -> bool:
         """Whether a line's figure differs from the baseline's."""
-        return self.p.get(name, {}).get(line, 1.0) < LEVEL
+        return self.p.get(name, {}).get(line, 1.0) < CHANCE
 
     @property
     def note(self) -> str:
         """What the table's signs mean; nothing where it has none."""
-        tested = f"p < {LEVEL} in a paired sign-flip test, Holm's correction"
+        tested = f"p < {CHANCE} in a paired sign-flip test, Holm's correction"
         than = f"than {self.baseline}" if self.baseline else "than every other row"
         signs = [f"Bold: the best of its column, and better {than}"] if self.best else []
-        if any(value < LEVEL for found in self.p.values() for value in found.values()):
+        if any(value < CHANCE for found in self.p.values() for value in found.values()):
             signs.append(f"{MARK}: differs from {self.baseline}")
         elif any(self.p.values()):
             signs.append(f"No score differs from {self.baseline} by more than chance")
@@ -77,7 +75,7 @@ def significance(study: Study, lines: Sequence[Line], names: Iterable[str]) -> S
                 found = {leader: p[name].get(leader, 1.0)} if worse else {}
             else:
                 found = _corrected({number: _p(scores[number], scores[leader], study) for number in others})
-            if found and max(found.values()) < LEVEL:
+            if found and max(found.values()) < CHANCE:
                 best.add((name, leader))
     return Significance(p, frozenset(best), _shown(study))
 

@@ -6,15 +6,14 @@ from typing import Any
 import mlflow
 import pandas as pd
 
-from hoptimizer.comparison import COLUMNS
 from hoptimizer.eval import statistics
-from hoptimizer.eval.display.format import figure, heading, with_interval
-from hoptimizer.eval.display.sheet import Sheet
+from hoptimizer.eval.display.format import COLUMNS, figure, heading, with_interval
+from hoptimizer.eval.display.sheet import MARK, Sheet
 from hoptimizer.study.cells import Study
 from hoptimizer.study.choice import Choice, choice_sheet
 from hoptimizer.study.file import NAME, label
 from hoptimizer.study.lines import Line
-from hoptimizer.study.significance import MARK, Significance
+from hoptimizer.study.significance import Significance
 
 _SPREAD = "mean ± standard deviation over {} seeds"
 _INTERVAL = "95% intervals"

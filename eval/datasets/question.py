@@ -1,5 +1,6 @@
 """Questions of a data set, with what is known about their answers."""
 
+import hashlib
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
@@ -89,3 +90,8 @@ class Question(Record):
             type=self.type,
             main=self.main,
         ).with_inputs(*self.asked)
+
+
+def id_of(text: str) -> str:
+    """The id of a question that has none: the start of its text's SHA-256, in hexadecimal."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

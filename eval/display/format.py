@@ -2,6 +2,12 @@
 
 from hoptimizer.eval.metrics import METRICS
 
+COLUMNS = ("em", "f1", "accuracy", "recall", "objective", "passages", "lm_calls", "retrievals")
+"""The scores and counts that tables of variants have, in this order, where any variant has them."""
+
+COSTS = ("prompt_tokens", "cached_tokens", "completion_tokens", "usd", "seconds_median", "seconds_p95")
+"""What tables of costs have of a question."""
+
 _PERCENT = ("accuracy", *(metric.name for metric in METRICS.values() if metric.percent))
 
 _HEADINGS = {

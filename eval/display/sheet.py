@@ -12,6 +12,9 @@ from hoptimizer.common.terminal import printable
 if TYPE_CHECKING:
     from pandas.io.formats.style import Styler
 
+MARK = "†"
+"""Stands behind what differs by more than chance."""
+
 # What means something to LaTeX.
 _TEX = str.maketrans(
     {character: f"\\{character}" for character in "&%$#_{}"}
@@ -20,7 +23,7 @@ _TEX = str.maketrans(
     | {
         "[": "{[}",
         "±": r"$\pm$",
-        "†": r"$^\dagger$",
+        MARK: r"$^\dagger$",
         "–": "--",
     }  # a bracket at a row's start would be the space above it
 )

@@ -1,6 +1,5 @@
 """Questions and answers from a user's table, whatever its columns are called."""
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
@@ -9,7 +8,7 @@ from pydantic import ValidationError
 
 from hoptimizer.common.errors import UserError, nearest
 from hoptimizer.common.strict import read_json
-from hoptimizer.eval.datasets.question import Question
+from hoptimizer.eval.datasets.question import Question, id_of
 from hoptimizer.eval.datasets.rows import DataRow, OnProblem
 
 QUESTION_COLUMNS = ("question", "questions", "query", "q", "prompt")
@@ -70,8 +69,7 @@ def read_table(
 
 def _question(text: str, answers: Sequence[str]) -> Question:
     text = " ".join(text.split())
-    id = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-    return Question(id=id, question=text, answers=list(dict.fromkeys(answers)))
+    return Question(id=id_of(text), question=text, answers=list(dict.fromkeys(answers)))
 
 
 def _column(name: str, columns: Sequence[str], given: str | None, usual: Sequence[str], what: str) -> str:

@@ -1,7 +1,6 @@
 """How a teacher writes a question about passages, and how it is asked whether the question is a good one."""
 
 import asyncio
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +8,7 @@ import dspy
 from dspy.utils.exceptions import AdapterParseError
 
 from hoptimizer.common.text import find
-from hoptimizer.eval.datasets.question import Hop, Question
+from hoptimizer.eval.datasets.question import Hop, Question, id_of
 from hoptimizer.eval.synthesis.checks import DroppedError, check_form, check_joined, gives
 from hoptimizer.eval.synthesis.links import Link
 from hoptimizer.retrieval import Passage
@@ -100,7 +99,7 @@ class QuestionWriter:
 def _question(text: str, answer: str, hops: list[Hop], kind: str) -> Question:
     text = " ".join(text.split())
     return Question(
-        id=hashlib.sha256(text.encode()).hexdigest()[:16],
+        id=id_of(text),
         question=text,
         answers=[answer.strip().rstrip(".")],
         passages=[hop.passage for hop in hops if hop.passage],

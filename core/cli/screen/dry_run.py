@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import yaml
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -68,4 +67,6 @@ def show_dry_study(file: Path, overrides: Sequence[str] | None, run: str | None,
 
 def _yaml(config: "Config") -> RenderableType:
     """A config as a config file has it, without secrets."""
-    return Text(yaml.safe_dump(config.public(), sort_keys=False, allow_unicode=True))
+    from hoptimizer.tracking.models import as_yaml  # brings MLflow
+
+    return Text(as_yaml(config.public()))

@@ -10,8 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hoptimizer.common.urls import without_secrets
-from hoptimizer.comparison import COLUMNS
-from hoptimizer.eval.display.format import change, figure, heading
+from hoptimizer.eval.display.format import COLUMNS, COSTS, change, figure, heading
 from hoptimizer.eval.display.sheet import Sheet
 from hoptimizer.optimizers.labels.hop_labels import LabelledQuestion
 from hoptimizer.tracking.compile_log import KIND as CANDIDATE
@@ -30,7 +29,6 @@ RUN = "run"
 _LEAST = 10
 _NO_ANSWER = Text("\nNo answer: the output of the language model could not be used.", style="bold red")
 _FIGURES = (*COLUMNS, "seconds_per_question")
-_COSTS = ("prompt_tokens", "cached_tokens", "completion_tokens", "usd", "seconds_median", "seconds_p95")
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -111,13 +109,13 @@ def _next(variant: Variant) -> str:
 def _scored(variant: Variant, rows: Mapping[str, dict[str, float]]) -> Group:
     shown = _present(*rows.values(), metric=_own_metric(variant))
     table = _table(f"run {variant.run_id} on {variant.split}, n = {len(variant.after.rows)}", "", *shown)
-    costs = _table("per question", "", *_COSTS)
+    costs = _table("per question", "", *COSTS)
     for number, (name, metrics) in enumerate(rows.items(), 1):
         style = "bold" if 1 < len(rows) == number else ""
         table.add_row(name, *_cells(metrics, shown), style=style)
         timeless = "all from a cache" if metrics["seconds_n"] == 0 else "unknown"
-        missing = {cost: timeless if cost.startswith("seconds") else "unknown" for cost in _COSTS}
-        known = [figure(cost, metrics[cost]) if cost in metrics else missing[cost] for cost in _COSTS]
+        missing = {cost: timeless if cost.startswith("seconds") else "unknown" for cost in COSTS}
+        known = [figure(cost, metrics[cost]) if cost in metrics else missing[cost] for cost in COSTS]
         costs.add_row(name, *known, style=style)
     table.caption = _caption(variant)
     return Group(table, Text(), costs)
