@@ -4,7 +4,8 @@
 
 DIR holds a folder for each data set that the checkpoint was trained on (``hotpotqa``, ``2wikimultihopqa``,
 ``musique``), with the published files as ``read_sets`` of ``hoptimizer.optimizers.training.retriever.colbert_data``
-reads them. Recall is measured on their dev questions, which the training left out; ``--recall`` measures nothing else.
+reads them. Recall is measured on their dev questions, which the training left out, and for retrievers that were not
+trained on any of them, on all questions; ``--recall`` measures nothing else.
 """
 
 import random
@@ -12,7 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from rich.table import Table
 
@@ -25,51 +26,68 @@ from hoptimizer.optimizers.training.retriever.colbert_data import QuestionWithCo
 from hoptimizer.retrieval import (
     Corpus,
     DenseSettings,
-    HybridSettings,
     Passage,
-    Retriever,
     RetrieverSettings,
     build_retriever,
 )
+from hoptimizer.retrieval.hybrid import Fusion, fused
 from hoptimizer.retrieval.settings import RetrieverOptions
 from reporting import benchmark_parser, show, user_mistakes
 
 CUTS = (2, 5, 10)
+DEPTH = 100
 SEED = 7
-# The first is what the others are compared with.
-RETRIEVERS: dict[str, RetrieverOptions] = {
-    "bm25": RetrieverSettings(name="bm25"),
+BASE = "bm25"
+SINGLE: dict[str, RetrieverOptions] = {
+    BASE: RetrieverSettings(name="bm25"),
     "colbert": RetrieverSettings(),
     "dense": DenseSettings(),
-    "hybrid of bm25, colbert": HybridSettings(of=("bm25", "colbert")),
-    "hybrid of bm25, dense": HybridSettings(of=("bm25", "dense")),
 }
+TRAINED = "colbert"
+# Each is compared with all that it fuses.
+PAIRS = (("bm25", "colbert"), ("bm25", "dense"), ("colbert", "dense"))
+FUSED = {f"{' + '.join(of)}, by {fusion}": (of, fusion) for of in PAIRS for fusion in get_args(Fusion)}
 
 
-def measure_recall(one: RetrievalSet) -> dict[str, Any]:
-    """Share of the supporting passages among the first 2, 5 and 10, by retriever; and how it differs from BM25's."""
-    questions = one.dev
-    figures: dict[str, Any] = {"data": one.name, "passages": len(one.corpus), "n": len(questions)}
-    recalls: dict[str, dict[int, list[float]]] = {}
-    base, *_ = RETRIEVERS
-    for name, settings in RETRIEVERS.items():
-        recalls[name] = recall(build_retriever(settings, one.corpus, progress=report), questions)
-        for cut in CUTS:
-            estimate = mean(recalls[name][cut])
-            figures[f"{name}@{cut}"] = [estimate.mean, estimate.low, estimate.high]
-            if name == base:
-                continue
-            gain = mean([c - b for b, c in zip(recalls[base][cut], recalls[name][cut], strict=True)])
-            figures[f"{name} - {base}@{cut}"] = [gain.mean, gain.low, gain.high]
+def measure_recall(one: RetrievalSet) -> list[dict[str, Any]]:
+    """Share of the supporting passages among the first 2, 5 and 10, by retriever; and how it differs from others'."""
+    asked = one.dev + one.train
+    built = {name: build_retriever(settings, one.corpus, progress=report) for name, settings in SINGLE.items()}
+    rankings = {name: built[name].search([a.question.question for a in asked], DEPTH) for name in built}
+    for name, (of, fusion) in FUSED.items():
+        rankings[name] = [fused(each, fusion) for each in zip(*(rankings[member] for member in of), strict=True)]
+    untrained = [name for name in rankings if TRAINED not in name]
+    parts = {"dev": (len(one.dev), list(rankings)), "all": (len(asked), untrained)}
+    figures = []
+    for part, (n, names) in parts.items():
+        recalls = {name: recall(rankings[name][:n], asked[:n]) for name in names}
+        shares: dict[str, dict[int, list[float]]] = dict(recalls)
+        for name in names:
+            for other in FUSED[name][0] if name in FUSED else () if name == BASE else (BASE,):
+                shares[f"{name} - {other}"] = {
+                    cut: [c - b for b, c in zip(recalls[other][cut], recalls[name][cut], strict=True)] for cut in CUTS
+                }
+        estimates = {name: {cut: mean(by_cut[cut]) for cut in CUTS} for name, by_cut in shares.items()}
+        figures.append(
+            {
+                "data": one.name,
+                "questions": part,
+                "passages": len(one.corpus),
+                "n": n,
+                "recall": {
+                    name: {cut: [e.mean, e.low, e.high] for cut, e in by_cut.items()}
+                    for name, by_cut in estimates.items()
+                },
+            }
+        )
     return figures
 
 
-def recall(retriever: Retriever, questions: Sequence[QuestionWithContext]) -> dict[int, list[float]]:
+def recall(rankings: Sequence[list[Passage]], questions: Sequence[QuestionWithContext]) -> dict[int, list[float]]:
     """For each cut, every question's recall of its supporting passages."""
-    found = retriever.search([asked.question.question for asked in questions], max(CUTS))
     gold = [set(asked.question.passages) for asked in questions]
     return {
-        cut: [len(g & {p.id for p in ranking[:cut]}) / len(g) for g, ranking in zip(gold, found, strict=True)]
+        cut: [len(g & {p.id for p in ranking[:cut]}) / len(g) for g, ranking in zip(gold, rankings, strict=True)]
         for cut in CUTS
     }
 
@@ -139,13 +157,12 @@ def report(done: int, total: int) -> None:
 
 
 def recall_table(figures: dict[str, Any]) -> Table:
-    """The recall of each retriever, and how it differs from the first's."""
-    table = Table("data", "passages", "n", "retriever", *(f"recall@{cut}" for cut in CUTS))
+    """The recall of each retriever, and how it differs from others'."""
+    table = Table("data", "questions", "passages", "n", "retriever", *(f"recall@{cut}" for cut in CUTS))
     for one in figures["recall"]:
-        base, *others = RETRIEVERS
-        for name in (*RETRIEVERS, *(f"{name} - {base}" for name in others)):
-            cells = [f"{m:.3f} [{low:.3f}, {high:.3f}]" for m, low, high in (one[f"{name}@{cut}"] for cut in CUTS)]
-            table.add_row(one["data"], str(one["passages"]), str(one["n"]), name, *cells)
+        for name, by_cut in one["recall"].items():
+            cells = [f"{m:.3f} [{low:.3f}, {high:.3f}]" for m, low, high in by_cut.values()]
+            table.add_row(one["data"], one["questions"], str(one["passages"]), str(one["n"]), name, *cells)
     return table
 
 
@@ -174,7 +191,7 @@ def main() -> None:
     with user_mistakes():
         sets = read_sets(options.data)
         if options.recall:
-            recalls = {"recall": [measure_recall(one) for one in sets]}
+            recalls = {"recall": [figures for one in sets for figures in measure_recall(one)]}
             return show(recalls, options.json, recall_table(recalls))
         wiki = next((one for one in sets if one.name == "2wikimultihopqa"), None)
         if wiki is None:
@@ -182,7 +199,7 @@ def main() -> None:
         corpus = extra_corpus(options.data / wiki.name)
         passages: list[Passage] = random.Random(SEED).sample(corpus.passages, min(640, len(corpus)))
         figures = {
-            "recall": [measure_recall(one) for one in sets],
+            "recall": [part for one in sets for part in measure_recall(one)],
             "plaid": measure_agreement(corpus, [a.question.question for a in wiki.train + wiki.dev]),
             "encoding": measure_encoding([str(p) for p in passages]),
         }

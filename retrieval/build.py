@@ -72,7 +72,8 @@ def _build(settings: RetrieverOptions, corpus: Corpus, progress: Progress) -> Re
     if isinstance(settings, HybridSettings):
         from hoptimizer.retrieval.hybrid import HybridRetriever
 
-        return HybridRetriever([build_retriever(one, corpus, progress=progress) for one in settings.of], settings.depth)
+        members = [build_retriever(one, corpus, progress=progress) for one in settings.of]
+        return HybridRetriever(members, settings.depth, settings.fusion, settings.weights)
     if not isinstance(settings, RetrieverSettings):
         own = [name for name in type(settings).model_fields if name not in RetrieverOptions.model_fields]
         return retriever_class(settings.name)(corpus, **{name: getattr(settings, name) for name in own})

@@ -9,6 +9,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PositiveFloat,
     SerializeAsAny,
     WithJsonSchema,
     field_serializer,
@@ -20,6 +21,7 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.common.options import Options, options_model, part_options
 from hoptimizer.common.plugins import Registry, subclass_of
 from hoptimizer.common.urls import names_host, without_secrets
+from hoptimizer.retrieval.hybrid import Fusion
 from hoptimizer.retrieval.retriever import Retriever
 
 DENSE = "all-minilm-l6-v2"
@@ -188,12 +190,14 @@ Member = Annotated[
 
 
 class HybridSettings(RetrieverOptions):
-    """Several retrievers, whose rankings are fused by reciprocal ranks (Cormack et al., 2009).
+    """Several retrievers, whose rankings are fused.
 
     Attributes:
         name: ``hybrid``.
         of: the retrievers, each a name or a mapping of its name and options.
         depth: passages of each that are fused; at least ``k`` are.
+        fusion: ``ranks`` or ``scores`` (`HybridRetriever` says how).
+        weights: what each counts, in the order of ``of``; ``None`` if all count alike.
         k: passages that a search returns; ``None`` for as many as the program takes by default.
 
     Example:
@@ -205,10 +209,22 @@ class HybridSettings(RetrieverOptions):
     name: Literal["hybrid"] = "hybrid"
     of: tuple[Member, ...] = Field(("bm25", "colbert"), min_length=2, validate_default=True)
     depth: int = Field(100, ge=1)
+    fusion: Fusion = "ranks"
+    weights: tuple[PositiveFloat, ...] | None = None
+
+    @model_validator(mode="after")
+    def _a_weight_each(self) -> Self:
+        if self.weights is not None and len(self.weights) != len(self.of):
+            raise ValueError(
+                f"weights has {len(self.weights)} numbers for {len(self.of)} retrievers; give one for each"
+            )
+        return self
 
     @property
     def _found_by(self) -> str:
-        return f"{self.name} of {', '.join(member.shown for member in self.of)}"
+        weights = [f"{weight:g} " for weight in self.weights or ()] or [""] * len(self.of)
+        members = (weight + member.shown for weight, member in zip(weights, self.of, strict=True))
+        return f"{self.name}{' by scores' if self.fusion == 'scores' else ''} of {', '.join(members)}"
 
     @property
     def urls(self) -> tuple[str, ...]:

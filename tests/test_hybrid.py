@@ -44,6 +44,37 @@ def test_scores_are_sums_of_reciprocal_ranks():
     assert [p.id for p in found] == ["cat", "ant", "bee", "dog"]  # of a tie, the first retriever's
 
 
+def test_scores_are_scaled_to_the_ranking_of_their_query_and_weighed():
+    members = [Fixed("ant", "bee", "cat", scores=[30.0, 20.0, 10.0]), Fixed("cat", "dog", scores=[0.9, 0.5])]
+    [found] = HybridRetriever(members, fusion="scores", weights=[2, 1]).search(["?"], 10)
+    assert {p.id: p.score for p in found} == pytest.approx({"ant": 2.0, "bee": 1.0, "cat": 1.0, "dog": 0.0})
+    [by_ranks] = HybridRetriever(members, weights=[0.1, 1]).search(["?"], 1)
+    assert by_ranks[0].id == "cat"
+
+
+def test_scores_that_are_all_the_same_say_only_what_was_found():
+    nothing, alike = Fixed("elk", "dog", scores=[0.0, 0.0]), Fixed("ant", "bee", scores=[3.0, 3.0])
+    [found] = HybridRetriever([nothing, alike], fusion="scores").search(["?"], 4)
+    assert [(p.id, p.score) for p in found] == [("ant", 1.0), ("bee", 1.0), ("elk", 0.0), ("dog", 0.0)]
+
+
+def test_a_retriever_without_scores_is_not_fused_by_scores():
+    with pytest.raises(UserError, match=r"gives no scores; use retriever\.fusion=ranks"):
+        HybridRetriever([Fixed("ant", scores=[None]), Fixed("bee")], fusion="scores").search(["?"], 1)
+
+
+def test_fusion_and_weights_are_set_by_config_and_shown():
+    of = "retriever.of=[bm25, dense]"
+    config = load_config(
+        None, ["data=atlas", "retriever=hybrid", of, "retriever.fusion=scores", "retriever.weights=[1, 2]"]
+    )
+    assert config.retriever.shown == "hybrid by scores of 1 bm25, 2 dense all-minilm-l6-v2"
+    assert build_retriever(config.retriever, CORPUS).weights == (1.0, 2.0)
+    for weights, said in (("[1]", "weights has 1 numbers for 2 retrievers"), ("[1, 0]", "greater than 0")):
+        with pytest.raises(UserError, match=said):
+            load_config(None, ["data=atlas", "retriever=hybrid", of, f"retriever.weights={weights}"])
+
+
 def test_a_place_at_which_nothing_was_found_counts_for_nothing():
     nothing = Fixed("elk", "dog", "cat", "bee", "ant", scores=[0.0] * 5)
     [found] = HybridRetriever([nothing, Fixed("ant", "bee")]).search(["?"], 5)
