@@ -101,7 +101,6 @@ class RetrieverSettings(RetrieverOptions):
     name: Literal["colbert", "bm25"] = "colbert"
     checkpoint: str = Field("minilm", min_length=1)
     index: Literal["auto", "exact", "plaid"] = "auto"
-    k: int | None = Field(None, ge=1)
     url: str | None = Field(None, pattern="^https?://")
 
     @field_validator("url")
