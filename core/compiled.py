@@ -93,7 +93,8 @@ def load_variant(
     they are contacted, and get no key of yours unless you give it.
 
     Args:
-        source: ``runs:/ID`` of a compile, or the folder of a variant: ``variant`` of a downloaded run or MLflow model.
+        source: ``runs:/ID`` of a compile; ``models:/NAME/VERSION``, ``models:/NAME@ALIAS`` or ``models:/ID`` of its
+            MLflow model; or the folder of a variant: ``variant`` of a downloaded run or MLflow model.
         overrides: ``key=value`` arguments that change the variant's config, such as ``lm.default=openai/gpt-4o``.
         tracking_uri: where the run is kept; by default where MLflow has been pointed, else hoptimizer's own default.
         report: is told about progress, such as the building of an index.
@@ -114,10 +115,11 @@ def load_variant(
     """
     with tempfile.TemporaryDirectory() as temporary:
         folder, place, uri = expanded(source), str(source), tracking_uri or _default_uri()
-        if str(source).startswith("runs:/"):
-            from hoptimizer.tracking.fetching import fetch  # brings MLflow
+        if place.startswith(("runs:/", "models:/")):
+            from hoptimizer.tracking.fetching import fetch, run_of_model  # brings MLflow
 
-            place = variant_of(str(source).removeprefix("runs:/").strip("/"))
+            run_id = run_of_model(place, uri) if place.startswith("models:/") else place.removeprefix("runs:/")
+            place = variant_of(run_id.strip("/"))
             folder = fetch(place, uri, Path(temporary))
         for name in _FILES:
             if not (folder / name).is_file():

@@ -9,7 +9,7 @@ import dspy
 import mlflow
 import pytest
 
-from hoptimizer import UserError, compile_variant, load_config, load_variant
+from hoptimizer import UserError, compile_variant, load_config, load_variant, register_variant
 from hoptimizer.upgrade import upgraded_config, upgraded_state
 
 OLD = Path(__file__).parent / "variants" / "0.1.0"
@@ -59,6 +59,23 @@ def test_overrides_change_its_config(compiled):
     program = load_variant(source, ["retriever.k=3"], tracking_uri=compiled.config.tracking.uri)
     assert program.config.retriever.k == 3
     assert len(program(question="Who painted the Mona Lisa?").passages) == 3
+
+
+def test_a_registered_model_is_loaded_by_its_version_its_alias_and_its_id(compiled):
+    uri, row = compiled.config.tracking.uri, compiled.after.rows[0]
+    registered = register_variant(uri, compiled.run_id, "capitals")
+    mlflow.MlflowClient(uri).set_registered_model_alias("capitals", "best", registered.version)
+    for source in (registered.uri, "models:/capitals@best", f"models:/{registered.model_id}"):
+        assert load_variant(source, tracking_uri=uri)(question=row.question.question).answer == row.answer
+    for source, said in (
+        ("models:/capitals/7", r"models:/capitals/7: .*version=7\) not found"),
+        ("models:/capitals@worst", "alias worst not found"),
+        ("models:/m-0", "m-0' not found"),
+        ("models:/capitals", r"expected models:/NAME/VERSION, models:/NAME@ALIAS or models:/ID"),
+    ):
+        with pytest.raises(UserError, match=said) as error:
+            load_variant(source, tracking_uri=uri)
+        assert "\n" not in str(error.value)
 
 
 def test_what_is_no_variant_is_said(tmp_path):

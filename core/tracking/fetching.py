@@ -14,6 +14,8 @@ from hoptimizer.tracking.models import IN_MODEL, VARIANT, model_of
 from hoptimizer.tracking.server import answering
 
 _OF_A_RUN = re.compile(r"runs:/+(?P<run>[^/]+)")
+_OF_A_VERSION = re.compile(r"models:/+(?P<name>[^/@]+)(/(?P<version>\d+)|@(?P<alias>[^/@]+))")
+_OF_A_MODEL = re.compile(r"models:/+(?P<model>m-[^/@]+)")
 _OF_A_VARIANT = re.compile(rf"runs:/+(?P<run>[^/]+)/(?P<part>{VARIANT}(/.*)?)")
 
 
@@ -50,6 +52,32 @@ def fetch(source: str, uri: str, folder: Path) -> Path:
         reason = line_without_secrets(error)
         store = without_secrets(uri)
         raise UserError(f"{source}: can't be fetched from {store}: {reason}; name what a run there holds") from error
+
+
+def run_of_model(source: str, uri: str) -> str:
+    """The run that made an MLflow model.
+
+    Args:
+        source: ``models:/NAME/VERSION`` or ``models:/NAME@ALIAS`` of the registry, or ``models:/ID``.
+        uri: the tracking URI, whose registry it is.
+
+    Raises:
+        UserError: there is no such model, or the URI names none.
+        Unreachable: the server of the tracking URI gives no answer.
+    """
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    try:
+        with answering(uri):
+            if found := _OF_A_VERSION.fullmatch(source):
+                name, version, alias = found["name"], found["version"], found["alias"]
+                if alias:
+                    return str(client.get_model_version_by_alias(name, alias).run_id)
+                return str(client.get_model_version(name, version).run_id)
+            if found := _OF_A_MODEL.fullmatch(source):
+                return str(client.get_logged_model(found["model"]).source_run_id)
+    except MlflowException as error:
+        raise UserError(f"{source}: {line_without_secrets(error)} (in {without_secrets(uri)})") from error
+    raise UserError(f"{source}: names no model; expected models:/NAME/VERSION, models:/NAME@ALIAS or models:/ID")
 
 
 def _in_model(run_id: str, uri: str) -> str | None:
