@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from hoptimizer.cli.screen.console import show, tell, working
-from hoptimizer.cli.screen.options import Json, Overrides, RunOption, check_data, config_of
+from hoptimizer.cli.screen.options import Json, Overrides, RunOption, check_parts, config_of
 
 # What may stand in a question's place where none is given: key=value, or a config file.
 _SETTING = re.compile(r"[\w.~+-]+=|\S+\.ya?ml$")
@@ -45,7 +45,7 @@ def ask_command(
         raise UserError("question: expected some words, got none")
     with working() as report:
         run, config = config_of(run, words)
-        check_data(config)
+        check_parts(config)
         from hoptimizer.compiled import program_of
         from hoptimizer.tracking.journal import store_of
         from hoptimizer.tracking.tracker import Tracker

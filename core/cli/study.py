@@ -75,22 +75,22 @@ def study_command(
     """
     from hoptimizer.cli.screen.console import show, tell, working
     from hoptimizer.common.errors import UserError
-    from hoptimizer.config import read_mapping
 
     for word in overrides or ():
         if "=" not in word:
             raise UserError(f"{word}: one study file is enough; everything else is key=value")
-    read_mapping(file)  # whose mistakes are said before what takes seconds to import
     if dry_run:
         show_dry_study(file, overrides, run, as_json)
         return
-    from hoptimizer.cli.screen import tables
     from hoptimizer.study.cells import load_study
-    from hoptimizer.study.run import estimate_study, run_study
 
     with working() as report:
         run, config = config_of(run, overrides) if run else (None, None)
         study = load_study(file, overrides or (), run_id=run, variant=config.public() if config else None)
+        # After the study file's mistakes are said: these take seconds to import.
+        from hoptimizer.cli.screen import tables
+        from hoptimizer.study.run import estimate_study, run_study
+
         if estimate:
             expected = estimate_study(study, report)
     if estimate:

@@ -2,7 +2,7 @@
 
 from hoptimizer.cli.screen.console import show, working
 from hoptimizer.cli.screen.dry_run import show_dry_run
-from hoptimizer.cli.screen.options import DryRun, Json, Overrides, RunOption, Split, check_data, config_of
+from hoptimizer.cli.screen.options import DryRun, Json, Overrides, RunOption, Split, check_parts, config_of
 
 
 def compile_command(
@@ -37,7 +37,7 @@ def compile_command(
     with working() as report:
         run, config = config_of(run, overrides)
         # A mistake in the config is said before what takes seconds to import.
-        check_data(config)
+        check_parts(config)
         from hoptimizer.cli.screen import tables
         from hoptimizer.compiling import compile_variant
 
@@ -67,7 +67,7 @@ def eval_command(
         return
     with working() as report:
         run, config = config_of(run, overrides)
-        check_data(config)
+        check_parts(config)
         from hoptimizer.cli.screen import tables
         from hoptimizer.variants import evaluate_variant
 

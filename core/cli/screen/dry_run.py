@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hoptimizer.cli.screen.console import show, working
-from hoptimizer.cli.screen.options import check_data, config_of
+from hoptimizer.cli.screen.options import check_parts, config_of
 
 if TYPE_CHECKING:
     from hoptimizer.config import Config
@@ -29,7 +29,7 @@ def show_dry_run(
     """
     with working():
         run, config = config_of(run, overrides)
-        check_data(config)
+        check_parts(config)
         from hoptimizer.study.dry_run import dry_run
 
         found = dry_run(config, split=split, run_id=run, compiles=compiles)
@@ -50,11 +50,12 @@ def show_dry_study(file: Path, overrides: Sequence[str] | None, run: str | None,
     """
     with working():
         run, config = config_of(run, overrides) if run else (None, None)
-        from hoptimizer.cli.screen import tables
         from hoptimizer.study.cells import load_study
-        from hoptimizer.study.dry_run import dry_study
 
         study = load_study(file, overrides or (), run_id=run, variant=config.public() if config else None)
+        from hoptimizer.cli.screen import tables
+        from hoptimizer.study.dry_run import dry_study
+
         expected = dry_study(study)
     models = Table("cell", "models", box=None, header_style="bold", pad_edge=False)
     cells = {cell.title: cell for cell in (*study.candidates, *study.cells)}

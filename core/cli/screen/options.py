@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -23,7 +23,7 @@ DryRun = Annotated[
     bool,
     typer.Option("--dry-run", help="Say what would be asked of which model and what it would cost, and ask nothing."),
 ]
-Split = Annotated[str, typer.Option("--split", help="The questions: train, dev or test.")]
+Split = Annotated[Literal["train", "dev", "test"], typer.Option("--split", help="The questions.")]
 
 
 def read_overrides(overrides: Sequence[str] | None, base: dict[str, Any] | None = None) -> Any:  # noqa: ANN401 - a Config, imported late
@@ -65,15 +65,23 @@ def config_of(start: str | None, overrides: Sequence[str] | None) -> tuple[str |
     return run_id, read_overrides(overrides, kept_in(tracker.config_values(run_id), uri))
 
 
-def check_data(config: Any) -> None:  # noqa: ANN401 - a Config, imported late
-    """Make sure that the data is there, before what takes seconds to import.
+def check_parts(config: Any) -> None:  # noqa: ANN401 - a Config, imported late
+    """Make sure that the data and the language model of this machine are there, before what takes seconds to import.
 
     Raises:
-        UserError: it is not.
+        UserError: one is not.
     """
-    from hoptimizer.eval.datasets.dataset import locate
+    from hoptimizer.common.errors import UserError
+    from hoptimizer.eval.datasets.dataset import load
+    from hoptimizer.models import check_lm
 
-    locate(config.data.name)
+    load(config.data)  # what was read is kept for those who ask for it next
+    lm = config.lm["default"]
+    if lm.is_local:
+        try:
+            check_lm(lm)
+        except UserError as error:
+            raise type(error)(f"lm.default: {error}") from error
 
 
 def store_uri(overrides: Sequence[str]) -> str:
