@@ -27,15 +27,18 @@ from hoptimizer.models.engine.key_values import BLOCK, KeyValues, spans
 # from them is not computed.
 CUT = 128
 NAME = "hoptimizer"
-# Products with fewer rows run in other fp32 kernels, which sum in another order.
-MIN_ROWS = 8
+
+
+def min_rows(dtype: torch.dtype) -> int:
+    """How many rows a product has at least: fewer run in other kernels, which sum in another order."""
+    return 8 if dtype == torch.float32 else 2
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
     """``torch.bmm`` whose rows do not depend on how many rows there are."""
     rows = left.shape[1]
-    if left.dtype == torch.float32 and rows < MIN_ROWS:
-        left = torch.nn.functional.pad(left, (0, 0, 0, MIN_ROWS - rows))
+    if left.dtype == torch.float32 and rows < min_rows(left.dtype):
+        left = torch.nn.functional.pad(left, (0, 0, 0, min_rows(left.dtype) - rows))
     return torch.bmm(left, right)[:, :rows]
 
 

@@ -259,9 +259,10 @@ class Generator:
             if stop == len(row.tokens):
                 ready.append(row)
                 last.append(len(tokens) - 1)
-        padding = max(0, attention.MIN_ROWS - len(tokens))
+        least = attention.min_rows(self._model.dtype)
+        padding = max(0, least - len(tokens))
         metadata = attention.AttentionMetadata(self._states, chunks, self._common([r for r in rows if r.decoding]))
-        keep = last + last[-1:] * (attention.MIN_ROWS - len(last)) if last else [0]
+        keep = last + last[-1:] * (least - len(last)) if last else [0]
         out = self._model(
             input_ids=torch.tensor([tokens + [0] * padding], device=self.device),
             position_ids=torch.tensor([positions + [0] * padding], device=self.device),
