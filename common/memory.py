@@ -1,6 +1,7 @@
 """How much memory the libraries below torch keep for themselves: the C library's malloc, and oneDNN's kernels."""
 
 import ctypes
+import mmap
 import os
 import sys
 from functools import cache
@@ -35,3 +36,20 @@ def trim_heap() -> None:
     """Give memory that was freed back to the system, which glibc does by itself only at the end of a heap."""
     if library := _glibc():
         library.malloc_trim(0)
+
+
+def drop_pages(address: int, size: int) -> None:
+    """Take memory that nobody reads any more out of this process, whoever still refers to it.
+
+    Of a file that is mapped, pages that were read stay in a process until the whole mapping goes. What lies there
+    reads as the file's bytes afterwards, and as zeros where there is no file.
+
+    Args:
+        address: of its first byte.
+        size: in bytes; only whole pages are dropped.
+    """
+    if library := _glibc():
+        start = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
+        whole = (address + size) // mmap.PAGESIZE * mmap.PAGESIZE - start
+        if whole > 0:
+            library.madvise(ctypes.c_void_p(start), ctypes.c_size_t(whole), mmap.MADV_DONTNEED)

@@ -13,6 +13,7 @@ from transformers.utils import logging as transformers_logging
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.memory import limit_reserves
 from hoptimizer.models.engine import attention
+from hoptimizer.models.engine.packed import pack
 from hoptimizer.models.folder import check_model
 
 limit_reserves()  # before a thread starts that generates or trains
@@ -108,4 +109,6 @@ def load(name: str, device: torch.device, dtype: torch.dtype) -> tuple[PreTraine
             f"local/ models can't run {type(model).__name__}, which has no attention interface; serve it with "
             "`transformers serve` and name it with api_base"
         )
-    return model.eval().to(device), tokenizer
+    model = model.eval().to(device)
+    pack(model)
+    return model, tokenizer

@@ -1,0 +1,83 @@
+"""Packed linear layers: the same bits as torch's own, faster, and without the memory of what they were made from."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from hoptimizer.common.memory import drop_pages
+from hoptimizer.models.engine.packed import PackedLinear, pack
+
+SHAPES = [(896, 4864), (4864, 896), (576, 192), (1536, 1536), (64, 50)]
+needs_bf16 = pytest.mark.skipif(not torch.cpu._is_avx512_bf16_supported(), reason="the engine computes in fp32 here")
+
+
+@needs_bf16
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_packed_layer_has_the_bits_of_the_layer_however_many_rows_there_are(shape, bias):
+    torch.manual_seed(7)
+    linear = nn.Linear(*shape, bias=bias).bfloat16()
+    packed = PackedLinear(linear)
+    inputs = torch.randn(1024, shape[0], dtype=torch.bfloat16)
+    with torch.inference_mode():
+        whole = linear(inputs)
+        assert torch.equal(packed(inputs), whole)
+        assert torch.equal(packed(inputs[None])[0], whole)  # as a model's layers get them
+        for rows in (2, 3, 8, 17, 33, 300):
+            assert torch.equal(packed(inputs[5 : 5 + rows]), whole[5 : 5 + rows]), rows
+
+
+class Tied(nn.Module):
+    """A model whose embeddings are the weight of its last layer, as a small language model has them."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.inner, self.head = nn.Embedding(4096, 64), nn.Linear(64, 64), nn.Linear(64, 4096, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, tokens):
+        return self.head(self.inner(self.embed(tokens)))
+
+
+@needs_bf16
+def test_a_packed_model_computes_the_same_and_keeps_its_embeddings():
+    torch.manual_seed(7)
+    model = Tied().bfloat16()
+    other = copy.deepcopy(model)
+    tokens = torch.arange(32)
+    pack(model)
+    assert [type(layer) for layer in (model.embed, model.inner, model.head)] == [
+        nn.Embedding,
+        PackedLinear,
+        PackedLinear,
+    ]
+    with torch.inference_mode():
+        assert torch.equal(model(tokens), other(tokens))
+        assert torch.equal(model.embed.weight, other.embed.weight)
+
+
+def test_layers_in_other_precisions_are_left_as_they_are():
+    model = Tied()
+    pack(model)
+    assert isinstance(model.inner, nn.Linear)
+
+
+def test_dropped_pages_of_a_mapped_file_leave_the_process_and_read_as_the_file(tmp_path):
+    def resident():
+        status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
+        return int(status["RssFile"].split()[0]) * 1024
+
+    size = 64 << 20
+    (tmp_path / "weights").write_bytes(b"\x07" * size)
+    mapped = torch.from_file(str(tmp_path / "weights"), size=size, dtype=torch.uint8)
+    before = resident()
+    assert int(mapped.sum()) == 7 * size
+    read = resident()
+    drop_pages(mapped.data_ptr(), size)
+    assert read - before > size // 2
+    assert resident() < read - size // 2
+    assert int(mapped[-1]) == 7
+    drop_pages(mapped.data_ptr() + 1, 10)  # less than a page: nothing happens
