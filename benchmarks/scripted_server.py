@@ -5,7 +5,7 @@
 Prints its URL and serves until it is stopped; any number of calls at once. It speaks DSPy's chat prompt format, and
 does what a model would on the questions of the file: it thinks the sentences of a question's rationale, one per call,
 and a share of the questions, drawn by a hash, ends in the gold answer, the others in "unknown". ``GET /calls`` gives
-the number of calls so far.
+the number of calls so far, ``GET /spans`` when each came and ended, and forgets them.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import asyncio
 import hashlib
 import json
 import re
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,69 @@ _INPUT = re.compile(r"\[\[ ## (\w+) ## ]]\n(.*?)\n\n(?=\[\[ ## |Respond with)", 
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 
 
-class ScriptedServer:
-    """Answers chat completions.
+class FixedLatencyServer(ABC):
+    """Answers chat completions, any number at once, each of which takes the same time.
+
+    Args:
+        seconds: a call takes.
+
+    Attributes:
+        spans: when each call so far came and ended, in seconds of this process's clock.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.spans: list[tuple[float, float]] = []
+
+    @abstractmethod
+    async def text(self, request: dict[str, Any]) -> str:
+        """What the model says."""
+
+    async def serve(self) -> None:
+        """Serve on a free port of this machine."""
+        server = await asyncio.start_server(self._connected, "127.0.0.1", 0, limit=2**20)
+        port = server.sockets[0].getsockname()[1]
+        print(f"http://127.0.0.1:{port}", flush=True)
+        async with server:
+            await server.serve_forever()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        now = asyncio.get_running_loop().time
+        while head := await _head(reader):
+            start = now()
+            length = _LENGTH.search(head)
+            body = await reader.readexactly(int(length[1]) if length else 0)
+            if head.startswith(b"POST"):
+                reply = self._completion(json.loads(body)["model"], await self.text(json.loads(body)))
+                await asyncio.sleep(start + self.seconds - now())
+                self.spans.append((start, now()))
+            elif head.startswith(b"GET /spans"):
+                reply = {"spans": self.spans}
+                self.spans = []
+            else:
+                reply = {"calls": len(self.spans)}
+            content = json.dumps(reply).encode()
+            header = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+            writer.write(header.encode() + content)
+            await writer.drain()
+        writer.close()
+
+    @staticmethod
+    def _completion(model: str, text: str) -> dict[str, Any]:
+        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
+        usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+        return {
+            "id": "fixed-latency",
+            "object": "chat.completion",
+            "created": 0,
+            "model": model,
+            "choices": [choice],
+            "usage": usage,
+        }
+
+
+class ScriptedServer(FixedLatencyServer):
+    """Answers by script.
 
     Args:
         questions: as a data set's ``*.jsonl`` has them, by the question's text.
@@ -32,11 +94,17 @@ class ScriptedServer:
     """
 
     def __init__(self, questions: dict[str, dict[str, Any]], seconds: float, right: float, seed: int) -> None:
+        super().__init__(seconds)
         self.questions = questions
-        self.seconds = seconds
         self.right = right
         self.seed = seed
-        self.calls = 0
+
+    async def text(self, request: dict[str, Any]) -> str:
+        """Every field that the prompt asks for."""
+        prompt = request["messages"][-1]["content"]
+        inputs = dict(_INPUT.findall(prompt))
+        parts = [f"[[ ## {field} ## ]]\n{self.answer(field, inputs)}" for field in _OUTPUT.findall(prompt)]
+        return "\n\n".join([*parts, "[[ ## completed ## ]]"])
 
     def answer(self, field: str, inputs: dict[str, str]) -> str:
         """The value of an output field of a reader, or of IRCoT, which knows enough with the last fact."""
@@ -55,47 +123,6 @@ class ScriptedServer:
     def _is_right(self, question: str) -> bool:
         digest = hashlib.sha256(f"{self.seed} {question}".encode()).digest()
         return int.from_bytes(digest[:4], "big") < self.right * 2**32
-
-    async def serve(self) -> None:
-        """Serve on a free port of this machine."""
-        server = await asyncio.start_server(self._connected, "127.0.0.1", 0, limit=2**20)
-        port = server.sockets[0].getsockname()[1]
-        print(f"http://127.0.0.1:{port}", flush=True)
-        async with server:
-            await server.serve_forever()
-
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while head := await _head(reader):
-            end = asyncio.get_running_loop().time() + self.seconds
-            length = _LENGTH.search(head)
-            body = await reader.readexactly(int(length[1]) if length else 0)
-            if head.startswith(b"POST"):
-                reply = self._complete(json.loads(body))
-                await asyncio.sleep(end - asyncio.get_running_loop().time())
-            else:
-                reply = {"calls": self.calls}
-            content = json.dumps(reply).encode()
-            header = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
-            writer.write(header.encode() + content)
-            await writer.drain()
-        writer.close()
-
-    def _complete(self, request: dict[str, Any]) -> dict[str, Any]:
-        self.calls += 1
-        prompt = request["messages"][-1]["content"]
-        inputs = dict(_INPUT.findall(prompt))
-        parts = [f"[[ ## {field} ## ]]\n{self.answer(field, inputs)}" for field in _OUTPUT.findall(prompt)]
-        text = "\n\n".join([*parts, "[[ ## completed ## ]]"])
-        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
-        usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
-        return {
-            "id": f"scripted-{self.calls}",
-            "object": "chat.completion",
-            "created": 0,
-            "model": request["model"],
-            "choices": [choice],
-            "usage": usage,
-        }
 
 
 async def _head(reader: asyncio.StreamReader) -> bytes:

@@ -140,7 +140,7 @@ def load_variant(
 def _servers(config: Config) -> list[str]:
     """The addresses that a config names, without secrets, each after what is asked there."""
     asked = [f"lm.{role} {lm.shown}" for role, lm in config.lm.items() if lm.api_base and role not in _NOT_ASKED]
-    urls = config.retriever.urls if retrieves(config.program.name) else ()
+    urls = config.retriever.urls if retrieves(config.program) else ()
     return asked + [f"retriever {without_secrets(url)}" for url in urls]
 
 

@@ -119,7 +119,7 @@ class Workbench:
         program = f"{config.program.name} of {run_id[:8]}" if run_id else config.program.name
         models = {role: settings.shown for role, settings in config.lm.items()}
         lms = [models.pop("default"), *(f"{role} {model}" for role, model in models.items())]
-        searched = [self._retriever_summary(config.k)] if retrieves(config.program.name) else []
+        searched = [self._retriever_summary(config.k)] if retrieves(config.program) else []
         return " · ".join([program, ", ".join(lms), *searched, self._data_summary(splits)])
 
     def search_summary(self, k: int | None = None) -> str:
@@ -143,7 +143,7 @@ class Workbench:
     def program(self) -> Program:
         """A new, uncompiled program."""
         config = self.config
-        retriever = self.retriever if retrieves(config.program.name) else None
+        retriever = self.retriever if retrieves(config.program) else None
         program = build_program(config.program, retriever, config.k, self.step_model)
         program.lms = {step: lm for step, lm in self.lms.items() if step in program.step_names}
         return program

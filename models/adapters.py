@@ -1,5 +1,6 @@
 """DSPy adapters: the prompt formats of local models, and one adapter that gives every language model its own."""
 
+import copy
 import json
 from functools import lru_cache
 from typing import Any, Literal, get_args, get_origin
@@ -87,8 +88,7 @@ class SchemaAdapter(ReadingJSONAdapter):
     """
 
     def _prepare_response_format(self, lm: BaseLM, lm_kwargs: dict[str, Any], signature: type[dspy.Signature]) -> None:
-        fields: dict[str, Any] = {name: (field.annotation, ...) for name, field in signature.output_fields.items()}
-        schema = pydantic.create_model("Outputs", **fields).model_json_schema()
+        schema = copy.deepcopy(_schema(signature))  # type: ignore[arg-type] # classes are hashable; callers may change it
         lm_kwargs["response_format"] = {"type": "json_schema", "json_schema": {"name": "Outputs", "schema": schema}}
 
     def format_finetune_data(
@@ -101,6 +101,13 @@ class SchemaAdapter(ReadingJSONAdapter):
         """A conversation whose last message is the reply that holds these outputs."""
         reply = self.format_assistant_message_content(signature, outputs)
         return {"messages": [*self.format(signature, demos, inputs), {"role": "assistant", "content": reply}]}
+
+
+@lru_cache(maxsize=256)  # making it takes most of a millisecond, for each call
+def _schema(signature: type[dspy.Signature]) -> dict[str, Any]:
+    """The schema of a signature's outputs."""
+    fields: dict[str, Any] = {name: (field.annotation, ...) for name, field in signature.output_fields.items()}
+    return pydantic.create_model("Outputs", **fields).model_json_schema()
 
 
 class PlainAdapter(SchemaAdapter):

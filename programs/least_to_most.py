@@ -20,7 +20,7 @@ class LeastToMost(Program):
     as ``#1``, which is filled in before it is looked up.
 
     Args:
-        retriever: where passages come from.
+        retriever: where passages come from; ``None`` without ``retrieval``.
         k: passages that each sub-question finds, from which it is answered, and the question itself.
         max_subquestions: the most sub-questions; further ones are dropped.
         max_passages: the most passages that the question itself is answered from, of those that it and its
@@ -49,7 +49,7 @@ class LeastToMost(Program):
 
     def __init__(
         self,
-        retriever: Retriever,
+        retriever: Retriever | None,
         k: int = 4,
         max_subquestions: Positive = 5,
         max_passages: Positive = 15,

@@ -74,8 +74,19 @@ def program_class(name: str) -> type[Program]:
     return _REGISTRY.get(name, "program.name")
 
 
-def retrieves(name: str) -> bool:
-    """Whether the program needs a retriever."""
+def retrieves(settings: Options) -> bool:
+    """Whether the program that a ``program`` section describes needs a retriever.
+
+    Example:
+        >>> from hoptimizer.programs.settings import retrieves, settings_model
+        >>> of = settings_model("least_to_most")
+        >>> retrieves(of(name="least_to_most")), retrieves(of(name="least_to_most", retrieval=False))
+        (True, False)
+    """
+    return _takes_retriever(settings.name) and getattr(settings, "retrieval", True)
+
+
+def _takes_retriever(name: str) -> bool:
     return "retriever" in inspect.signature(program_class(name).__init__).parameters
 
 
@@ -151,7 +162,7 @@ def build_program(
     """
     options: dict[str, Any] = settings.model_dump()
     name, sources = options.pop("name"), options.pop("steps")
-    if retrieves(name):
+    if _takes_retriever(name):
         options |= {"retriever": retriever, "k": k}
     if presets(program_class(name)):
         del options["preset"]  # what it sets is among the options

@@ -203,6 +203,9 @@ def test_questions_with_answers_alone_have_no_corpus(tmp_path: Path):
     assert not (out / "corpus.jsonl").exists()
     config = make_config({"data": str(out), "program": "rag"})
     assert_one_line(lambda: Workbench(config).program(), ["no corpus", "data.corpus", "direct or cot"])
+    from_memory = Workbench(make_config({"data": str(out), "program": {"name": "least_to_most", "retrieval": False}}))
+    assert from_memory.program().retriever is None
+    assert "colbert" not in from_memory.summary()
     assert Workbench(make_config({"data": str(out), "program": "direct"})).program()
 
 
