@@ -11,8 +11,10 @@ an environment that has them. All are asked for bf16; a GGUF file has what it ha
 import argparse
 import contextlib
 import json
+import os
 import platform
 import random
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -47,7 +49,10 @@ class Engine:
 
     def __init__(self, python: str, name: str, model: str) -> None:
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen([python, str(WORKER), name, model], stdin=pipe, stdout=pipe, text=True)
+        # A session of its own, since vLLM starts processes that would outlive it.
+        self._process = subprocess.Popen(
+            [python, str(WORKER), name, model], stdin=pipe, stdout=pipe, text=True, start_new_session=True
+        )
         self._answer()  # is there once the model is loaded
 
     def ask(self, batch: list[list[int]], new: int = NEW) -> float:
@@ -61,8 +66,8 @@ class Engine:
         return float(took["tokens"] / took["seconds"])
 
     def close(self) -> None:
-        """End the process."""
-        self._process.kill()
+        """End the process, and what it started."""
+        os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def _answer(self) -> dict[str, Any]:
