@@ -19,6 +19,10 @@ Kind = Literal["exact", "plaid", "dense", "bm25"]
 Loaded = TypeVar("Loaded")
 
 _MANIFEST = "manifest.json"
+# Of a file larger than this, samples are read before it serves; reading gigabytes takes longer than asking a question.
+_LARGE = 32 << 20
+# So many samples, spread evenly from the first byte to the last, each of so many bytes.
+_SAMPLES, _SAMPLE = 64, 64 << 10
 _log = logging.getLogger(__name__)
 
 
@@ -46,6 +50,7 @@ class Manifest(BaseModel):
         kind: ``exact`` or ``plaid`` for ColBERT, ``dense`` or ``bm25``.
         settings: settings that the index was built with.
         files: SHA-256 of every file, by its path in the folder.
+        samples: SHA-256 of the size and of samples of every large file.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -58,6 +63,7 @@ class Manifest(BaseModel):
     kind: Kind
     settings: dict[str, int]
     files: dict[str, str] = {}
+    samples: dict[str, str] = {}
 
 
 class BrokenIndexError(Exception):
@@ -102,7 +108,7 @@ def open_index(folder: Path, wanted: Manifest, build: Callable[[Path], None], lo
         with FileLock(folder.with_suffix(".lock")):
             if folder.exists():
                 try:
-                    check_index(folder, wanted)
+                    check_index(folder, wanted, whole=False)
                     return load(folder)
                 except BrokenIndexError as error:
                     _log.warning("index %s of %s is not usable (%s): building it anew", folder, wanted.corpus, error)
@@ -114,25 +120,33 @@ def open_index(folder: Path, wanted: Manifest, build: Callable[[Path], None], lo
         ) from error
 
 
-def check_index(folder: Path, wanted: Manifest) -> None:
-    """Compare an index with its manifest, every byte of it, and the manifest with what is wanted.
+def check_index(folder: Path, wanted: Manifest, *, whole: bool) -> None:
+    """Compare an index with its manifest, and the manifest with what is wanted.
+
+    Args:
+        folder: the index' folder.
+        wanted: the manifest that it must have, without ``files`` and ``samples``.
+        whole: whether to read every byte of it; else large files are read in samples.
 
     Raises:
         BrokenIndexError: a file is missing or changed, or the index was built from something else.
     """
     manifest = read_manifest(folder)
-    found = manifest.model_copy(update={"files": {}, "corpus": wanted.corpus, "checkpoint": wanted.checkpoint})
+    found = manifest.model_copy(
+        update={"files": {}, "samples": {}, "corpus": wanted.corpus, "checkpoint": wanted.checkpoint}
+    )
     if found != wanted:
         raise BrokenIndexError("built with other settings")
-    check_files(folder, manifest.files)
+    check_files(folder, manifest.files, {} if whole else manifest.samples)
 
 
-def check_files(folder: Path, files: dict[str, str]) -> None:
+def check_files(folder: Path, files: dict[str, str], samples: dict[str, str]) -> None:
     """Compare files with their digests.
 
     Args:
         folder: where they are.
         files: SHA-256 of each, by its path in the folder.
+        samples: what is compared instead, where there is one: as :func:`sample_digests` gives them.
 
     Raises:
         BrokenIndexError: a file is missing or changed.
@@ -143,7 +157,8 @@ def check_files(folder: Path, files: dict[str, str]) -> None:
             raise BrokenIndexError(f"{name!r:.60} is no file of it")
         if not file.is_file():
             raise BrokenIndexError(f"{name} is missing")
-        if file_digest(file) != digest:
+        found, expected = (_sample_digest(file), samples[name]) if name in samples else (file_digest(file), digest)
+        if found != expected:
             raise BrokenIndexError(f"{name} is truncated or damaged")
 
 
@@ -164,7 +179,7 @@ def read_manifest(folder: Path) -> Manifest:
 def _build(folder: Path, wanted: Manifest, build: Callable[[Path], None]) -> None:
     with draft_of(folder) as draft:
         build(draft)
-        manifest = wanted.model_copy(update={"files": file_digests(draft)})
+        manifest = wanted.model_copy(update={"files": file_digests(draft), "samples": sample_digests(draft)})
         (draft / _MANIFEST).write_text(json.dumps(manifest.model_dump(), indent=2) + "\n", encoding="utf-8")
         if folder.exists():
             shutil.rmtree(folder)
@@ -174,6 +189,22 @@ def _build(folder: Path, wanted: Manifest, build: Callable[[Path], None]) -> Non
 def file_digests(folder: Path) -> dict[str, str]:
     """SHA-256 of every file of a folder, by its path in it."""
     return {str(f.relative_to(folder)): file_digest(f) for f in sorted(folder.rglob("*")) if f.is_file()}
+
+
+def sample_digests(folder: Path) -> dict[str, str]:
+    """SHA-256 of the size and of samples of every large file of a folder, by its path in it."""
+    files = (file for file in sorted(folder.rglob("*")) if file.is_file())
+    return {str(file.relative_to(folder)): _sample_digest(file) for file in files if file.stat().st_size > _LARGE}
+
+
+def _sample_digest(file: Path) -> str:
+    size = file.stat().st_size
+    sha = hashlib.sha256(str(size).encode())
+    with file.open("rb") as opened:
+        for number in range(_SAMPLES):
+            opened.seek(max(0, size - _SAMPLE) * number // (_SAMPLES - 1))
+            sha.update(opened.read(_SAMPLE))
+    return sha.hexdigest()
 
 
 def file_digest(file: Path) -> str:

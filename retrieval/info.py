@@ -71,7 +71,7 @@ def _on_disk(folder: Path, wanted: Manifest) -> dict[str, Any]:
     state = "absent"
     if folder.is_dir():
         try:
-            check_index(folder, wanted)
+            check_index(folder, wanted, whole=True)
             state = "ready"
         except BrokenIndexError as error:
             state = f"broken: {error}"

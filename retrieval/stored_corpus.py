@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import draft_of, home
-from hoptimizer.retrieval.index_folder import BrokenIndexError, check_files, file_digests
+from hoptimizer.retrieval.index_folder import BrokenIndexError, check_files, file_digests, sample_digests
 from hoptimizer.retrieval.passage import Corpus, Passage, digested
 
 # Passages that are written, and mapped, as one batch.
@@ -40,6 +40,7 @@ class _Manifest(BaseModel):
     passages: int
     digest: str
     files: dict[str, str]
+    samples: dict[str, str] = {}
 
 
 class StoredCorpus(Corpus):
@@ -62,7 +63,7 @@ class StoredCorpus(Corpus):
 
     def __init__(self, folder: Path, name: str = "corpus", held: object = None) -> None:
         manifest = _read_manifest(folder)
-        check_files(folder, manifest.files)
+        check_files(folder, manifest.files, manifest.samples)
         passages = _MappedPassages(folder / _PASSAGES)
         if len(passages) != manifest.passages:
             raise BrokenIndexError(f"{_PASSAGES} holds other passages than {_MANIFEST} says")
@@ -209,7 +210,8 @@ def write_corpus(folder: Path, passages: Iterable[Passage]) -> None:
         ids = pa.ipc.open_file(source).read_all()["id"]
         np.save(folder / _ORDER, compute.sort_indices(ids).to_numpy())
         del ids  # before its file is closed
-    manifest = _Manifest(version=_VERSION, passages=count, digest=sha.hexdigest(), files=file_digests(folder))
+    files, samples = file_digests(folder), sample_digests(folder)
+    manifest = _Manifest(version=_VERSION, passages=count, digest=sha.hexdigest(), files=files, samples=samples)
     (folder / _MANIFEST).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
 

@@ -176,6 +176,24 @@ def test_a_broken_index_is_said_and_built_anew(corpus, own_indexes, caplog, dama
     assert index_info(SETTINGS, corpus)["state"] == "ready"
 
 
+def test_a_large_file_is_read_in_samples_before_it_serves_and_whole_on_demand(corpus, own_indexes, caplog, monkeypatch):
+    monkeypatch.setattr("hoptimizer.retrieval.index_folder._LARGE", 1000)
+    monkeypatch.setattr("hoptimizer.retrieval.index_folder._SAMPLE", 16)
+    build_retriever(SETTINGS, corpus)
+    vectors = index_folder(corpus, find_checkpoint("minilm"), "exact") / "vectors.f16"
+    content = vectors.read_bytes()
+    vectors.write_bytes(content[:20] + bytes([content[20] ^ 1]) + content[21:])  # between the first samples
+    with caplog.at_level(logging.WARNING):
+        build_retriever(SETTINGS, corpus)
+    assert not caplog.records
+    assert index_info(SETTINGS, corpus)["state"] == "broken: vectors.f16 is truncated or damaged"
+    for wrong in (content[:-2], bytes([content[0] ^ 1]) + content[1:], content[:-1] + bytes([content[-1] ^ 1])):
+        vectors.write_bytes(wrong)
+        build_retriever(SETTINGS, corpus)
+        assert vectors.read_bytes() == content
+    assert len(caplog.records) == 3
+
+
 def test_an_index_that_was_cut_off_leaves_nothing_behind(corpus, own_indexes):
     def stop(done, total):
         raise KeyboardInterrupt
