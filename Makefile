@@ -24,13 +24,12 @@ lint: $(VENV)/.dev wheel
 	$(BIN)/mypy --python-executable build/wheel-venv/bin/python -p hoptimizer
 	$(BIN)/mypy --python-executable build/wheel-venv/bin/python benchmarks
 
-# DATA: the folder of the published data sets' folders, which benchmarks/retrieval.py describes.
+# DATA: the folder of the published data sets' folders, which benchmarks/retrieval.py describes; PEERS: other engines, as
+# benchmarks/all.py takes them. The page is written once all of it was measured.
 bench: $(VENV)/.dev
 	@test -n "$(DATA)" || (echo "make bench: name the data sets' folder, as in make bench DATA=../data"; exit 2)
-	$(BIN)/python benchmarks/engine.py
-	$(BIN)/python benchmarks/prompt_formats.py --program rag
-	$(BIN)/python benchmarks/prompt_formats.py --program ircot
-	$(BIN)/python benchmarks/retrieval.py --data $(DATA)
+	$(BIN)/python benchmarks/all.py --data $(DATA) $(PEERS) > docs/benchmarks.md.part
+	mv docs/benchmarks.md.part docs/benchmarks.md
 
 # The documentation in build/site. Docstrings are read from the wheel, where the folders are one package.
 site: $(VENV)/.dev wheel

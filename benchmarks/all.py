@@ -1,0 +1,91 @@
+"""Runs the benchmarks of speed and writes what they print as a page: ``make bench DATA=DIR`` makes docs/benchmarks.md.
+
+    python benchmarks/all.py --data DIR [--vllm PYTHON] [--llama PYTHON --gguf FILE] > docs/benchmarks.md
+
+DIR is what ``benchmarks/retrieval.py`` reads; the others name engines as ``benchmarks/engine_peers.py`` does. It takes
+about an hour, in which nothing else should run. One that fails ends the whole, so that no page has half of them.
+"""
+
+import argparse
+import datetime
+import os
+import platform
+import subprocess
+import sys
+import timeit
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from hoptimizer.common.errors import UserError
+from reporting import user_mistakes
+
+FOLDER = Path(__file__).parent
+HEAD = """# Benchmarks
+
+What the benchmarks of speed printed, one after the other, with nothing else on the machine; `make bench DATA=DIR` makes
+this page anew. Ratios count, since seconds are this machine's: {machine}; {date}.
+"""
+# Each with what it is compared with, or the limit that it is held to.
+BENCHMARKS = {
+    "engine_peers.py": "The in-process engine beside its peers: tokens written per second, by requests in flight. The "
+    "aim is to be first from 4 in flight on.",
+    "engine.py": "The same engine by itself: what batching and reuse of prefixes bring.",
+    "chains.py": "Programs on a server that takes 100 ms a call: the time of a question over that of its longest chain "
+    "of calls (aim: 1.1 at most), and how busy 64 questions keep 32 places (aim: 95%).",
+    "ra_isf_latency.py": "RA-ISF's chains, by the branches that a question can take (limit: 1.15).",
+    "bootstrap.py": "Bootstrapping demonstrations beside `dspy.BootstrapFewShot` (aim: 8 times as fast).",
+    "traces.py": "What traces in MLflow take of a run (aim: 10% at most).",
+    "retrieval.py": "Recall, PLAID beside the exact index, and encoding beside colbert-ai's encoder (aim: 5 times as fast).",
+}
+
+
+def machine() -> str:
+    """What the figures were measured on."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if Path("/proc/cpuinfo").exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{os.cpu_count()} cores ({(names or [platform.machine()])[0]}), torch {version('torch')}, {products()}"
+
+
+def products() -> str:
+    """The machine's limits, measured: products of matrices in bf16, and the reading of memory."""
+    size = 2048
+    left, right = (torch.ones(size, size, dtype=torch.bfloat16) for _ in range(2))
+    large = torch.ones(256 << 20, dtype=torch.uint8).view(torch.int64)
+    flops = best_of(lambda: left @ right)
+    read = best_of(lambda: large.sum())
+    return f"{2 * size**3 / flops / 1e9:.0f} GFLOP/s in bf16, {large.nbytes / read / 1e9:.0f} GB/s of memory"
+
+
+def best_of(call: Callable[[], object]) -> float:
+    """Seconds of the fastest of ten calls."""
+    return min(timeit.repeat(call, number=1, repeat=10))
+
+
+def main() -> None:
+    """Run all and print the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True, help="folder of the data sets' folders")
+    for option, metavar in (("--vllm", "PYTHON"), ("--llama", "PYTHON"), ("--gguf", "FILE")):
+        parser.add_argument(option, metavar=metavar)
+    options = parser.parse_args()
+    own = {"retrieval.py": ["--data", options.data]}
+    own["engine_peers.py"] = [
+        word for name in ("vllm", "llama", "gguf") if (value := getattr(options, name)) for word in (f"--{name}", value)
+    ]
+    parts = [HEAD.format(machine=machine(), date=datetime.datetime.now(datetime.UTC).date())]
+    with user_mistakes():
+        for name, about in BENCHMARKS.items():
+            sys.stderr.write(f"{name}\n")
+            command = [sys.executable, str(FOLDER / name), *own.get(name, [])]
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+            if done.returncode:
+                raise UserError(f"{name} ended with exit code {done.returncode}, see above; no page is written")
+            parts.append(f"## `python benchmarks/{name}`\n\n{about}\n\n```text\n{done.stdout.rstrip()}\n```\n")
+    sys.stdout.write("\n".join(parts))
+
+
+if __name__ == "__main__":
+    main()
