@@ -38,7 +38,7 @@ BENCHMARKS = {
     "ra_isf_latency.py": "RA-ISF's chains, by the branches that a question can take (limit: 1.15).",
     "bootstrap.py": "Bootstrapping demonstrations beside `dspy.BootstrapFewShot` (aim: 8 times as fast).",
     "traces.py": "What traces in MLflow take of a run (aim: 10% at most).",
-    "retrieval.py": "Recall, PLAID beside the exact index, and encoding beside colbert-ai's encoder (aim: 5 times as fast).",
+    "retrieval.py": "Recall; PLAID beside the exact index; encoding beside colbert-ai's own (aim: 5 times as fast).",
 }
 
 
