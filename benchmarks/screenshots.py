@@ -2,7 +2,7 @@
 
     python benchmarks/screenshots.py [--out docs/images] [--json] [KEY=VALUE ...]
 
-It compiles `rag` for a part of atlas with the embedded model and evaluates `direct` beside it, in a store of its own,
+It compiles `rag` for a part of atlas with the embedded model and evaluates others beside it, in a store of its own,
 and opens the pages in a headless Chromium. It needs playwright (`pip install playwright`) and a Chromium: that of the
 system, or what `playwright install chromium` brings. The arguments change the config, such as `lm=openai/gpt-4o-mini`.
 """
@@ -24,8 +24,10 @@ from hoptimizer.tracking.pages import page_of, served
 from reporting import benchmark_parser, show, user_mistakes
 
 WORDS = ["data=atlas", "data.train=20", "data.dev=20", "retriever=bm25", "lm.default.max_tokens=32"]
+OTHERS = ("direct", "rag", "ircot")
 COMPILE = ["program=rag", "optimizer=labeled_few_shot"]
 SIZE = {"width": 1600, "height": 1000}
+ASSISTANT = '[data-component-id="mlflow.assistant.chat_panel.close"]'
 PATIENCE = 30_000  # milliseconds until a page has to show what it is opened for
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
@@ -97,6 +99,8 @@ def visit(chromium: Any, address: str, page: tuple[str, list[str]], file: Path) 
             if "Timeout" not in type(error).__name__:
                 raise
             missing.append(word)
+    for assistant in tab.locator(ASSISTANT).all():  # takes a third of the page
+        assistant.dispatch_event("click")
     tab.wait_for_timeout(1000)
     tab.screenshot(path=str(file))
     return missing
@@ -119,7 +123,8 @@ def main() -> None:
     with user_mistakes(), tempfile.TemporaryDirectory() as folder:
         words = [*WORDS, *options.overrides, f"tracking.uri=sqlite:///{folder}/mlflow.db"]
         compiled = compile_variant(load_config(None, [*words, *COMPILE]))
-        other = evaluate_variant(load_config(None, [*words, "program=direct"]))
+        for program in OTHERS:
+            other = evaluate_variant(load_config(None, [*words, f"program={program}"]))
         lacking = take(compiled.config.tracking.uri, (compiled.run_id, other.run_id), options.out)
     lines = [f"{name}: " + (f"lacks {', '.join(words)}" if words else "complete") for name, words in lacking.items()]
     show({"lacking": dict(lacking)}, options.json, *lines)
