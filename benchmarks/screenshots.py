@@ -26,7 +26,7 @@ from reporting import benchmark_parser, show, user_mistakes
 WORDS = ["data=atlas", "data.train=20", "data.dev=20", "retriever=bm25", "lm.default.max_tokens=32"]
 OTHERS = ("direct", "rag", "ircot")
 COMPILE = ["program=rag", "optimizer=labeled_few_shot"]
-SIZE = {"width": 1600, "height": 1000}
+SIZE = {"width": 1280, "height": 720}
 ASSISTANT = '[data-component-id="mlflow.assistant.chat_panel.close"]'
 PATIENCE = 30_000  # milliseconds until a page has to show what it is opened for
 
