@@ -84,7 +84,11 @@ def test_an_interruption_cancels_the_work(in_a_loop):
         run_async(work())
 
     start = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        asyncio.run(cell()) if in_a_loop else run_async(work())
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background ignores it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            asyncio.run(cell()) if in_a_loop else run_async(work())
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert ended == ["cancelled"]
     assert time.monotonic() - start < 30
