@@ -16,6 +16,7 @@ from hoptimizer.models.engine.loading import device_and_dtype, end_tokens, load,
 from hoptimizer.models.engine.prefix_cache import PAGE, PrefixCache
 from hoptimizer.models.engine.request import Completion, GenerationCounts, GenerationRequest
 from hoptimizer.models.engine.sequence import SequenceState
+from hoptimizer.models.engine.threads import Threads
 
 # The most sequences in one batch.
 SLOTS = 32
@@ -71,6 +72,7 @@ class Generator:
         self._prefixes = PrefixCache(
             min(PREFIX_BYTES, memory_share(self.device)) if prefix_bytes is None else prefix_bytes
         )
+        self._threads = Threads()
         self.counts = GenerationCounts()
         self._free = list(range(slots))
         self._rows: list[SequenceState] = []
@@ -248,28 +250,26 @@ class Generator:
             Logits of shape ``(ready, vocabulary)``, and the sequences that they continue: those whose tokens are all
             computed. A prompt of which a part remains has none.
         """
-        tokens: list[int] = []
-        positions: list[int] = []
-        last: list[int] = []
+        tokens, positions, last = list[int](), list[int](), list[int]()
         ready: list[SequenceState] = []
         for row, chunk in zip(rows, chunks, strict=True):
-            stop = chunk.start + chunk.count
-            tokens += row.tokens[chunk.start : stop]
-            positions += range(chunk.start, stop)
-            if stop == len(row.tokens):
+            tokens += row.tokens[chunk.start : chunk.start + chunk.count]
+            positions += range(chunk.start, chunk.start + chunk.count)
+            if chunk.start + chunk.count == len(row.tokens):
                 ready.append(row)
                 last.append(len(tokens) - 1)
         least = attention.min_rows(self._model.dtype)
         padding = max(0, least - len(tokens))
         metadata = attention.AttentionMetadata(self._states, chunks, self._common([r for r in rows if r.decoding]))
         keep = last + last[-1:] * (least - len(last)) if last else [0]
-        out = self._model(
-            input_ids=torch.tensor([tokens + [0] * padding], device=self.device),
-            position_ids=torch.tensor([positions + [0] * padding], device=self.device),
-            use_cache=False,
-            logits_to_keep=torch.tensor(keep, device=self.device),
-            metadata=metadata,
-        )
+        with self._threads.of(len(tokens)):
+            out = self._model(
+                input_ids=torch.tensor([tokens + [0] * padding], device=self.device),
+                position_ids=torch.tensor([positions + [0] * padding], device=self.device),
+                use_cache=False,
+                logits_to_keep=torch.tensor(keep, device=self.device),
+                metadata=metadata,
+            )
         self.counts.passes += 1
         for row, chunk in zip(rows, chunks, strict=True):
             row.computed += chunk.count
