@@ -14,17 +14,18 @@ two. Where every question is one call, as ``rag``'s, it is 16 if DSPy needs 16 q
 import contextlib
 import io
 import json
-import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import dspy
+from processes import serving
 from rich.table import Table
 
 from hoptimizer import Workbench, make_config
@@ -43,18 +44,9 @@ DEMOS = (4, 8)
 PROGRAMS = ("rag", "ircot")
 
 
-@contextlib.contextmanager
-def scripted_server(seed: int) -> Iterator[str]:
+def scripted_server(seed: int) -> AbstractContextManager[str]:
     """The URL of a server that answers the questions of atlas' train split."""
-    script = Path(__file__).with_name("scripted_server.py")
-    questions = locate("atlas") / "train.jsonl"
-    command = [sys.executable, str(script), str(questions), "--seed", str(seed)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None  # it is a pipe
-            yield process.stdout.readline().strip()
-        finally:
-            process.terminate()
+    return serving("scripted_server.py", str(locate("atlas") / "train.jsonl"), "--seed", str(seed))
 
 
 def by_dspy(optimizer: BootstrapFewShot, context: CompileContext) -> Program:

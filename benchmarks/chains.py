@@ -10,17 +10,15 @@ up; the calls of a question that can be made together make that more, and it cou
 """
 
 import asyncio
-import contextlib
 import json
-import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import dspy
+from processes import serving
 from rich.table import Table
 
 from hoptimizer import Workbench, make_config
@@ -34,18 +32,6 @@ ALONE, TOGETHER, IN_FLIGHT = 8, 64, 32
 Span = tuple[float, float]
 # What needs more than a question: small models, an index of questions, probabilities of tokens.
 LEFT_OUT = ("skr", "replug")
-
-
-@contextlib.contextmanager
-def replay_server() -> Iterator[str]:
-    """The URL of the server."""
-    command = [sys.executable, str(Path(__file__).with_name("replay_server.py")), "--seconds", str(LATENCY)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None  # it is a pipe
-            yield process.stdout.readline().strip()
-        finally:
-            process.terminate()
 
 
 def spans(url: str) -> list[Span]:
@@ -133,7 +119,7 @@ def main() -> None:
     parser.add_argument("--programs", nargs="+", default=known, choices=known, metavar="NAME")
     options = parser.parse_args()
     figures = []
-    with replay_server() as url, dspy.context(disable_history=True):
+    with serving("replay_server.py", "--seconds", str(LATENCY)) as url, dspy.context(disable_history=True):
         for name in options.programs:
             figures.append(measure(name, url))
             sys.stderr.write(f"{figures[-1]}\n")

@@ -1,8 +1,10 @@
 """Commands that a benchmark runs in a folder of their own, and what they took of the machine."""
 
+import contextlib
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,3 +54,20 @@ def usage_of(process: subprocess.Popen[str], what: str) -> Usage:
 def size(folder: Path) -> int:
     """Bytes of all files below a folder; what links lead to is not counted."""
     return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+
+
+@contextlib.contextmanager
+def serving(script: str, *words: str) -> Iterator[str]:
+    """The URL of a server that a benchmark of this folder starts, and that prints its URL first.
+
+    Args:
+        script: the benchmark's file.
+        words: its arguments.
+    """
+    command = [sys.executable, str(Path(__file__).with_name(script)), *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None  # it is a pipe
+            yield process.stdout.readline().strip()
+        finally:
+            process.terminate()

@@ -28,9 +28,7 @@ def hop(tmp_path_factory):
     """``hop`` of the wheel, called in a folder where no file of the repository is."""
     folder = tmp_path_factory.mktemp("wheel")
     # A copy, since a build leaves files, and takes those that an earlier one left.
-    source = shutil.copytree(
-        ROOT, folder / "source", ignore=shutil.ignore_patterns(".*", "build", "*.egg-info", "mlruns")
-    )
+    source = shutil.copytree(ROOT, folder / "source", ignore=shutil.ignore_patterns(*LEFT))
     run(sys.executable, "-m", "build", "--wheel", "--outdir", str(folder), str(source), folder=folder)
     [wheel] = folder.glob("*.whl")
     run(sys.executable, "-m", "venv", "venv", folder=folder)

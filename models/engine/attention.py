@@ -56,6 +56,11 @@ class PrefillChunk:
     start: int
     count: int
 
+    @property
+    def stop(self) -> int:
+        """The position after the last of them."""
+        return self.start + self.count
+
 
 @dataclass(frozen=True)
 class DecodeToken:
@@ -72,6 +77,11 @@ class DecodeToken:
     slot: int
     start: int
     count: ClassVar[int] = 1
+
+    @property
+    def stop(self) -> int:
+        """The position after it."""
+        return self.start + 1
 
 
 class AttentionMetadata:
@@ -162,8 +172,7 @@ class AttentionMetadata:
     ) -> None:
         heads, _, dim = query.shape
         key_heads = key.shape[0]
-        stop = chunk.start + chunk.count
-        offset = 0
+        stop, offset = chunk.stop, 0
         for block, low, high in spans(chunk.start, stop):
             for new, states in zip((key, value), self.states.parts[block][layer], strict=True):
                 states[chunk.slot, :, low:high] = new[:, offset : offset + high - low]

@@ -253,9 +253,9 @@ class Generator:
         tokens, positions, last = list[int](), list[int](), list[int]()
         ready: list[SequenceState] = []
         for row, chunk in zip(rows, chunks, strict=True):
-            tokens += row.tokens[chunk.start : chunk.start + chunk.count]
-            positions += range(chunk.start, chunk.start + chunk.count)
-            if chunk.start + chunk.count == len(row.tokens):
+            tokens += row.tokens[chunk.start : chunk.stop]
+            positions += range(chunk.start, chunk.stop)
+            if chunk.stop == len(row.tokens):
                 ready.append(row)
                 last.append(len(tokens) - 1)
         least = attention.min_rows(self._model.dtype)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -23,7 +23,7 @@ DryRun = Annotated[
     bool,
     typer.Option("--dry-run", help="Say what would be asked of which model and what it would cost, and ask nothing."),
 ]
-Split = Annotated[Literal["train", "dev", "test"], typer.Option("--split", help="The questions.")]
+Split = Annotated[str, typer.Option("--split", help="The questions: train, dev or test.")]
 
 
 def read_overrides(overrides: Sequence[str] | None, base: dict[str, Any] | None = None) -> Any:  # noqa: ANN401 - a Config, imported late
@@ -65,23 +65,23 @@ def config_of(start: str | None, overrides: Sequence[str] | None) -> tuple[str |
     return run_id, read_overrides(overrides, kept_in(tracker.config_values(run_id), uri))
 
 
-def check_parts(config: Any) -> None:  # noqa: ANN401 - a Config, imported late
+def check_parts(config: Any, *splits: str) -> None:  # noqa: ANN401 - a Config, imported late
     """Make sure that the data and the language model of this machine are there, before what takes seconds to import.
+
+    Args:
+        config: what is wanted.
+        splits: of the data, which have to be there.
 
     Raises:
         UserError: one is not.
     """
-    from hoptimizer.common.errors import UserError
-    from hoptimizer.eval.datasets.dataset import load
-    from hoptimizer.models import check_lm
+    from hoptimizer.workbench import Workbench
 
-    load(config.data)  # what was read is kept for those who ask for it next
-    lm = config.lm["default"]
-    if lm.is_local:
-        try:
-            check_lm(lm)
-        except UserError as error:
-            raise type(error)(f"lm.default: {error}") from error
+    bench = Workbench(config)
+    data = bench.data  # what was read is kept for those who ask for it next
+    for split in splits:
+        data.split(split)
+    bench.check_lms([role for role, lm in config.lm.items() if role != "default" or not lm.is_local])
 
 
 def store_uri(overrides: Sequence[str]) -> str:
