@@ -77,7 +77,7 @@ def _converted(path: Path) -> Outline:
         from markitdown.converters import DocxConverter, PdfConverter
     except ImportError:
         raise UserError(
-            f"{path}: PDF and DOCX are read by markitdown, which is not installed; install hoptimizer[docs]"
+            f"{path}: PDF and DOCX are read by markitdown, which is not installed; install hoptimizer[pdf]"
         ) from None
     if path.suffix.lower() == ".docx":
         _check_archive(path)
