@@ -10,7 +10,7 @@ from dspy.utils import DummyLM
 from scripted import ScriptedRetriever, passage
 
 from hoptimizer.cli import main
-from hoptimizer.cli.screen import tables
+from hoptimizer.cli.screen import answers
 from hoptimizer.cli.screen.console import TextConsole
 from hoptimizer.programs import RAG, IRCoT
 
@@ -55,7 +55,7 @@ def test_the_passages_of_an_answer_are_shown_with_the_start_of_their_text(hop):
 def test_what_was_found_and_left_out_has_its_title():
     record = {"step": "retrieve", "inputs": {"query": "who?"}, "outputs": {"passages": ["p1"]}, "failure": None}
     file = io.StringIO()
-    for part in tables.answer("who?", {"answer": "", "passages": [], "steps": [record]}, {"p1": "Lyon"}):
+    for part in answers.answer("who?", {"answer": "", "passages": [], "steps": [record]}, {"p1": "Lyon"}):
         TextConsole(file).print(part)
     assert "Lyon" in file.getvalue()
     assert "No answer" in file.getvalue()

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.text import Text
 
-from hoptimizer.cli.screen import tables
+from hoptimizer.cli.screen import answers
 from hoptimizer.cli.screen.console import WIDTH, TextConsole, tell, working
 
 HOSTILE = "[/b] :smile: [red]\x1b[2J\x1b]0;title\x07 \x9b31m \u202egnp.exe\u2066 \r\b Lyon"
@@ -37,7 +37,7 @@ def test_an_answer_and_its_passages_are_shown_as_they_are():
         "passages": [{"id": "p", "title": "[/i]\x1b[31mLyon", "text": "\x1b[2J"}],
         "steps": [record],
     }
-    shown = printed(*tables.answer("[/b] who?", result))
+    shown = printed(*answers.answer("[/b] who?", result))
     assert "\x1b" not in shown
     assert all(text in shown for text in ("[/b] who?", "[/i][31mLyon", "Answer: [/red][0m Lyon"))
 

@@ -1,5 +1,6 @@
 """Import cost: the command line, the package's face and the faces that settings are read from stay light."""
 
+import json
 import os
 import subprocess
 import sys
@@ -32,18 +33,23 @@ def test_a_mistake_in_a_config_is_said_before_what_is_slow_to_import(tmp_path):
     assert "did you mean 'ircot'?" in result.stderr
 
 
-def test_a_run_with_a_served_model_and_bm25_needs_no_torch(tmp_path):
+@pytest.mark.parametrize(
+    ("words", "spared"),
+    [(["eval", "data.dev=2"], ["torch"]), (["ask", "Where is Lyon?"], ["torch", "mlflow", "pandas", "matplotlib"])],
+    ids=["eval", "ask"],
+)
+def test_a_served_model_and_bm25_need_no_torch_and_an_answer_no_store(tmp_path, words, spared):
     answer = "[[ ## answer ## ]]\nLyon\n\n[[ ## completed ## ]]"
     with ChatServer(answer=lambda _: answer) as server:
-        words = ["data=atlas", "data.dev=2", "program=rag", "retriever=bm25", "lm.default=openai/scripted"]
+        words = [*words, "data=atlas", "program=rag", "retriever=bm25", "lm.default=openai/scripted"]
         words += [f"lm.default.api_base={server.url}", f"tracking.uri=sqlite:///{tmp_path}/mlflow.db", "--json"]
         code = (
-            f"import sys; from hoptimizer.cli import main; sys.argv = ['hop', 'eval', *{words!r}]\n"
-            "try: main()\nfinally: print('torch' in sys.modules, file=sys.stderr)"
+            f"import sys; from hoptimizer.cli import main; sys.argv = ['hop', *{words!r}]\n"
+            f"try: main()\nfinally: print([name for name in {spared!r} if name in sys.modules], file=sys.stderr)"
         )
         environment = os.environ | {"HOPTIMIZER_HOME": str(tmp_path / "home"), "OPENAI_API_KEY": "none"}
         result = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path, env=environment
         )
-    assert '"run_id"' in result.stdout, result.stderr
-    assert result.stderr.splitlines()[-1] == "False"
+    assert json.loads(result.stdout), result.stderr
+    assert result.stderr.splitlines()[-1] == "[]"

@@ -16,7 +16,7 @@ from scripted import ScriptedEngine, ScriptedRetriever
 
 from hoptimizer import Tracker
 from hoptimizer.answers import answer_all
-from hoptimizer.cli.screen import tables
+from hoptimizer.cli.screen import answers
 from hoptimizer.cli.screen.console import TextConsole, show
 from hoptimizer.common.errors import UserError
 from hoptimizer.eval import Question
@@ -162,7 +162,7 @@ def test_an_answer_with_its_steps_and_as_json_stays_one(capsys, attack):
     start = time.perf_counter()
     file = io.StringIO()
     console = TextConsole(file)
-    for part in tables.answer(answer, result):
+    for part in answers.answer(answer, result):
         console.print(part)
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", file.getvalue())
     show(result, True)

@@ -46,16 +46,12 @@ def ask_command(
     with working() as report:
         run, config = config_of(run, words)
         check_parts(config)
-        from hoptimizer.compiled import program_of
-        from hoptimizer.tracking.journal import store_of
-        from hoptimizer.tracking.tracker import Tracker
         from hoptimizer.workbench import Workbench
 
         bench = Workbench(config, report)
         tell(bench.summary(run_id=run))
-        tracker = Tracker(store_of(config.tracking.uri, run), config.experiment) if run else None
         with bench.active():
-            program = program_of(bench, tracker, run)
+            program = _variant(bench, run) if run else bench.program()
     if question is not None:
         _answer(bench, program, question, as_json)
         return
@@ -66,13 +62,22 @@ def ask_command(
             tell(f"hop: {line_without_secrets(error)}")
 
 
+def _variant(bench: Any, run: str) -> Any:  # noqa: ANN401 - imported late
+    from hoptimizer.compiled import program_of  # brings MLflow
+    from hoptimizer.tracking.journal import store_of
+    from hoptimizer.tracking.tracker import Tracker
+
+    config = bench.config
+    return program_of(bench, Tracker(store_of(config.tracking.uri, run), config.experiment), run)
+
+
 def _answer(bench: Any, program: Any, question: str, as_json: bool) -> None:  # noqa: ANN401 - imported late
     from hoptimizer.answers import answer_all
-    from hoptimizer.cli.screen import tables
+    from hoptimizer.cli.screen import answers
 
     with working(), bench.active():
         [result] = answer_all(program, [question])
-    show(result, as_json, *tables.answer(question, result, _titles(bench, result["steps"])))
+    show(result, as_json, *answers.answer(question, result, _titles(bench, result["steps"])))
 
 
 def _titles(bench: Any, steps: Sequence[dict[str, Any]]) -> dict[str, str]:  # noqa: ANN401 - imported late

@@ -149,7 +149,7 @@ def show_labels_command(
 
         hop data show-labels labels-train.jsonl --question 2hop__482757_12019
     """
-    from hoptimizer.cli.screen import tables
+    from hoptimizer.cli.screen import answers
     from hoptimizer.cli.screen.console import show
     from hoptimizer.common.errors import UserError
     from hoptimizer.common.paths import expanded
@@ -165,4 +165,4 @@ def show_labels_command(
     if not shown:
         raise UserError(f"{source}: no question {question!r} in it; leave --question out to see some")
     result = {"labels": [one.model_dump() for one in shown]}
-    show(result, as_json, *(line for one in shown for line in tables.labels(one)))
+    show(result, as_json, *(line for one in shown for line in answers.labels(one)))
