@@ -1,6 +1,6 @@
-"""Ways to tell whether the embedded language model knows an answer, against what it answers right (RA-ISF, equation 5).
+"""Ways to tell whether a language model knows an answer, against what it answers right (RA-ISF, equation 5).
 
-    python benchmarks/self_knowledge.py --data DIR [--json]
+    python benchmarks/self_knowledge.py --data DIR [--lm local/NAME] [--json]
 
 The model answers from memory, with four demonstrations in the plain prompt format; exactly right is known. Each way
 learns from atlas' train questions and their hops and is tuned on its dev questions and hops. It is scored on atlas'
@@ -19,6 +19,7 @@ from typing import Any
 import dspy
 import numpy as np
 import torch
+from dspy.experimental import Noul, ReAnchor
 from rich.table import Table
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import balanced_accuracy_score
@@ -48,7 +49,7 @@ from reporting import benchmark_parser, show, user_mistakes
 DEMOS = 4
 SEED = 7
 RESAMPLES = 2_000
-LAYERS = (10, 15, 20, 25, 30)
+LAYERS = (1 / 3, 1 / 2, 2 / 3, 5 / 6, 1)  # shares of the depth
 STRENGTHS = (1e-3, 1e-2, 1e-1)
 LABELS = ("no", "yes")
 SIDE_BY_SIDE = ("atlas and TriviaQA", ("atlas", "TriviaQA"))
@@ -150,7 +151,9 @@ def by_hidden_state(program: Program, model: str, train: Asked, dev: Asked) -> J
             messages = adapter.format(step.signature, step.demos, {"question": question})
             prompt = "\n\n".join(message["content"] for message in messages) + '\n\n{\n  "answer": "'
             out = lm(**tokenizer(prompt, return_tensors="pt"), output_hidden_states=True, logits_to_keep=1)
-            rows.append(np.stack([out.hidden_states[layer][0, -1].float().numpy() for layer in LAYERS]))
+            depth = len(out.hidden_states) - 1  # the first are the embeddings
+            layers = [out.hidden_states[round(share * depth)] for share in LAYERS]
+            rows.append(np.stack([states[0, -1].float().numpy() for states in layers]))
         return np.stack(rows)
 
     seen, held_out = states(train), states(dev)
@@ -167,6 +170,34 @@ def by_hidden_state(program: Program, model: str, train: Asked, dev: Asked) -> J
     return lambda asked: fitted.predict_proba(states(asked)[:, place])[:, 1] >= threshold
 
 
+class Knows(dspy.Signature):
+    """Judge whether you can answer the question correctly from what you know, without looking anything up."""
+
+    question: str = dspy.InputField()
+    knows: Noul = dspy.OutputField()
+
+
+def by_reanchor(train: Asked, dev: Asked) -> Judge:
+    """A probability that the model writes down when it is asked, with a threshold by DSPy's ``ReAnchor``."""
+    both = train + dev
+    # With these weights the mean is the balanced accuracy.
+    weights = {known: 0.5 * len(both.known) / int((both.known == known).sum()) for known in (True, False)}
+    examples = [
+        dspy.Example(question=question, known=bool(known)).with_inputs("question")
+        for question, known in zip(both.questions, both.known, strict=True)
+    ]
+
+    def right(example: dspy.Example, judged: dspy.Prediction) -> float:
+        return weights[example.known] * (bool(judged.knows) == example.known)
+
+    predict = ReAnchor(right).compile(dspy.Predict(Knows), trainset=examples)
+
+    async def judge(questions: Sequence[str]) -> list[dspy.Prediction]:
+        return await asyncio.gather(*(predict.acall(question=question) for question in questions))
+
+    return lambda asked: np.array([bool(judged.knows) for judged in asyncio.run(judge(asked.questions))])
+
+
 def balanced(known: np.ndarray, judged: np.ndarray) -> dict[str, float | list[float]]:
     """Balanced accuracy with its 95% interval; known and unknown questions are resampled apart."""
     rng = np.random.default_rng(SEED)
@@ -178,13 +209,14 @@ def balanced(known: np.ndarray, judged: np.ndarray) -> dict[str, float | list[fl
     return {"balanced_accuracy": float(balanced_accuracy_score(known, judged)), "interval": [float(low), float(high)]}
 
 
-def measure(data: Path) -> list[dict[str, Any]]:
+def measure(data: Path, lm: str) -> list[dict[str, Any]]:
     """Every way on every set."""
     files = sorted(data.glob("triviaqa/*.jsonl"))
     if not files:
         raise UserError(f"{data}: no triviaqa/*.jsonl in it; give the folder that holds the published files")
     trivia = [require(OpenItem, row) for file in files for row in read_rows(file)]
-    bench = Workbench(load_config(None, ["data=atlas", "program=ra_isf", "retriever=bm25", "lm.default.max_tokens=24"]))
+    words = ["data=atlas", "program=ra_isf", "retriever=bm25", f"lm.default.model={lm}", "lm.default.max_tokens=24"]
+    bench = Workbench(load_config(None, words))
     with bench.active():
         program = bench.program()
         program.prompt_format = "plain"
@@ -204,22 +236,23 @@ def measure(data: Path) -> list[dict[str, Any]]:
             "hops of atlas": hops("test"),
             "TriviaQA": asyncio.run(ask(program, [(item.question, item.answer) for item in trivia])),
         }
-    name, (first, second) = SIDE_BY_SIDE
-    sets[name] = sets[first] + sets[second]
-    majority = 2 * train.known.sum() >= len(train.known)
-    ways: dict[str, Judge] = {
-        "majority": lambda asked: np.full(len(asked.known), majority),
-        "prompted": lambda asked: asked.says,
-        "encoder": by_encoder(train, dev),
-        "hidden state": by_hidden_state(program, bench.config.lm["default"].model, train, dev),
-        "probability of the answer": by_probability(train, dev),
-    }
-    return [
-        {"set": name, "n": len(asked.known), "known": int(asked.known.sum()), "way": way}
-        | balanced(asked.known, judge(asked))
-        for name, asked in sets.items()
-        for way, judge in ways.items()
-    ]
+        name, (first, second) = SIDE_BY_SIDE
+        sets[name] = sets[first] + sets[second]
+        majority = 2 * train.known.sum() >= len(train.known)
+        ways: dict[str, Judge] = {
+            "majority": lambda asked: np.full(len(asked.known), majority),
+            "prompted": lambda asked: asked.says,
+            "ReAnchor": by_reanchor(train, dev),
+            "encoder": by_encoder(train, dev),
+            "hidden state": by_hidden_state(program, lm, train, dev),
+            "probability of the answer": by_probability(train, dev),
+        }
+        return [
+            {"set": name, "n": len(asked.known), "known": int(asked.known.sum()), "way": way}
+            | balanced(asked.known, judge(asked))
+            for name, asked in sets.items()
+            for way, judge in ways.items()
+        ]
 
 
 def _hops(questions: Sequence[Question]) -> list[tuple[str, Sequence[str]]]:
@@ -230,9 +263,10 @@ def main() -> None:
     """Measure and print."""
     parser = benchmark_parser(__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder that holds the folder triviaqa")
+    parser.add_argument("--lm", default="local/smollm2-135m-instruct", help="a model in this process")
     options = parser.parse_args()
     with user_mistakes():
-        rows = measure(options.data)
+        rows = measure(options.data, options.lm)
     table = Table("questions", "n", "known", "way", "balanced accuracy", "95%", box=None, header_style="bold")
     for row in rows:
         low, high = row["interval"]
