@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from hoptimizer.cli import ask, compare, data, doctor, index, models, register, study, sync, ui, work
+from hoptimizer.cli import ask, compare, data, doctor, index, models, register, serve, study, sync, ui, work
 
 app = typer.Typer(
     name="hop",
@@ -36,6 +36,7 @@ app.add_typer(data.app, name="data")
 app.add_typer(models.app, name="models")
 app.add_typer(index.app, name="index")
 app.command("ask")(ask.ask_command)
+app.command("serve")(serve.serve_command)
 app.command("compile")(work.compile_command)
 app.command("eval")(work.eval_command)
 app.command("compare")(compare.compare_command)
