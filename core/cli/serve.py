@@ -69,7 +69,9 @@ def serve_command(
     with listening(host, port) as listener:
         with working() as report:
             program = _program(source, words, report)
-            from hoptimizer.serving.program import program_app
+            from hoptimizer.serving.program import load_models, program_app
+
+            load_models(program)
 
             config = program.config
             limits = Limits(in_flight or config.workers, queue, timeout, longest, body)

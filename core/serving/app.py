@@ -3,13 +3,50 @@
 from collections.abc import Collection
 from importlib.metadata import version
 
-from fastapi import APIRouter, Depends, FastAPI, Request, Response
-from starlette.middleware.base import RequestResponseEndpoint
+from fastapi import APIRouter, Depends, FastAPI, Response
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hoptimizer.serving.keys import key_check
 from hoptimizer.serving.metrics import CONTENT_TYPE
-from hoptimizer.serving.refusals import say_refusals
+from hoptimizer.serving.refusals import Refusal, say_refusals
 from hoptimizer.serving.work import Work
+
+
+class Counted:
+    """Counts the requests of an app by route and status, and refuses those that say that they are too large.
+
+    Args:
+        app: the app.
+        work: whose limits and counts these are.
+    """
+
+    def __init__(self, app: ASGIApp, work: Work) -> None:
+        self._app, self._work = app, work
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As of ASGI."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        status = 500
+
+        async def told(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        most, length = self._work.limits.body, Headers(scope=scope).get("content-length", "0")
+        try:
+            if length.isdecimal() and int(length) > most:
+                refusal = Refusal(413, "too_large", f"expected a request of at most {most} bytes, got {length}")
+                await refusal.response()(scope, receive, told)
+            else:
+                await self._app(scope, receive, told)
+        finally:
+            # Paths that no route has are whatever a client writes.
+            self._work.metrics.request(getattr(scope.get("route"), "path", "other"), status)
 
 
 def make_app(title: str, work: Work, keys: Collection[str], *routers: APIRouter) -> FastAPI:
@@ -28,18 +65,7 @@ def make_app(title: str, work: Work, keys: Collection[str], *routers: APIRouter)
     )
     say_refusals(app)
     guarded = [Depends(key_check(keys))]
-
-    @app.middleware("http")
-    async def counted(request: Request, call_next: RequestResponseEndpoint) -> Response:
-        status = 500
-        try:
-            response = await call_next(request)
-            status = response.status_code
-            return response
-        finally:
-            # Paths that no route has are whatever a client writes.
-            route = request.scope.get("route")
-            work.metrics.request(getattr(route, "path", "other"), status)
+    app.add_middleware(Counted, work=work)
 
     @app.get("/health")
     async def health() -> dict[str, str]:

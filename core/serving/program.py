@@ -6,6 +6,8 @@ from dspy.clients import base_lm
 from fastapi import FastAPI
 
 from hoptimizer.compiled import CompiledProgram
+from hoptimizer.models.engine.engine import generator
+from hoptimizer.models.lm import is_local
 from hoptimizer.serving.admission import Limits
 from hoptimizer.serving.answer_route import answer_routes
 from hoptimizer.serving.answering import Answering
@@ -29,3 +31,17 @@ def program_app(program: CompiledProgram, name: str, limits: Limits, keys: Colle
     return make_app(
         f"hoptimizer: {name}", answering.work, keys, answer_routes(answering), openai_routes(answering, name)
     )
+
+
+def load_models(program: CompiledProgram) -> None:
+    """Load the language models of this process that a program asks, which the first question would wait for.
+
+    Raises:
+        UserError: one can't be loaded.
+    """
+    default = program.config.lm["default"]
+    asked = {lm.model for lm in program.program.language_models().values() if is_local(lm)}
+    if default.is_local and any(step not in program.program.models for step in program.program.step_names):
+        asked.add(default.model)
+    for model in sorted(asked):
+        generator(model)

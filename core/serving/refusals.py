@@ -60,5 +60,7 @@ def say_refusals(app: FastAPI) -> None:
 
 
 def _line(error: dict[str, Any]) -> str:
+    if error["type"] == "json_invalid":
+        return f"the request is no JSON: {error['ctx']['error']}"
     where: Sequence[Any] = error["loc"][1:] or error["loc"]
     return f"{'.'.join(map(str, where))}: {error['msg']}"
