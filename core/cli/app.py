@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from hoptimizer.cli import ask, compare, data, doctor, index, models, register, serve, study, sync, ui, work
+from hoptimizer.cli import ask, compare, data, doctor, index, models, serve, store, study, ui, work
 
 app = typer.Typer(
     name="hop",
@@ -42,7 +42,7 @@ app.command("eval")(work.eval_command)
 app.command("compare")(compare.compare_command)
 app.command("report")(compare.report_command)
 app.command("study")(study.study_command)
-app.command("register")(register.register_command)
+app.command("register")(store.register_command)
 app.command("ui")(ui.ui_command)
-app.command("sync")(sync.sync_command)
+app.command("sync")(store.sync_command)
 app.command("doctor")(doctor.doctor_command)

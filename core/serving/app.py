@@ -5,6 +5,7 @@ from importlib.metadata import version
 
 from fastapi import APIRouter, Depends, FastAPI, Response
 from starlette.datastructures import Headers
+from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hoptimizer.serving.keys import key_check
@@ -60,11 +61,10 @@ def make_app(title: str, work: Work, keys: Collection[str], *routers: APIRouter)
         keys: of which a request has to bring one; empty where anyone may ask.
         routers: its own routes.
     """
-    app = FastAPI(
-        title=title, version=version("hoptimizer"), max_body_size=work.limits.body, docs_url=None, redoc_url=None
-    )
+    app = FastAPI(title=title, version=version("hoptimizer"), docs_url=None, redoc_url=None)
     say_refusals(app)
     guarded = [Depends(key_check(keys))]
+    app.add_middleware(RequestBodyLimitMiddleware, max_body_size=work.limits.body)
     app.add_middleware(Counted, work=work)
 
     @app.get("/health")
