@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import dspy
 import httpx
@@ -306,6 +307,18 @@ class Served:
         self.process.wait()
 
 
+def shown(url):
+    """What the example of the page on serving gets for a client of OpenAI's."""
+    page = Path(__file__).parents[1] / "docs" / "serving.md"
+    [code] = re.findall(r"^```py\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    for before, now in (("http://127.0.0.1:8000", url), ('"none"', repr(KEY)), ('"rag"', '"capitals"')):
+        assert before in code
+        code = code.replace(before, now)
+    names = {}
+    exec(code, names)
+    return names["chat"].choices[0].message.content
+
+
 def test_a_real_server_answers_openai_s_clients_and_ends_when_all_is_answered(tmp_path, monkeypatch):
     monkeypatch.setattr(dspy, "cache", dspy.cache)
     slow = threading.Event()
@@ -328,11 +341,13 @@ def test_a_real_server_answers_openai_s_clients_and_ends_when_all_is_answered(tm
             lm = dspy.LM("openai/capitals", api_base=f"{served.url}/v1", api_key=KEY, cache=False)
             assert lm(QUESTION) == ["Warsaw"]
 
+            assert shown(served.url) == "Warsaw"
+
             headers = {"Authorization": f"Bearer {KEY}"}
             counted = httpx.get(f"{served.url}/metrics", headers=headers).text
-            assert "hop_question_seconds_count 3.0" in counted
-            assert "hop_lm_calls_total 3.0" in counted
-            assert 'hop_lm_tokens_total{kind="prompt"} 300.0' in counted
+            assert "hop_question_seconds_count 4.0" in counted
+            assert "hop_lm_calls_total 4.0" in counted
+            assert 'hop_lm_tokens_total{kind="prompt"} 400.0' in counted
             assert 'hop_requests_total{route="/v1/chat/completions",status="404"} 1.0' in counted
 
             slow.set()
