@@ -115,10 +115,12 @@ async def measure(server: str, url: str, ask: Ask, pid: int, asked: dict[str, st
         await asyncio.gather(*(one(*pair) for pair in asked.items()))
         took, used = time.perf_counter() - start, cpu(process) - before
     low, high = np.percentile(seconds, [50, 95])
-    return Served(
+    served = Served(
         server, len(asked), lost, len(asked) / took, options.in_flight / options.seconds, low, high,
         1000 * used / len(asked),
     )  # fmt: skip
+    sys.stderr.write(f"{served}\n")
+    return served
 
 
 def questions(count: int, folder: Path) -> tuple[Path, dict[str, str]]:
@@ -158,13 +160,14 @@ def started(command: list[str], folder: Path, url: str, path: str) -> Iterator[i
             deadline = time.monotonic() + _START
             while not up(f"{url}{path}"):
                 if own.poll() is not None or time.monotonic() > deadline:
-                    raise UserError(f"{command[3]} does not start: {log.read_text()[-500:]}")
+                    raise UserError(f"{command[3]} does not start: {log.read_text()[-1500:]}")
                 time.sleep(0.2)
             yield own.pid
         finally:
-            for child in psutil.Process(own.pid).children(recursive=True):
-                child.terminate()
-            own.terminate()
+            if own.poll() is None:
+                for child in psutil.Process(own.pid).children(recursive=True):
+                    child.terminate()
+                own.terminate()
 
 
 def up(url: str) -> bool:

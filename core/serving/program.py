@@ -41,7 +41,9 @@ def load_models(program: CompiledProgram) -> None:
     """
     default = program.config.lm["default"]
     asked = {lm.model for lm in program.program.language_models().values() if is_local(lm)}
-    if default.is_local and any(step not in program.program.models for step in program.program.step_names):
+    if default.is_local and not all(
+        program.program.has_own_model(step) for step, _ in program.program.named_predictors()
+    ):
         asked.add(default.model)
     for model in sorted(asked):
         generator(model)
