@@ -180,7 +180,8 @@ def up(url: str) -> bool:
 
 def environment() -> dict[str, str]:
     """That of the servers: no key of the user's goes anywhere."""
-    return os.environ | {"OPENAI_API_KEY": "none", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])  # where MLflow finds uvicorn
+    return os.environ | {"OPENAI_API_KEY": "none", "LITELLM_LOCAL_MODEL_COST_MAP": "True", "PATH": path}
 
 
 def compiled(folder: Path, model: str) -> tuple[str, str]:
