@@ -1,6 +1,7 @@
 """An index over HTTP: the clients of ColBERT servers get what a search in this process gives."""
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -54,14 +55,17 @@ def test_clients_of_colbert_servers_get_what_a_search_in_this_process_gives(benc
             os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(dspy, "cache", dspy.cache)
-    monkeypatch.setattr(sys, "argv", ["hop", "index", "serve", *WORDS, "--port", str(port)])
+    monkeypatch.setattr(sys, "argv", ["hop", "index", "serve", *WORDS, "--json", "--port", str(port)])
     thread = threading.Thread(target=ask)
     thread.start()
     with pytest.raises(SystemExit) as end:
         main()
     thread.join()
     assert end.value.code == 130
-    assert f"bm25 index of atlas: http://127.0.0.1:{port}" in capsys.readouterr().err
+    out, err = capsys.readouterr()
+    told = {"serving": "bm25 index of atlas", "url": f"http://127.0.0.1:{port}", "keys": False}
+    assert json.loads(out) == told
+    assert f"bm25 index of atlas: http://127.0.0.1:{port}" in err
     expected = bench.retriever.search(QUERIES, k=4)
     assert found["ours"] == expected
     assert [[p.id, p.title, p.text] for p in found["strange corpus"][0]] == [

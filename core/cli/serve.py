@@ -1,13 +1,14 @@
 """``hop serve`` and ``hop index serve``."""
 
 import importlib.util
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from hoptimizer.cli.screen.options import Overrides, check_parts, read_overrides, store_uri
+from hoptimizer.cli.screen.options import Json, Overrides, check_parts, read_overrides, store_uri
 
 _EXTRA = ("fastapi", "uvicorn", "prometheus_client")
 _LOCAL = ("127.0.0.1", "::1", "localhost")
@@ -45,6 +46,7 @@ def serve_command(
     timeout: Timeout = 300.0,
     longest: Longest = 4000,
     body: Body = 1_000_000,
+    as_json: Json = False,
 ) -> None:
     """Serve a program over HTTP: /answer, and OpenAI's /v1/chat/completions; /health, /ready and /metrics.
 
@@ -77,7 +79,7 @@ def serve_command(
             limits = Limits(in_flight or config.workers, queue, timeout, longest, body)
             shown = name or config.program.name
             app = program_app(program, shown, limits, known)
-        _serve(app, listener, f"{shown} of {source}", timeout, keyed=bool(known))
+        _serve(app, listener, f"{shown} of {source}", timeout, keyed=bool(known), as_json=as_json)
 
 
 def _program(source: str, words: Sequence[str], report: Any) -> Any:  # noqa: ANN401 - imported late
@@ -101,6 +103,7 @@ def serve_index_command(
     queue: Queue = 1000,
     timeout: Timeout = 60.0,
     longest: Longest = 4000,
+    as_json: Json = False,
 ) -> None:
     """Serve an index over HTTP, as dspy.ColBERTv2 and retriever.url ask one: /api/search?query=...&k=...
 
@@ -131,7 +134,9 @@ def serve_index_command(
 
             work = Work("search", Limits(in_flight, queue, timeout, longest))
             app = make_app(f"hoptimizer: {bench.data.name}", work, known, search_routes(retriever, work))
-        _serve(app, listener, f"{retriever.name} index of {bench.data.name}", timeout, keyed=bool(known))
+        _serve(
+            app, listener, f"{retriever.name} index of {bench.data.name}", timeout, keyed=bool(known), as_json=as_json
+        )
 
 
 def check_extra(command: str) -> None:
@@ -147,11 +152,14 @@ def check_extra(command: str) -> None:
             raise UserError(f"{command} needs {module.replace('_', '-')}: pip install 'hoptimizer[server]'")
 
 
-def _serve(app: Any, listener: Any, what: str, timeout: float, *, keyed: bool) -> None:  # noqa: ANN401 - imported late
-    from hoptimizer.cli.screen.console import tell
+def _serve(app: Any, listener: Any, what: str, timeout: float, *, keyed: bool, as_json: bool) -> None:  # noqa: ANN401 - imported late
+    from hoptimizer.cli.screen.console import show, tell
     from hoptimizer.serving.server import address, serve
 
     url = address(listener)
     open_to_all = not keyed and listener.getsockname()[0] not in _LOCAL
     tell(f"{what}: {url}{' (no API keys: whoever reaches it may ask)' if open_to_all else ''}")
+    if as_json:
+        show({"serving": what, "url": url, "keys": keyed}, as_json)
+        sys.stdout.flush()  # it is read while the server runs
     serve(app, listener, timeout)
