@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _FILES = ("config.yaml", "program.json")
 # Roles of language models that a program which answers does not ask.
-_NOT_ASKED = ("judge", "teacher", "reflection")
+NOT_ASKED = ("judge", "teacher", "reflection")
 _log = logging.getLogger(__name__)
 
 
@@ -133,13 +133,13 @@ def load_variant(
     bench = Workbench(load_config(None, overrides, kept_in(values, uri)), report)
     if servers := _servers(bench.config):
         _log.warning("%s contacts %s", source, ", ".join(servers))
-    bench.check_lms(_NOT_ASKED)
+    bench.check_lms(NOT_ASKED)
     return CompiledProgram(bench, restore(bench, state, place))
 
 
 def _servers(config: Config) -> list[str]:
     """The addresses that a config names, without secrets, each after what is asked there."""
-    asked = [f"lm.{role} {lm.shown}" for role, lm in config.lm.items() if lm.api_base and role not in _NOT_ASKED]
+    asked = [f"lm.{role} {lm.shown}" for role, lm in config.lm.items() if lm.api_base and role not in NOT_ASKED]
     urls = config.retriever.urls if retrieves(config.program) else ()
     return asked + [f"retriever {without_secrets(url)}" for url in urls]
 

@@ -219,7 +219,7 @@ class Workbench:
             UserError: a language model can't answer.
         """
         self.check_lms(set() if judged else {"judge"})
-        _use_cache(self.config, calls)
+        use_cache(self.config, calls)
         # DSPy keeps the latest 10,000 calls and steps of a process, and has no setting for these calls.
         base_lm.MAX_HISTORY_SIZE = HISTORY
         lm, adapter = self.lms["default"], build_adapter()
@@ -285,7 +285,7 @@ def ask_all(bench: Workbench, program: Program, questions: Sequence[str]) -> lis
         return answer_all(program, questions)
 
 
-def _use_cache(config: Config, calls: Path | None) -> None:
+def use_cache(config: Config, calls: Path | None = None) -> None:
     """Give each set of language models a cache of its own.
 
     DSPy's cache key holds neither the server nor the weights behind a model's name, so one cache for all would

@@ -1,4 +1,7 @@
-"""A compiled variant in an application of one's own, over HTTP: VARIANT=runs:/ID uvicorn serve_variant:app."""
+"""A compiled variant in an application of one's own, over HTTP: VARIANT=runs:/ID uvicorn serve_variant:app.
+
+`hop serve runs:/ID` serves a variant as it is, without code, with limits, keys and counts (docs/serving.md).
+"""
 
 import os
 from collections.abc import AsyncIterator

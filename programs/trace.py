@@ -39,6 +39,8 @@ class StepTrace:
     def add(self, record: StepRecord, trace: list[Any] | None = None) -> None:
         """Add a step that has ended."""
         self._parts.append(TracedStep(record, trace or []))
+        if listener := _listener.get():
+            listener(replace(record, depth=record.depth + _depth.get()))
 
     def attach(self, trace: "StepTrace") -> None:
         """Let a branch begin here. One that is attached in several places is read at the first of them alone."""
@@ -64,6 +66,9 @@ class StepTrace:
 
 
 _current: contextvars.ContextVar[StepTrace] = contextvars.ContextVar("trail")
+_depth: contextvars.ContextVar[int] = contextvars.ContextVar("depth", default=0)
+Listener = Callable[[StepRecord], None]
+_listener: contextvars.ContextVar[Listener | None] = contextvars.ContextVar("listener", default=None)
 
 
 def current() -> StepTrace:
@@ -74,11 +79,22 @@ def current() -> StepTrace:
 @contextmanager
 def recording(trace: StepTrace) -> Iterator[StepTrace]:
     """Within it, steps write into ``trace``."""
-    token = _current.set(trace)
+    token, depth = _current.set(trace), _depth.set(_depth.get() + trace.deeper)
     try:
         yield trace
     finally:
+        _depth.reset(depth)
         _current.reset(token)
+
+
+@contextmanager
+def heard_steps(listener: Listener | None) -> Iterator[None]:
+    """Within it, a listener, if there is one, is told of each step as it ends, whatever the order of the algorithm."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
 
 
 _main: contextvars.ContextVar[str | None] = contextvars.ContextVar("main page", default=None)

@@ -33,6 +33,7 @@ VERBS = [
     ["demo"],
     ["ask"],
     ["compile"],
+    ["serve"],
     ["eval"],
     ["compare"],
     ["report"],
@@ -48,6 +49,7 @@ VERBS = [
     ["index", "build"],
     ["index", "search"],
     ["index", "info"],
+    ["index", "serve"],
 ]
 
 

@@ -50,9 +50,10 @@ ROOMS = {
         "tracking": {"genai"},
         "comparison": {"tracking"},
         "report": {"comparison", "tracking"},
+        "serving": {"tracking"},
         "study": {"comparison", "tracking"},
         "cli/screen": {"comparison", "study", "tracking"},
-        "cli": {"cli/screen", "comparison", "report", "study", "tracking"},
+        "cli": {"cli/screen", "comparison", "report", "serving", "study", "tracking"},
     },
 }
 # The most imports, file to file, from one room of a folder into another.

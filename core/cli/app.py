@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from hoptimizer.cli import ask, compare, data, doctor, index, models, register, study, sync, ui, work
+from hoptimizer.cli import ask, compare, data, doctor, index, models, serve, store, study, ui, work
 
 app = typer.Typer(
     name="hop",
@@ -36,12 +36,13 @@ app.add_typer(data.app, name="data")
 app.add_typer(models.app, name="models")
 app.add_typer(index.app, name="index")
 app.command("ask")(ask.ask_command)
+app.command("serve")(serve.serve_command)
 app.command("compile")(work.compile_command)
 app.command("eval")(work.eval_command)
 app.command("compare")(compare.compare_command)
 app.command("report")(compare.report_command)
 app.command("study")(study.study_command)
-app.command("register")(register.register_command)
+app.command("register")(store.register_command)
 app.command("ui")(ui.ui_command)
-app.command("sync")(sync.sync_command)
+app.command("sync")(store.sync_command)
 app.command("doctor")(doctor.doctor_command)

@@ -4,9 +4,11 @@ from typing import Annotated
 
 import typer
 
+from hoptimizer.cli import serve
 from hoptimizer.cli.screen.options import Json, Overrides, read_overrides
 
 app = typer.Typer(name="index", help="The retriever's index over a data set's corpus.", no_args_is_help=True)
+app.command("serve")(serve.serve_index_command)
 
 
 @app.command("build")

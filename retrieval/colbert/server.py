@@ -54,7 +54,7 @@ class ColBERTServer(Retriever):
         self._url, self._shown = url, without_secrets(url)
         self._passages = corpus.passages
         # Places by hashes: the texts themselves would be a second corpus, in memory.
-        self._places = {hash(_plain(_served(passage))): place for place, passage in enumerate(corpus)}
+        self._places = {hash(_plain(served_text(passage))): place for place, passage in enumerate(corpus)}
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="colbert-server")
 
     def search(self, queries: list[str], k: int) -> list[list[Passage]]:
@@ -95,7 +95,7 @@ class ColBERTServer(Retriever):
     def _passage(self, found: _Found) -> Passage:
         place = self._places.get(hash(_plain(found.text)))
         known = None if place is None else self._passages[place]
-        if known is None or _plain(_served(known)) != _plain(found.text):
+        if known is None or _plain(served_text(known)) != _plain(found.text):
             title, bar, rest = found.text.partition(" | ")
             known = Passage(str(found.pid), title if bar else "", rest if bar else found.text)
         return known.scored(found.score)
@@ -108,8 +108,8 @@ def _may_pass(error: BaseException) -> bool:
     return isinstance(error, requests.ConnectionError | requests.Timeout)
 
 
-def _served(passage: Passage) -> str:
-    """A passage as servers write it."""
+def served_text(passage: Passage) -> str:
+    """A passage as servers of this protocol write it."""
     return f"{passage.title} | {passage.text}"
 
 

@@ -1,0 +1,136 @@
+"""An index over HTTP: the clients of ColBERT servers get what a search in this process gives."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+
+import dspy
+import httpx
+import pytest
+
+from hoptimizer import Workbench, load_config
+from hoptimizer.cli import main
+from hoptimizer.retrieval import BM25Retriever, ColBERTServer, Corpus
+from hoptimizer.serving.admission import Limits
+from hoptimizer.serving.app import make_app
+from hoptimizer.serving.search_route import search_routes
+from hoptimizer.serving.work import Work
+
+WORDS = ["data=atlas", "retriever=bm25"]
+QUERIES = [f"Which city lies on the {river}?" for river in ("Vistula", "Rhine", "Danube", "Seine", "Thames", "Tiber")]
+
+
+@pytest.fixture
+def bench():
+    return Workbench(load_config(None, WORDS), lambda *_: None)
+
+
+def test_clients_of_colbert_servers_get_what_a_search_in_this_process_gives(bench, monkeypatch, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    found = {}
+
+    def ask():
+        try:
+            deadline = time.monotonic() + 100
+            while True:
+                try:
+                    httpx.get(f"http://127.0.0.1:{port}/ready").raise_for_status()
+                    break
+                except httpx.ConnectError:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.05)
+            url = f"http://127.0.0.1:{port}/api/search"
+            found["ours"] = ColBERTServer(url, bench.data.corpus).search(QUERIES, k=4)
+            found["strange corpus"] = ColBERTServer(url, Corpus([])).search(QUERIES[:1], k=4)
+            for posted in (False, True):
+                client = dspy.ColBERTv2(url, post_requests=posted)
+                found[posted] = [client(query, k=4) for query in QUERIES]
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(dspy, "cache", dspy.cache)
+    monkeypatch.setattr(sys, "argv", ["hop", "index", "serve", *WORDS, "--json", "--port", str(port)])
+    thread = threading.Thread(target=ask)
+    thread.start()
+    with pytest.raises(SystemExit) as end:
+        main()
+    thread.join()
+    assert end.value.code == 130
+    out, err = capsys.readouterr()
+    told = {"serving": "bm25 index of atlas", "url": f"http://127.0.0.1:{port}", "keys": False}
+    assert json.loads(out) == told
+    assert f"bm25 index of atlas: http://127.0.0.1:{port}" in err
+    expected = bench.retriever.search(QUERIES, k=4)
+    assert found["ours"] == expected
+    assert [[p.id, p.title, p.text] for p in found["strange corpus"][0]] == [
+        [p.id, p.title, p.text] for p in expected[0]
+    ]
+    for posted in (False, True):
+        got = [[(p.pid, p.score, p.rank, p.text) for p in ranking] for ranking in found[posted]]
+        assert got == [
+            [(p.id, p.score, rank, f"{p.title} | {p.text}") for rank, p in enumerate(ranking, 1)]
+            for ranking in expected
+        ]
+
+
+class SlowRetriever(BM25Retriever):
+    """BM25 that takes its time, and says how many queries it got at once."""
+
+    def __init__(self, corpus):
+        super().__init__(corpus)
+        self.batches = []
+
+    def search(self, queries, k):
+        self.batches.append(len(queries))
+        time.sleep(0.1)
+        return super().search(queries, k)
+
+
+def searched(retriever, limits, *params):
+    async def run():
+        work = Work("search", limits)
+        app = make_app("index", work, (), search_routes(retriever, work))
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as client:
+            return await asyncio.gather(*(client.get("/api/search", params=one) for one in params))
+
+    return asyncio.run(run())
+
+
+def test_searches_that_come_together_share_batches(bench):
+    retriever = SlowRetriever(bench.data.corpus)
+    asked = [{"query": f"{query} {n}", "k": 3} for query in QUERIES for n in range(5)]
+    replies = searched(retriever, Limits(), *asked)
+    assert [len(reply.json()["topk"]) for reply in replies] == [3] * 30
+    assert len(retriever.batches) <= 4
+    assert sum(retriever.batches) == 30
+
+
+def test_searches_beyond_the_queue_are_told_when_to_come_again(bench):
+    asked = [{"query": query} for query in QUERIES]
+    replies = searched(SlowRetriever(bench.data.corpus), Limits(in_flight=2, queue=2), *asked)
+    refused = [reply for reply in replies if reply.status_code == 503]
+    assert len(refused) == 2
+    assert all(int(reply.headers["retry-after"]) >= 1 for reply in refused)
+    assert sum(reply.status_code == 200 for reply in replies) == 4
+
+
+@pytest.mark.parametrize(
+    ("params", "status", "says"),
+    [
+        ({}, 422, "query: Field required"),
+        ({"query": " "}, 422, "query: expected some words"),
+        ({"query": "x", "k": 0}, 422, "k: "),
+        ({"query": "x", "k": 5000}, 422, "k: "),
+        ({"query": "long " * 20}, 413, "at most 50 characters"),
+    ],
+)
+def test_a_search_that_can_t_be_made_is_refused_in_one_line(bench, params, status, says):
+    [reply] = searched(bench.retriever, Limits(longest=50), params)
+    assert reply.status_code == status
+    assert says in reply.json()["error"]["message"]
