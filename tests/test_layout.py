@@ -45,11 +45,12 @@ ROOMS = {
         "tuning": {"labels", "training"},
     },
     "core": {
+        "executors": set(),
         "genai": set(),
         "tracking": {"genai"},
         "comparison": {"tracking"},
         "report": {"comparison", "tracking"},
-        "study": {"comparison", "tracking"},
+        "study": {"comparison", "executors", "tracking"},
         "cli/screen": {"comparison", "study", "tracking"},
         "cli": {"cli/screen", "comparison", "report", "study", "tracking"},
     },
