@@ -48,8 +48,8 @@ def connected(settings: RayExecutor) -> Iterator[ModuleType]:
         ray.init(**options, logging_level=logging.ERROR, configure_logging=False)
     except ConnectionError as error:
         raise UserError(
-            "executor.address: no Ray cluster runs on this machine, and RAY_ADDRESS names none; start a node of it here "
-            "with `ray start`, or one for this command alone with executor.address=local"
+            "executor.address: no Ray cluster runs on this machine, and RAY_ADDRESS names none; start a node of it "
+            "here with `ray start`, or one for this command alone with executor.address=local"
         ) from error
     except (RuntimeError, ValueError) as error:  # other versions of Ray or Python, among them
         raise UserError(f"executor.address: {settings.address}: {' '.join(str(error).split())}") from error
