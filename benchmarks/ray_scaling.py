@@ -3,9 +3,9 @@
     python benchmarks/ray_scaling.py [--questions 1000] [--workers 64] [--tasks 1 2 4] [--kills] [--json]
 
 Every call takes 100 ms on a server with scripted answers (``benchmarks/scripted_server.py``) that takes any number at
-once, so that the results can't depend on who asks. The program is ``rag``, one call per question; nothing is cached. The
-questions are those of atlas, told apart by a number. Workers are started before the clock is; ``workers`` questions are
-under way in all. The study has 12 cells of 60 questions, and is timed with the start of its workers.
+once, so that the results can't depend on who asks. The program is ``rag``, one call per question; nothing is cached.
+The questions are those of atlas, told apart by a number. Workers are started before the clock is; ``workers`` questions
+are under way in all. The study has 12 cells of 60 questions, and is timed with the start of its workers.
 
 With ``--kills``, an evaluation of ``ircot`` as ``hop eval`` does it is disturbed instead: ten workers are killed one
 after the other, then three times a node with all its workers, then the head; with the head, the command is given again.
@@ -15,6 +15,7 @@ It must end with the result of an undisturbed one. Calls are cached there, as by
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -49,7 +50,7 @@ TIMES = ("seconds", "seconds_median", "seconds_p95", "seconds_n", "seconds_per_q
 def write_data(folder: Path, n: int) -> Path:
     """A data set of atlas' corpus and so many questions, all of them different."""
     folder.mkdir()
-    (folder / "corpus.jsonl").symlink_to(locate("atlas") / "corpus.jsonl")
+    shutil.copy(locate("atlas") / "corpus.jsonl", folder)
     atlas = [question for split in load("atlas").splits.values() for question in split]
     with (folder / "test.jsonl").open("w", encoding="utf-8") as out:
         for number in range(n):
@@ -160,7 +161,7 @@ def measure_study(data: Path, url: str, folder: Path, sizes: list[int]) -> list[
         start = time.perf_counter()
         result = run_study(study)
         seconds = time.perf_counter() - start
-        tables.append([{k: v for k, v in cell.metrics.items() if k not in TIMES} for cell in result.outcomes])
+        tables.append([untimed(cell.metrics) for cell in result.outcomes])
         rows.append({"workers": name, "seconds": seconds, "same": tables[-1] == tables[0] and not result.failed})
 
     run("in process")
@@ -201,7 +202,7 @@ def metrics(process: subprocess.Popen[str]) -> dict[str, float] | None:
     sys.stderr.write(f"exit {process.returncode}: {err.splitlines()[-1] if err else ''}\n")
     if process.returncode:
         return None
-    return {name: value for name, value in json.loads(out)["metrics"].items() if name not in TIMES}
+    return untimed(json.loads(out)["metrics"])
 
 
 def calls(url: str) -> int:
