@@ -99,16 +99,12 @@ def cpu_of(processes: list[psutil.Process]) -> float:
 
 def answers(evaluation: Evaluation) -> list[tuple[Any, ...]]:
     """All that an evaluation came to, without its times."""
-    return [
-        (
-            row.question.id,
-            row.answer,
-            row.passages,
-            {k: v for k, v in row.scores.items() if k not in TIMES},
-            row.failure,
-        )
-        for row in evaluation.rows
-    ]
+    return [(row.question.id, row.answer, row.passages, untimed(row.scores), row.failure) for row in evaluation.rows]
+
+
+def untimed(scores: dict[str, float]) -> dict[str, float]:
+    """Scores without times."""
+    return {name: value for name, value in scores.items() if name not in TIMES}
 
 
 def measure_evaluation(data: Path, url: str, workers: int, sizes: list[int]) -> list[dict[str, Any]]:
