@@ -45,7 +45,7 @@ ROOMS = {
         "tuning": {"labels", "training"},
     },
     "core": {
-        "executors": set(),
+        "executors": {"tracking"},
         "genai": set(),
         "tracking": {"genai"},
         "comparison": {"tracking"},
