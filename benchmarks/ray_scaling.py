@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import ray
 from processes import own_home, serving
 from ray.cluster_utils import Cluster
 from rich.table import Table
@@ -36,6 +35,7 @@ from rich.table import Table
 from hoptimizer import Workbench, load_study, make_config, run_study
 from hoptimizer.eval.datasets.dataset import load, locate
 from hoptimizer.eval.runner import Evaluation, aevaluate
+from hoptimizer.executors.connection import connected
 from hoptimizer.executors.evaluation import Asked, aevaluate_on
 from hoptimizer.executors.pool import Workers
 from hoptimizer.executors.settings import RayExecutor
@@ -86,7 +86,7 @@ def workers_of(cluster: Cluster) -> list[psutil.Process]:
         for info in node.all_processes.get("raylet", []):
             try:
                 children = psutil.Process(info.process.pid).children(recursive=True)
-                found += [child for child in children if child.cmdline()[:1] == ["ray::Worker"]]
+                found += [child for child in children if child.name().startswith("ray::Worker")]
             except psutil.NoSuchProcess:
                 continue
     return found
@@ -119,11 +119,9 @@ def measure_evaluation(data: Path, url: str, workers: int, sizes: list[int]) -> 
         cpu = time.process_time() - cpu
     n = len(questions)
     rows = [{"workers": "in process", "seconds": alone.seconds, "driver_ms": 1000 * cpu / n, "workers_ms": 0.0}]
-    with two_nodes() as cluster:
-        ray.init(address=cluster.address, namespace="hoptimizer", log_to_driver=False, logging_level=40)
+    with two_nodes() as cluster, connected(RayExecutor(name="ray", address=cluster.address)) as ray:
         for size in sizes:
-            executor = RayExecutor(name="ray", address=cluster.address, tasks=size)
-            with Workers(ray, executor) as lent:
+            with Workers(ray, RayExecutor(name="ray", tasks=size)) as lent:
                 asyncio.run(aevaluate_on(lent, Asked(bench, questions[: 32 * size]), size))
                 processes = workers_of(cluster)
                 used, cpu = cpu_of(processes), time.process_time()
@@ -138,7 +136,6 @@ def measure_evaluation(data: Path, url: str, workers: int, sizes: list[int]) -> 
                     "same": answers(spread) == answers(alone),
                 }
             )
-        ray.shutdown()
     return rows
 
 

@@ -244,7 +244,7 @@ def result(process):
 def workers_of(node):
     [raylet] = node.all_processes["raylet"]
     children = psutil.Process(raylet.process.pid).children(recursive=True)
-    return [child for child in children if child.cmdline()[:1] == ["ray::Worker"]]
+    return [child for child in children if child.name().startswith("ray::Worker")]
 
 
 def wait_for(found, process):
