@@ -1,13 +1,14 @@
 """Evaluations and studies by the workers of a Ray cluster of two nodes on this machine, beside those in one process.
 
-    python benchmarks/ray_scaling.py [--questions 1000] [--workers 64] [--tasks 1 2 4] [--kills] [--json]
+    python benchmarks/ray_scaling.py [--questions 1000] [--workers 64] [--tasks 1 2 4]
+        [--parts evaluation study kills] [--json]
 
 Every call takes 100 ms on a server with scripted answers (``benchmarks/scripted_server.py``) that takes any number at
 once, so that the results can't depend on who asks. The program is ``rag``, one call per question; nothing is cached.
 The questions are those of atlas, told apart by a number. Workers are started before the clock is; ``workers`` questions
 are under way in all. The study has 12 cells of 60 questions, and is timed with the start of its workers.
 
-With ``--kills``, an evaluation of ``ircot`` as ``hop eval`` does it is disturbed instead: ten workers are killed one
+In ``kills``, an evaluation of ``ircot`` as ``hop eval`` does it is disturbed: ten workers are killed one
 after the other, then three times a node with all its workers, then the head; with the head, the command is given again.
 It must end with the result of an undisturbed one. Calls are cached there, as by default.
 """
@@ -30,6 +31,7 @@ from typing import Any
 import psutil
 from processes import own_home, serving
 from ray.cluster_utils import Cluster
+from rich.console import RenderableType
 from rich.table import Table
 
 from hoptimizer import Workbench, load_study, make_config, run_study
@@ -44,6 +46,7 @@ from reporting import load as machine_load
 
 LATENCY = 0.1
 NODE = {"num_cpus": 4, "object_store_memory": 80 << 20}
+PARTS = ("evaluation", "study", "kills")
 TIMES = ("seconds", "seconds_median", "seconds_p95", "seconds_n", "seconds_per_question", "cached_calls")
 
 
@@ -254,24 +257,30 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=1000)
     parser.add_argument("--workers", type=int, default=64, help="questions under way at once (default: 64)")
     parser.add_argument("--tasks", type=int, nargs="+", default=[1, 2, 4], help="workers (default: 1 2 4)")
-    parser.add_argument("--kills", action="store_true", help="disturb an evaluation instead")
+    parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS, help="(default: all)")
     options = parser.parse_args()
     os.environ["RAY_AUTH_MODE"] = "disabled"  # of clusters that end with this benchmark
+    os.environ["RAY_worker_niceness"] = "0"  # by default other work on the machine goes first
+    figures: dict[str, Any] = {}
+    tables: list[RenderableType] = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         data = write_data(folder / "questions", options.questions)
         few = write_data(folder / "few", 60)
         os.environ["HOPTIMIZER_HOME"] = str(own_home(folder))
         with serving("scripted_server.py", str(data / "test.jsonl"), "--seconds", str(LATENCY)) as url:
-            if options.kills:
-                figures: dict[str, Any] = measure_kills(data, url, folder)
-                show(figures, options.json, str(figures))
-                return
-            evaluation = measure_evaluation(data, url, options.workers, options.tasks)
-            study = measure_study(few, url, folder, options.tasks)
-    title = f"{options.questions} questions, {options.workers} at once, {LATENCY} s a call, load {machine_load():.1f}"
-    tables = [table(title, evaluation), table("a study of 12 cells, 60 questions each, 8 at once", study)]
-    show({"load": machine_load(), "evaluation": evaluation, "study": study}, options.json, *tables)
+            if "evaluation" in options.parts:
+                figures["evaluation"] = measure_evaluation(data, url, options.workers, options.tasks)
+                title = f"{options.questions} questions, {options.workers} at once, {LATENCY} s a call"
+                tables.append(table(title, figures["evaluation"]))
+            if "study" in options.parts:
+                figures["study"] = measure_study(few, url, folder, options.tasks)
+                tables.append(table("a study of 12 cells, 60 questions each, 8 at once", figures["study"]))
+            if "kills" in options.parts:
+                figures["kills"] = measure_kills(data, url, folder)
+                tables.append(str(figures["kills"]))
+    figures["load"] = machine_load()
+    show(figures, options.json, *tables, f"load {figures['load']:.1f}")
 
 
 def table(title: str, rows: list[dict[str, Any]]) -> Table:

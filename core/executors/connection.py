@@ -41,6 +41,8 @@ def connected(settings: RayExecutor) -> Iterator[ModuleType]:
     _check_reachable(settings)
     options: dict[str, Any] = {"address": settings.address, "namespace": "hoptimizer", "log_to_driver": False}
     if settings.address == "local":
+        # Ray lets all other work of a machine go before its workers, which here do what the command would do itself.
+        os.environ.setdefault("RAY_worker_niceness", "0")
         options |= {"num_cpus": math.ceil(settings.tasks * settings.cpus), "object_store_memory": _OBJECTS}
         options |= {"include_dashboard": False}
     try:
