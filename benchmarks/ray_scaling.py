@@ -260,7 +260,7 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS, help="(default: all)")
     options = parser.parse_args()
     os.environ["RAY_AUTH_MODE"] = "disabled"  # of clusters that end with this benchmark
-    os.environ["RAY_worker_niceness"] = "0"  # by default other work on the machine goes first
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - Ray's name; by default all other work goes first
     figures: dict[str, Any] = {}
     tables: list[RenderableType] = []
     with tempfile.TemporaryDirectory() as temporary:
