@@ -209,7 +209,7 @@ def calls(url: str) -> int:
 
 def measure_kills(data: Path, url: str, folder: Path) -> dict[str, Any]:
     """An evaluation that is disturbed beside one that is not."""
-    config = settings(data, url, program="ircot", workers=16)
+    config = settings(data, url, program="ircot", workers=8)
     del config["lm"]["default"]["cache"]
     words = [f"{key}={json.dumps(value)}" for key, value in config.items()]
     undisturbed = metrics(Disturbed(folder / "undisturbed", words).start())
@@ -222,7 +222,7 @@ def measure_kills(data: Path, url: str, folder: Path) -> dict[str, Any]:
         process = work.start()
         while done["heads"] == 0 and process.poll() is None:
             reached = work.finished()
-            while process.poll() is None and work.finished() < reached + 20:
+            while process.poll() is None and work.finished() < reached + 10:
                 time.sleep(0.2)
             running = workers_of(cluster)
             if not running or process.poll() is not None:

@@ -3,10 +3,12 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,13 +19,14 @@ from test_layout import FOLDERS, ROOT, imported, imported_at_once
 
 from hoptimizer import ServiceError, Tracker, UserError, Workbench, load_config, make_config
 from hoptimizer.common.paths import home
-from hoptimizer.eval.runner import QuestionResult, aevaluate_by
+from hoptimizer.eval.runner import QuestionResult, aevaluate, aevaluate_by
 from hoptimizer.executors.connection import connected
 from hoptimizer.executors.evaluation import Asked, aevaluate_on
 from hoptimizer.executors.kept_rows import KeptRows
 from hoptimizer.executors.pool import Workers
 from hoptimizer.executors.settings import RayExecutor
-from hoptimizer.executors.task import Refusal, unmasked
+from hoptimizer.executors.task import Refusal, Task, unmasked
+from hoptimizer.executors.worker import Worker
 from hoptimizer.programs import StepRecord
 
 CONFIG = {"data": {"name": "atlas", "dev": 12}, "program": {"name": "rag", "reader": "none"}, "retriever": "bm25"}
@@ -78,6 +81,7 @@ def test_a_worker_gets_the_keys_that_no_dump_has():
 
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
+    (tmp_path / "models").symlink_to(home() / "models")
     monkeypatch.setenv("HOPTIMIZER_HOME", str(tmp_path))
     return Workbench(make_config(CONFIG))
 
@@ -201,6 +205,45 @@ def test_whatever_answers_can_be_scored(bench):
 
     evaluation = asyncio.run(aevaluate_by(asks, bench.data.split("dev"), workers=3))
     assert evaluation.metrics["f1"] == pytest.approx(1 / 3)
+
+
+def started(bench, values=None, **task):
+    """A worker, which knows nothing of Ray, and what it says to its start."""
+    worker = Worker()
+    told = asyncio.run(worker.start(values or unmasked(bench.config), Task(**({"data": bench.data.digest} | task))))
+    return worker, told
+
+
+def test_a_worker_answers_as_this_process_does(bench):
+    worker, told = started(bench)
+    assert told is None
+    questions = bench.data.split("dev")
+    with bench.active():
+        here = asyncio.run(aevaluate(bench.program(), questions))
+
+    async def answer_all():
+        return await asyncio.gather(*map(worker.answer, questions))
+
+    for one, other in zip(asyncio.run(answer_all()), here.rows, strict=True):
+        assert (one.answer, one.passages) == (other.answer, other.passages)
+        assert [replace(step, seconds=0) for step in one.steps] == [replace(step, seconds=0) for step in other.steps]
+        assert one.scores | {"seconds": 0} == other.scores | {"seconds": 0}
+    worker.close()
+
+
+@pytest.mark.parametrize(
+    ("task", "changed", "line"),
+    [
+        ({"versions": {"hoptimizer": "0.0.1"}}, {}, "it has hoptimizer .* and not 0.0.1; install the same versions"),
+        ({"data": "another"}, {}, "data: .* holds other data than the driver's; copy it to all nodes"),
+        ({}, {"data": "/nowhere/set"}, "/nowhere/set: no such folder"),
+        ({}, {"lm": "local/nothing-like-it"}, "lm.default: local/nothing-like-it: neither a name of the weights store"),
+    ],
+)
+def test_what_a_worker_finds_different_or_missing_is_one_line(bench, monkeypatch, task, changed, line):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    _, told = started(bench, unmasked(bench.config) | changed, **task)
+    assert re.match(line, told.message)
 
 
 # What is above is the control of it; below are real workers.

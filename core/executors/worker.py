@@ -43,8 +43,7 @@ class Worker:
         if differing := [name for name, there in task.versions.items() if versions()[name] != there]:
             told = ", ".join(f"{name} {versions()[name]} and not {task.versions[name]}" for name in differing)
             return Refusal(f"it has {told}; install the same versions on all nodes")
-        self._context.run(self._active.close)
-        self._context, self._active = contextvars.copy_context(), contextlib.ExitStack()
+        self.close()
         try:
             self._context.run(self._make, values, task)
         except UserError as error:
@@ -58,6 +57,11 @@ class Worker:
         self._active.enter_context(bench.active(judged=True))
         self._program = bench.program() if task.state is None else restore(bench, task.state, task.variant)
         self._objective = bench.config.objective
+
+    def close(self) -> None:
+        """Leave the settings of the program, which were entered in a context of their own."""
+        self._context.run(self._active.close)
+        self._context, self._active = contextvars.copy_context(), contextlib.ExitStack()
 
     async def answer(self, question: Question) -> QuestionResult | Refusal:
         """Ask a question, and score what comes out.
