@@ -258,7 +258,8 @@ def cluster(monkeypatch, tmp_path):
     cluster_utils = pytest.importorskip("ray.cluster_utils")
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "models").symlink_to(home() / "models")
-    for name, value in {"RAY_AUTH_MODE": "disabled", "HOPTIMIZER_HOME": str(tmp_path / "home")}.items():
+    settings = {"RAY_AUTH_MODE": "disabled", "RAY_worker_niceness": "0", "HOPTIMIZER_HOME": str(tmp_path / "home")}
+    for name, value in settings.items():
         monkeypatch.setenv(name, value)
     node = {"num_cpus": 2, "object_store_memory": 80 << 20}
     found = cluster_utils.Cluster(initialize_head=True, head_node_args=node | {"include_dashboard": False})
