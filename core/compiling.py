@@ -24,6 +24,7 @@ from hoptimizer.models.failures import answered_or_ended
 from hoptimizer.models.usage import UsageMeter
 from hoptimizer.optimizers import CompileContext, Optimizer
 from hoptimizer.programs import Ensemble, Program
+from hoptimizer.scoring import score
 from hoptimizer.tracing import traced
 from hoptimizer.tracking import artifacts
 from hoptimizer.tracking.compile_log import CompileLog
@@ -31,7 +32,7 @@ from hoptimizer.tracking.holding import absolute
 from hoptimizer.tracking.journal import keep_run
 from hoptimizer.tracking.naming import FOLDED, variant_name
 from hoptimizer.tracking.tracker import Tracker
-from hoptimizer.variants import Variant, labelled, score, state_of, tag_start
+from hoptimizer.variants import Variant, labelled, state_of, tag_start
 from hoptimizer.workbench import Workbench
 
 _log = logging.getLogger(__name__)

@@ -29,6 +29,7 @@ from hoptimizer.common.validation import explain
 from hoptimizer.eval.datasets.settings import DataSettings
 from hoptimizer.eval.failures import MAX_UNANSWERED
 from hoptimizer.eval.objective import NO_JUDGE, Objective
+from hoptimizer.executors import settings as executors
 from hoptimizer.layers import Layers
 from hoptimizer.models.settings import LMSettings
 from hoptimizer.optimizers import settings as optimizers
@@ -41,7 +42,7 @@ from hoptimizer.upgrade import upgraded_config
 DEFAULT_LM = "local/smollm2-135m-instruct"
 # Roles of language models besides the names of a program's steps.
 LM_ROLES = ("default", "teacher", "reflection", "judge")
-_NOT_DECIDING = ("tracking", "workers", "max_unanswered")
+_NOT_DECIDING = ("tracking", "workers", "max_unanswered", "executor")
 _log = logging.getLogger(__name__)
 
 
@@ -76,6 +77,7 @@ class Config(BaseModel):
         workers: questions under way at once.
         max_unanswered: the greatest share of the questions that may be left out because a language model's call got no
             answer; with more of them a run fails.
+        executor: what answers the questions: this process, or the workers of a Ray cluster.
 
     Example:
         >>> from hoptimizer import Config, make_config
@@ -96,6 +98,7 @@ class Config(BaseModel):
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 7  # as NumPy takes it
     workers: Annotated[int, Field(ge=1)] = 64
     max_unanswered: Annotated[float, Field(ge=0, lt=1)] = MAX_UNANSWERED
+    executor: SerializeAsAny[Options]
 
     @model_validator(mode="before")
     @classmethod
@@ -107,6 +110,7 @@ class Config(BaseModel):
             values.get("optimizer"), "optimizer", "bootstrap_random_search", optimizers.settings_model
         )
         values["retriever"] = _choose(values.get("retriever"), "retriever", "colbert", retrievers.settings_model)
+        values["executor"] = _choose(values.get("executor"), "executor", executors.IN_PROCESS, executors.settings_model)
         lm = values.get("lm") or {}
         if not isinstance(lm, str | dict):
             raise UserError(
@@ -264,16 +268,19 @@ def json_schema() -> dict[str, Any]:
     schema["properties"]["program"] = _choices(programs.PROGRAMS, programs.settings_model)
     schema["properties"]["optimizer"] = _choices(optimizers.OPTIMIZERS, optimizers.settings_model)
     schema["properties"]["retriever"] = _choices(retrievers.OWN, retrievers.settings_model)
+    schema["properties"]["executor"] = _choices(executors.EXECUTORS, executors.settings_model, own=False)
     for choice in [choice for section in schema["properties"].values() for choice in section.get("anyOf", ())]:
         schema["$defs"] |= choice.pop("$defs", {})  # references are looked up from the top
     schema["required"] = ["data"]
     return schema
 
 
-def _choices(names: Iterable[str], model: Callable[[str], type[Options]]) -> dict[str, Any]:
+def _choices(names: Iterable[str], model: Callable[[str], type[Options]], *, own: bool = True) -> dict[str, Any]:
     """Ours with their options, and a user's own by its dotted path, whose options are not known here."""
-    own = {"type": "string", "pattern": DOTTED}
-    options: list[dict[str, Any]] = [own, {"type": "object", "properties": {"name": own}, "required": ["name"]}]
+    path = {"type": "string", "pattern": DOTTED}
+    options: list[dict[str, Any]] = (
+        [path, {"type": "object", "properties": {"name": path}, "required": ["name"]}] if own else []
+    )
     for name in names:
         option = model(name).model_json_schema()
         option["properties"]["name"] = {"const": name}

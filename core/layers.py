@@ -18,7 +18,7 @@ from hoptimizer.upgrade import LM_NAMES
 
 Key = tuple[str, ...]
 
-_NAMED = ("data", "program", "retriever", "optimizer")
+_NAMED = ("data", "program", "retriever", "optimizer", "executor")
 # What can be weighed, but is no metric of its own.
 _COUNTS = frozenset({*count_names(), *(name for name, metric in METRICS.items() if not metric.percent)})
 _OF_AN_LM = frozenset({*LMSettings.model_fields, *LM_NAMES})

@@ -14,13 +14,11 @@ from hoptimizer.common.progress import Report, in_notebook
 from hoptimizer.compiled import program_of
 from hoptimizer.config import Config
 from hoptimizer.eval import Difference, statistics
-from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.display.format import change, figure
 from hoptimizer.eval.display.sheet import notebook
-from hoptimizer.eval.objective import Objective
-from hoptimizer.eval.runner import Evaluation, EvaluationProgress, aevaluate
+from hoptimizer.eval.runner import Evaluation
 from hoptimizer.eval.showing import evaluation_sheets
-from hoptimizer.programs import Program
+from hoptimizer.scoring import ascore, forget_kept, score, score_variant
 from hoptimizer.tracing import traced
 from hoptimizer.tracking import artifacts
 from hoptimizer.tracking.journal import keep_run
@@ -162,11 +160,10 @@ def evaluate_variant(
             dataset = artifacts.log_questions(bench.data, split, questions)
             tag_start(tracker, run_id)
             model_id = _linked(tracker, run.info.run_id, run_id)
-            evaluation = evaluation or score(
-                bench, program_of(bench, tracker, run_id), questions, f"{scored} on {split}"
-            )
+            evaluation = evaluation or score_variant(bench, tracker, run_id, questions, f"{scored} on {split}")
             links = artifacts.Links(model_id, dataset, traced(bench, tracker, run, evaluation, model_id))
             artifacts.log_evaluation(evaluation, split, "after", links, config.objective.name)
+        forget_kept(bench, run_id)
         return Variant(run.info.run_id, config, run_id is not None, split, evaluation)
 
     return keep_run(config, keep, run_id)
@@ -205,7 +202,7 @@ def answer_together(scorings: Sequence[Scoring], tracker: Tracker) -> list[Evalu
         questions = bench.data.split(scoring.split)
         stage = f"{scoring.config.program.name} {state_of(scoring.run_id)} on {scoring.split}"
         with bench.active(judged=True):
-            return await _ascore(bench, program_of(bench, tracker, scoring.run_id), questions, stage)
+            return await ascore(bench, program_of(bench, tracker, scoring.run_id), questions, stage)
 
     async def answer_all() -> list[Evaluation | BaseException]:
         return await asyncio.gather(*map(answer, scorings), return_exceptions=True)
@@ -262,35 +259,3 @@ def _linked(tracker: Tracker, run_id: str, start: str | None) -> str | None:
 def state_of(run_id: str | None) -> str:
     """Of which run a program is, as stages and names of runs have it."""
     return f"of {run_id[:8]}" if run_id else "uncompiled"
-
-
-def score(bench: Workbench, program: Program, questions: Sequence[Question], stage: str) -> Evaluation:
-    """Score a program as a config says.
-
-    Args:
-        bench: of the config.
-        program: what is scored.
-        questions: what it is asked.
-        stage: what progress is told of.
-    """
-    return run_async(_ascore(bench, program, questions, stage))
-
-
-async def _ascore(bench: Workbench, program: Program, questions: Sequence[Question], stage: str) -> Evaluation:
-    objective = bench.config.objective
-    return await aevaluate(
-        program,
-        questions,
-        workers=bench.config.workers,
-        max_unanswered=bench.config.max_unanswered,
-        progress=_running(bench.report, stage, objective),
-        judge=bench.lms.get("judge"),
-        objective=objective,
-    )
-
-
-def _running(report: Report, stage: str, objective: Objective) -> EvaluationProgress:
-    def progress(done: int, total: int, scores: dict[str, float]) -> None:
-        report(stage, done, total, f"{objective.label} {scores.get(objective.name, 0):.3f}")
-
-    return progress

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import dspy
@@ -183,6 +183,24 @@ async def aevaluate(
     max_unanswered: float = MAX_UNANSWERED,
 ) -> Evaluation:
     """Like :func:`evaluate`, from async code."""
+    return await aevaluate_by(
+        lambda question: ask(program, question, objective or _NO_OBJECTIVE, judge),
+        questions,
+        workers=workers,
+        progress=progress,
+        max_unanswered=max_unanswered,
+    )
+
+
+async def aevaluate_by(
+    asks: Callable[[Question], Awaitable[QuestionResult]],
+    questions: Sequence[Question],
+    *,
+    workers: int,
+    progress: EvaluationProgress | None = None,
+    max_unanswered: float = MAX_UNANSWERED,
+) -> Evaluation:
+    """Like :func:`aevaluate`, of whatever answers questions: ``asks`` does, as :func:`ask` does in this process."""
     rows: dict[int, QuestionResult] = {}
     numbered = enumerate(questions)
     means = _RunningMeans()
@@ -191,7 +209,7 @@ async def aevaluate(
     # A task for each question would keep its context, with all that DSPy puts there, until the last one ends.
     async def work() -> None:
         for number, question in numbered:
-            row = rows[number] = await _ask(program, question, objective or _NO_OBJECTIVE, judge)
+            row = rows[number] = await asks(question)
             if not row.is_answered:
                 _check_outage(rows.values(), len(questions), max_unanswered)
             if progress:
@@ -237,7 +255,18 @@ class _RunningMeans:
         return {name: total / self._counts[name] for name, total in self._sums.items()}
 
 
-async def _ask(program: Program, question: Question, objective: Objective, judge: dspy.LM | None) -> QuestionResult:
+async def ask(program: Program, question: Question, objective: Objective, judge: dspy.LM | None) -> QuestionResult:
+    """Ask a program a question, and score what comes out.
+
+    Args:
+        program: what to run.
+        question: what to ask it.
+        objective: what is maximized.
+        judge: the language model that judges the answer, if one does.
+
+    Raises:
+        UserError: a language model can't be used at all.
+    """
     start = time.perf_counter()
     failure = None
     try:

@@ -1,7 +1,7 @@
 """Runs cells of a study: each an MLflow run, those that are finished once, and several at once where that is wanted."""
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -14,6 +14,8 @@ from hoptimizer.comparison import estimates
 from hoptimizer.compiling import compile_variant
 from hoptimizer.eval.display.format import COLUMNS
 from hoptimizer.eval.runner import Evaluation
+from hoptimizer.executors.settings import RayExecutor
+from hoptimizer.executors.together import answer_on_cluster
 from hoptimizer.study.cells import Cell, Study
 from hoptimizer.study.file import SPENT
 from hoptimizer.study.lines import Figures
@@ -96,29 +98,39 @@ class CellRuns:
                 self._done[cell.key] = self._failed(cell, tracker, refused)
                 continue
             beside = self._beside(cell, [other for other, reason in cells[number + 1 :] if not reason], tracker)
-            self._run([cell, *beside], tracker)
+            for _ in self._run([cell, *beside], tracker):
+                self._report(stage, len([one for one, _ in cells if one.key in self._done]), len(cells), cell.title)
         self._report(stage, len(cells), len(cells), "")
         return [self._done[cell.key] for cell, _ in cells]
 
-    def _run(self, cells: Sequence[Cell], tracker: Tracker) -> None:
+    def _run(self, cells: Sequence[Cell], tracker: Tracker) -> Iterator[Cell]:
         """Run a cell, or answer the questions of several together and keep them one after the other."""
-        answered: list[Evaluation | Exception | None] = [None] * len(cells)
-        if len(cells) > 1:
-            answered = [*answer_together([self._scoring(cell) for cell in cells], tracker)]
-        for cell, evaluation in zip(cells, answered, strict=True):
-            finished = None if evaluation else self._finished(cell, tracker)
-            self._done[cell.key] = finished or self._made(cell, tracker, evaluation)
+        if len(cells) == 1:
+            self._done[cells[0].key] = self._finished(cells[0], tracker) or self._made(cells[0], tracker, None)
+            yield cells[0]
+            return
+        scorings, executor = [self._scoring(cell) for cell in cells], self._study.config.executor
+        if isinstance(executor, RayExecutor):
+            answered = answer_on_cluster(scorings, tracker, executor)
+        else:
+            answered = enumerate(answer_together(scorings, tracker))
+        for number, evaluation in answered:
+            cell = cells[number]
+            self._done[cell.key] = self._made(cell, tracker, evaluation)
+            yield cell
 
     def _beside(self, cell: Cell, others: Sequence[Cell], tracker: Tracker) -> list[Cell]:
-        """The cells that are run together with one: those that follow, use the same language models and have no run."""
-        room = self._study.file.at_once - 1
+        """The cells that are run together with one: those that follow and have no run. In one process these are some
+        that use the same language models."""
+        apart = isinstance(self._study.config.executor, RayExecutor)
+        room = len(others) if apart else self._study.file.at_once - 1
         if not room or self._compiles(cell) or self._finished(cell, tracker):
             return []
         found: list[Cell] = []
         for other in others:
             if len(found) == room:
                 break
-            same = other.config.deciding["lm"] == cell.config.deciding["lm"]
+            same = apart or other.config.deciding["lm"] == cell.config.deciding["lm"]
             known = other.key in self._done or other.digest in {one.digest for one in (cell, *found)}
             if same and not known and not self._compiles(other) and not self._finished(other, tracker):
                 found.append(other)

@@ -23,7 +23,12 @@ SPENT = ("compile_calls", "compile_minutes")
 _COSTS = ("judge_failures", *COST, "seconds_median", "seconds_p95", "seconds_per_question", *SPENT)
 _FIGURES = tuple(dict.fromkeys([*METRICS, *COLUMNS, *count_names(), *_COSTS]))
 # What a study has one of, and where the file says it.
-_ONE = {"tracking": "under base", "metric": "under base", "seed": "as seeds, a list beside base"}
+_ONE = {
+    "tracking": "under base",
+    "metric": "under base",
+    "executor": "under base",
+    "seed": "as seeds, a list beside base",
+}
 _STEP_SCORE = re.compile(r"steps/\w+/\w+")
 
 

@@ -1,0 +1,78 @@
+"""Evaluations whose questions are answered by the workers of a Ray cluster."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hoptimizer.compiled import variant_of
+from hoptimizer.eval.datasets.question import Question
+from hoptimizer.eval.runner import Evaluation, EvaluationProgress, QuestionResult, aevaluate_by
+from hoptimizer.executors.kept_rows import KeptRows
+from hoptimizer.executors.pool import Pool, Workers
+from hoptimizer.executors.task import Task, unmasked
+from hoptimizer.workbench import Workbench
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked on a cluster.
+
+    Attributes:
+        bench: of the config. Its data are read, and nothing else is made here.
+        questions: of its data.
+        run_id: the compiled variant that is asked, or ``None`` for an uncompiled program.
+        state: that variant's.
+        progress: called after each question.
+    """
+
+    bench: Workbench
+    questions: Sequence[Question]
+    run_id: str | None = None
+    state: dict[str, Any] | None = None
+    progress: EvaluationProgress | None = None
+
+
+async def aevaluate_on(workers: Workers, asked: Asked, tasks: int) -> Evaluation:
+    """Score a program whose questions are answered by workers, and keep each outcome as it comes.
+
+    Args:
+        workers: lends them.
+        asked: what is asked.
+        tasks: how many workers are to answer.
+
+    Raises:
+        UserError: a worker lacks something, or has another version of it.
+        ServiceError: workers die, or can't be started; or more questions than the config allows have no answer.
+    """
+    bench, config = asked.bench, asked.bench.config
+    kept = KeptRows(bench, asked.run_id)
+    known = kept.read(asked.questions)
+    left = len(asked.questions) - len(known)
+    size = min(tasks, left)
+    task = Task(bench.data.digest, asked.state, variant_of(asked.run_id) if asked.run_id else "")
+    pool = Pool(workers, size, _values(bench, max(size, 1)), task, share=-(-config.workers // max(size, 1)))
+
+    async def answer(question: Question) -> QuestionResult:
+        if row := known.get(question.id):
+            return row
+        row = await pool.ask(question)
+        kept.keep(row)
+        return replace(row, question=question)
+
+    async with pool:
+        return await aevaluate_by(
+            answer,
+            asked.questions,
+            workers=config.workers,
+            progress=asked.progress,
+            max_unanswered=config.max_unanswered,
+        )
+
+
+def _values(bench: Workbench, size: int) -> dict[str, Any]:
+    """The config of each worker: its share of the calls that may be under way."""
+    values = unmasked(bench.config) | {"executor": "in_process"}
+    for settings in values["lm"].values():
+        if settings["max_concurrency"]:
+            settings["max_concurrency"] = max(1, settings["max_concurrency"] // size)
+    return values

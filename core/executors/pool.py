@@ -1,0 +1,216 @@
+"""The workers of a cluster, and questions handed out to them."""
+
+import asyncio
+import contextlib
+import logging
+import threading
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from hoptimizer.common.errors import ServiceError, UserError
+from hoptimizer.eval.datasets.question import Question
+from hoptimizer.eval.runner import QuestionResult
+from hoptimizer.executors.settings import RayExecutor
+from hoptimizer.executors.task import Refusal, Task
+from hoptimizer.executors.worker import Worker
+
+# Calls of a worker that Ray lets be under way; how many there are, the driver decides.
+_MOST_CALLS = 10_000
+_log = logging.getLogger(__name__)
+
+
+class Workers:
+    """Makes workers and lends them; one that is given back is lent again, since a new one takes seconds to start.
+
+    Args:
+        ray: connected to the cluster.
+        settings: what a worker takes.
+    """
+
+    def __init__(self, ray: ModuleType, settings: RayExecutor) -> None:
+        self.ray, self.settings = ray, settings
+        self._class = ray.remote(Worker).options(
+            num_cpus=settings.cpus, num_gpus=settings.gpus, max_concurrency=_MOST_CALLS, max_restarts=0
+        )
+        self._idle: list[Any] = []
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._idle:
+            self.end(self._idle.pop())
+
+    def take(self) -> Any:  # noqa: ANN401 - a handle of Ray's, which has no type
+        """A worker that nobody else has; it may have to be started first."""
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        return self._class.remote()
+
+    def give(self, worker: Any) -> None:  # noqa: ANN401 - as above
+        """Give back a worker that has nothing to do."""
+        with self._lock:
+            self._idle.append(worker)
+
+    def end(self, worker: Any) -> None:  # noqa: ANN401 - as above
+        """End a worker, whatever it does."""
+        with contextlib.suppress(self.ray.exceptions.RayError):  # the cluster may be gone
+            self.ray.kill(worker)
+
+
+@dataclass(eq=False)
+class _Seat:
+    """A worker at work: a handle of Ray's, where it runs, and whether it died."""
+
+    worker: Any
+    host: str = "a node"
+    is_dead: bool = False
+
+
+@dataclass
+class Pool:
+    """Workers that answer the questions of one evaluation. A worker that dies is replaced, and what it had in hand is
+    asked again.
+
+    Args:
+        workers: lends them.
+        size: how many there are.
+        values: the config as plain data, its keys included.
+        task: what they make their program from.
+        share: questions under way at each of them.
+
+    Example:
+        the pool is an asynchronous context, in which :meth:`ask` is called for many questions at once.
+    """
+
+    workers: Workers
+    size: int
+    values: dict[str, Any]
+    task: Task
+    share: int
+    _seats: list[_Seat] = field(default_factory=list)
+    _starts: set["asyncio.Task[None]"] = field(default_factory=set)
+    _deaths: int = 0
+
+    async def __aenter__(self) -> "Pool":
+        # Each place of a question at a worker, or why there are none.
+        self._free: asyncio.Queue[_Seat | UserError] = asyncio.Queue()
+        for _ in range(self.size):
+            self._start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for start in self._starts:
+            start.cancel()
+        for seat in self._seats:
+            # What was stopped has questions in hand that nobody wants.
+            (self.workers.end if kind or seat.host == _Seat.host else self.workers.give)(seat.worker)
+
+    async def ask(self, question: Question) -> QuestionResult:
+        """A question's outcome.
+
+        Args:
+            question: of the data set that the task names.
+
+        Raises:
+            UserError: workers can't do what they were told.
+            ServiceError: they die, or none can be started; or a service that they need gives no answer.
+        """
+        while True:
+            place = await self._free.get()
+            if isinstance(place, UserError):
+                self._free.put_nowait(place)  # the others have to hear of it
+                raise place
+            if place.is_dead:
+                continue
+            try:
+                outcome: QuestionResult | Refusal = await place.worker.answer.remote(question)
+            except self.workers.ray.exceptions.RayActorError as error:
+                self._lost(place, error)
+                continue
+            self._deaths = 0
+            self._free.put_nowait(place)
+            if isinstance(outcome, Refusal):
+                raise _told(outcome, "")
+            return outcome
+
+    def _start(self) -> None:
+        seat = _Seat(self.workers.take())
+        self._seats.append(seat)
+        start = asyncio.create_task(self._started(seat))
+        self._starts.add(start)
+        start.add_done_callback(self._starts.discard)
+
+    async def _started(self, seat: _Seat) -> None:
+        """Wait for a worker, which gets its places once its program is made."""
+        try:
+            if not (host := await self._host(seat)):
+                return
+            seat.host = host
+            refusal = await seat.worker.start.remote(self.values, self.task)
+        except self.workers.ray.exceptions.RayActorError as error:
+            self._lost(seat, error)
+            return
+        if refusal:
+            self._free.put_nowait(_told(refusal, f"worker on {seat.host}: "))
+            return
+        for _ in range(self.share):
+            self._free.put_nowait(seat)
+
+    async def _host(self, seat: _Seat) -> str | None:
+        """Where a worker runs, once it does; ``None`` where none can be started."""
+        asked = asyncio.ensure_future(_result(seat.worker.host.remote()))
+        limit = self.workers.settings.start_timeout
+        while not (await asyncio.wait({asked}, timeout=limit))[0]:
+            if not any(other.host != _Seat.host for other in self._seats):
+                asked.cancel()
+                self._free.put_nowait(ServiceError(self._none_started(limit)))
+                return None
+        return asked.result()
+
+    def _none_started(self, limit: float) -> str:
+        settings, there = self.workers.settings, self.workers.ray.cluster_resources()
+        wanted = f"{settings.cpus:g} CPUs" + (f" and {settings.gpus:g} GPUs" if settings.gpus else "")
+        has = f"{there.get('CPU', 0):g} CPUs and {there.get('GPU', 0):g} GPUs"
+        return (
+            f"executor=ray: no worker could be started in {limit:g} s; each wants {wanted}, and the cluster has {has} "
+            "in all: free some, or change executor.cpus and executor.gpus"
+        )
+
+    def _lost(self, seat: _Seat, error: Exception) -> None:
+        """Take another worker in the place of one that died, unless they all do."""
+        if seat.is_dead:
+            return
+        seat.is_dead = True
+        self._seats.remove(seat)
+        self._deaths += 1
+        reason = _reason(error)
+        if self._deaths > 2 * self.size + 1:
+            self._free.put_nowait(
+                ServiceError(
+                    f"executor=ray: {self._deaths} workers in a row died before they answered a question ({reason}); "
+                    "what was answered is kept, and the same command goes on from there"
+                )
+            )
+            return
+        _log.warning("a worker on %s died (%s); another one is asked what it had in hand", seat.host, reason)
+        self._start()
+
+
+async def _result(reference: Any) -> Any:  # noqa: ANN401 - a reference of Ray's and what it refers to
+    return await reference
+
+
+def _told(refusal: Refusal, where: str) -> UserError:
+    return (ServiceError if refusal.is_outage else UserError)(f"{where}{refusal.message}")
+
+
+def _reason(error: Exception) -> str:
+    """The line of Ray's message that says why: the last one of an error at the start, else the first."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    return lines[-1] if "creation task" in lines[0] else lines[0]

@@ -1,0 +1,96 @@
+"""Several programs that the workers of a Ray cluster are asked side by side, such as the cells of a study."""
+
+import asyncio
+import contextlib
+import queue
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from hoptimizer.eval.runner import Evaluation
+from hoptimizer.executors.connection import connected
+from hoptimizer.executors.evaluation import Asked, aevaluate_on
+from hoptimizer.executors.pool import Workers
+from hoptimizer.executors.settings import RayExecutor
+from hoptimizer.scoring import running
+from hoptimizer.tracking.tracker import Tracker
+from hoptimizer.variants import Scoring, state_of
+from hoptimizer.workbench import Workbench
+
+Outcome = tuple[int, Evaluation | Exception]
+"""The place of what was asked, and what it came to or the exception that it ended with."""
+
+
+def answer_on_cluster(scorings: Sequence[Scoring], tracker: Tracker, settings: RayExecutor) -> Iterator[Outcome]:
+    """Ask several programs their questions: as many at once as there are workers, each of which has one of them.
+
+    Args:
+        scorings: with any language models, since each worker is a process of its own.
+        tracker: has the compiled variants among them.
+        settings: the config's ``executor`` section.
+
+    Yields:
+        what each came to, as they end; others are asked while the caller does something with it.
+
+    Raises:
+        UserError: the cluster can't be had.
+    """
+    states = {run_id: tracker.load_state(run_id) for run_id in {one.run_id for one in scorings} if run_id}
+    ended: queue.SimpleQueue[Outcome | None] = queue.SimpleQueue()
+
+    async def answer(workers: Workers) -> None:
+        gate = asyncio.Semaphore(settings.tasks)
+        tasks = max(1, settings.tasks // len(scorings))
+
+        async def one(number: int, scoring: Scoring) -> None:
+            async with gate:
+                [outcome] = await asyncio.gather(
+                    aevaluate_on(workers, _asked(scoring, states), tasks), return_exceptions=True
+                )
+            if not isinstance(outcome, Evaluation | Exception):
+                raise outcome
+            ended.put((number, outcome))
+
+        await asyncio.gather(*(one(number, scoring) for number, scoring in enumerate(scorings)))
+
+    with connected(settings) as ray, Workers(ray, settings) as workers, _beside() as loop:
+        work = asyncio.run_coroutine_threadsafe(answer(workers), loop)
+        work.add_done_callback(lambda _: ended.put(None))
+        try:
+            while (outcome := ended.get()) is not None:
+                yield outcome
+        finally:
+            work.cancel()
+        work.result()
+
+
+def _asked(scoring: Scoring, states: dict[str, dict[str, object]]) -> Asked:
+    bench = Workbench(scoring.config, scoring.report)
+    stage = f"{scoring.config.program.name} {state_of(scoring.run_id)} on {scoring.split}"
+    return Asked(
+        bench,
+        bench.data.split(scoring.split),
+        scoring.run_id,
+        states[scoring.run_id] if scoring.run_id else None,
+        running(scoring.report, stage, scoring.config.objective),
+    )
+
+
+@contextlib.contextmanager
+def _beside() -> Iterator[asyncio.AbstractEventLoop]:
+    """An event loop in a thread of its own. What is left in it is cancelled, and ended, with it."""
+    loop = asyncio.new_event_loop()
+
+    async def end() -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(loop.run_forever)
+        try:
+            yield loop
+        finally:
+            asyncio.run_coroutine_threadsafe(end(), loop).result()
+            loop.call_soon_threadsafe(loop.stop)
+    loop.close()

@@ -1,0 +1,77 @@
+"""What runs in a worker's process: a program of its own, which is asked many questions at once."""
+
+import asyncio
+import contextlib
+import contextvars
+import socket
+from typing import Any
+
+from hoptimizer.common.errors import ServiceError, UserError
+from hoptimizer.common.progress import silent
+from hoptimizer.compiled import restore
+from hoptimizer.config import make_config
+from hoptimizer.eval.datasets.question import Question
+from hoptimizer.eval.runner import QuestionResult, ask
+from hoptimizer.executors.task import Refusal, Task, versions
+from hoptimizer.workbench import Workbench
+
+
+class Worker:
+    """Answers questions with a program that is made here, from this machine's data, weights and indexes.
+
+    It is an actor of Ray's, which calls its methods in one event loop. It knows nothing of Ray itself.
+    """
+
+    def __init__(self) -> None:
+        self._context = contextvars.copy_context()
+        self._active = contextlib.ExitStack()
+
+    async def host(self) -> str:
+        """The name of the machine."""
+        return socket.gethostname()
+
+    async def start(self, values: dict[str, Any], task: Task) -> Refusal | None:
+        """Make the program, in the place of the one before.
+
+        Args:
+            values: the config as plain data, its keys included.
+            task: what to make it from.
+
+        Returns:
+            why it can't be made, or ``None``.
+        """
+        if differing := [name for name, there in task.versions.items() if versions()[name] != there]:
+            told = ", ".join(f"{name} {versions()[name]} and not {task.versions[name]}" for name in differing)
+            return Refusal(f"it has {told}; install the same versions on all nodes")
+        self.close()
+        try:
+            self._context.run(self._make, values, task)
+        except UserError as error:
+            return Refusal(str(error), isinstance(error, ServiceError))
+        return None
+
+    def _make(self, values: dict[str, Any], task: Task) -> None:
+        self._bench = bench = Workbench(make_config(values), silent)
+        if bench.data.digest != task.data:
+            raise UserError(f"data: {bench.data.folder} holds other data than the driver's; copy it to all nodes")
+        self._active.enter_context(bench.active(judged=True))
+        self._program = bench.program() if task.state is None else restore(bench, task.state, task.variant)
+        self._objective = bench.config.objective
+
+    def close(self) -> None:
+        """Leave the settings of the program, which were entered in a context of their own."""
+        self._context.run(self._active.close)
+        self._context, self._active = contextvars.copy_context(), contextlib.ExitStack()
+
+    async def answer(self, question: Question) -> QuestionResult | Refusal:
+        """Ask a question, and score what comes out.
+
+        Args:
+            question: as of the data set.
+        """
+        asked = ask(self._program, question, self._objective, self._bench.lms.get("judge"))
+        try:
+            # DSPy's settings are those of the context in which the program was made.
+            return await asyncio.create_task(asked, context=self._context.copy())
+        except UserError as error:
+            return Refusal(str(error), isinstance(error, ServiceError))
