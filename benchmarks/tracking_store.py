@@ -1,6 +1,6 @@
 """What a run costs in a team's store, and whether one is lost when many processes write at once.
 
-    python benchmarks/tracking_store.py                    # SQLite, PostgreSQL, and PostgreSQL that restarts in the middle
+    python benchmarks/tracking_store.py   # SQLite, PostgreSQL, and PostgreSQL that restarts in the middle
     python benchmarks/tracking_store.py --writers 10 --runs 20 --store sqlite postgresql restart
 
 PostgreSQL is started for it, of the binaries that Debian's package `postgresql` brings. Each writer is a process of its
@@ -21,12 +21,12 @@ from pathlib import Path
 
 import mlflow
 import pandas as pd
-from reporting import benchmark_parser, show, user_mistakes
 from rich.table import Table
 
 from hoptimizer import Config, Tracker, load_config, sync_runs
 from hoptimizer.common.errors import UserError
 from hoptimizer.tracking.journal import keep_run
+from reporting import benchmark_parser, show, user_mistakes
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from postgres import Postgres, binaries
@@ -158,7 +158,9 @@ def main() -> None:
     given = parser.parse_args()
     with user_mistakes():
         found = run(given.store, given.writers, given.runs)
-    table = Table("store", "writers", "runs", "kept", "of these by sync", "median s", "95% below s", "longest s", "all s")
+    table = Table(
+        "store", "writers", "runs", "kept", "of these by sync", "median s", "95% below s", "longest s", "all s"
+    )
     for one in found:
         table.add_row(*(str(value) for value in asdict(one).values()))
     show({"stores": [asdict(one) for one in found]}, given.json, table)
