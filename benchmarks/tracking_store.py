@@ -93,9 +93,10 @@ def measure(store: str, uri: str, folder: Path, server: Postgres | None, writers
     Raises:
         UserError: one is missing, or there twice.
     """
-    keep_run(_config(uri, folder), lambda tracker: None)  # makes the tables and the experiment
-    with multiprocessing.get_context("spawn").Pool(writers) as pool:
-        pool.starmap(write, [(uri, folder, 1000 + writer, 1) for writer in range(writers)], chunksize=1)  # imports
+    # Forked before this process has connections of its own.
+    with multiprocessing.get_context("fork").Pool(writers) as pool:
+        keep_run(_config(uri, folder), lambda tracker: None)  # makes the tables and the experiment
+        pool.starmap(write, [(uri, folder, 1000 + writer, 1) for writer in range(writers)], chunksize=1)  # connect
         start = time.perf_counter()
         restart = threading.Thread(target=_restart, args=(server, writers * runs, uri, folder))
         if store == "restart":

@@ -7,7 +7,6 @@ import pytest
 
 from hoptimizer import ServiceError, Tracker
 from hoptimizer.cli import main
-from hoptimizer.tracking import new_store
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from postgres import Postgres, binaries
 
 from hoptimizer import Tracker, UserError, compile_variant, load_config, load_variant, sync_runs
 from hoptimizer.cli import main
-from hoptimizer.tracking import database
+from hoptimizer.tracking import databases
 from hoptimizer.tracking.journal import Journal, keep_run
 from hoptimizer.tracking.server import Unreachable
 
@@ -144,7 +144,7 @@ def test_a_database_that_restarts_between_two_runs_is_waited_for_and_said_once(p
 
 
 def test_a_database_that_stays_away_leaves_its_runs_in_the_journal(postgres, uri, tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(database, "_PATIENCE", 0.5)
+    monkeypatch.setattr(databases, "_PATIENCE", 0.5)
     config = load_config(None, ["data=atlas", f"tracking.uri={uri}", f"tracking.experiment={tmp_path.name}"])
     tries = []
 

@@ -232,7 +232,8 @@ def _opened(config: Config) -> Tracker:
     if wanted and not place.startswith(f"{wanted.rstrip('/')}/"):
         raise UserError(
             f"tracking.artifacts: the experiment {config.experiment!r} keeps its artifacts in "
-            f"{without_secrets(place)}, not in {without_secrets(wanted)}; drop the option, or give tracking.experiment another name"
+            f"{without_secrets(place)}, not in {without_secrets(wanted)}; drop the option, or give tracking.experiment "
+            "another name"
         )
     return tracker
 

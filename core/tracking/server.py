@@ -17,7 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from hoptimizer.common.disk import disk_failure
 from hoptimizer.common.errors import ServiceError, UserError, causes
 from hoptimizer.common.urls import line_without_secrets, names_host, text_without_secrets, without_secrets
-from hoptimizer.tracking.database import absence, check_database, hasty, is_database, wait_for
+from hoptimizer.tracking.databases import absence, check_database, hasty, is_database, wait_for
 from hoptimizer.tracking.settings import TRACKING_URI
 
 _S3_ERRORS = (Boto3Error, BotoCoreError, ClientError)

@@ -16,8 +16,8 @@ from hoptimizer.common.disk import disk_failure
 from hoptimizer.common.errors import ServiceError, UserError
 from hoptimizer.common.urls import line_without_secrets, text_without_secrets, without_secrets
 from hoptimizer.tracking.artifacts import PREDICTIONS, PREFIX
+from hoptimizer.tracking.databases import make_store
 from hoptimizer.tracking.holding import HeldRuns
-from hoptimizer.tracking.new_store import make_store
 from hoptimizer.tracking.reading import FINISHED, StoredRuns
 from hoptimizer.tracking.server import (
     STORE_ERRORS,

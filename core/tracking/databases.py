@@ -1,13 +1,17 @@
-"""Databases that keep runs, such as PostgreSQL: whether one answers, and waiting for one that restarts."""
+"""Databases that keep runs: making the file of SQLite's, whether a server's answers, and waiting for one that restarts."""
 
 import contextlib
 import logging
 import re
+import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy
 import tenacity
+from mlflow import MlflowClient
 from sqlalchemy import event
 from sqlalchemy.engine import Dialect, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
@@ -15,6 +19,7 @@ from sqlalchemy.pool import NullPool
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.urls import line_without_secrets, without_secrets
+from hoptimizer.tracking.holding import SQLITE
 
 _KINDS = ("postgresql", "mysql", "mssql")
 _CONNECT_SECONDS = 4
@@ -33,11 +38,36 @@ _log = logging.getLogger(__name__)
 _patient: set[tuple[str, str, str]] = set()  # host, port and name of the databases that are waited for
 
 
+def make_store(uri: str) -> None:
+    """Make the file of a SQLite store where there is none; any other store is left alone.
+
+    MLflow makes its tables in a hundred steps, and can't open a store that was left between two of them, by a full disk
+    or a kill. So they are made in a folder beside it, and the whole file is moved to its place at the end.
+
+    Args:
+        uri: the store's tracking URI.
+
+    Raises:
+        OSError: or what MLflow raises, where the file can't be made.
+    """
+    file = Path(uri.removeprefix(SQLITE)).absolute()
+    if not uri.startswith(SQLITE) or "?" in uri or ":memory:" in uri or file.exists():
+        return
+    prefix = f".{file.name}.making-"
+    for left in file.parent.glob(f"{prefix}*"):  # by a kill
+        shutil.rmtree(left, ignore_errors=True)
+    # The name is new each time: MLflow keeps its connections to a store that it could not make.
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=file.parent) as folder:
+        draft = Path(folder) / file.name
+        MlflowClient(tracking_uri=f"{SQLITE}{draft}").search_experiments(max_results=1)
+        draft.replace(file)
+
+
 def is_database(uri: str) -> bool:
     """Whether a tracking URI is that of a database's server.
 
     Example:
-        >>> from hoptimizer.tracking.database import is_database
+        >>> from hoptimizer.tracking.databases import is_database
         >>> is_database("postgresql://db/mlflow"), is_database("sqlite:///mlflow.db")
         (True, False)
     """
