@@ -1,4 +1,4 @@
-"""Databases that keep runs: making the file of SQLite's, whether a server's answers, and waiting for one that restarts."""
+"""Databases that keep runs: making SQLite's file, asking whether a server answers, waiting for one that restarts."""
 
 import contextlib
 import logging
