@@ -7,6 +7,7 @@ import pytest
 
 from hoptimizer import ServiceError, Tracker
 from hoptimizer.cli import main
+from hoptimizer.tracking import databases
 
 
 @pytest.fixture
