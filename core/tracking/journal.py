@@ -69,7 +69,8 @@ class Journal:
             artifacts: where the server's experiment keeps its artifacts, if that is said.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_whole(self.folder / _SERVER, self._server)
+        with FileLock(self.folder / "open.lock"):  # many processes may lose their server at once
+            write_whole(self.folder / _SERVER, self._server)
         tracker = Tracker(self.uri, experiment, artifacts=(self.folder / "artifacts").as_uri())
         if artifacts:
             tracker.client.set_experiment_tag(tracker.experiment.experiment_id, ARTIFACTS, without_secrets(artifacts))
