@@ -30,8 +30,7 @@ from hoptimizer.optimizers.training.dspy_provider import LocalProvider
 from hoptimizer.programs import Program, build_program
 from hoptimizer.programs.settings import retrieves
 from hoptimizer.retrieval import Retriever, build_retriever
-from hoptimizer.retrieval.options import RetrieverOptions
-from hoptimizer.retrieval.settings import OracleSettings
+from hoptimizer.retrieval.settings import OracleSettings, RetrieverOptions
 
 # DSPy keeps so many calls with all their texts, by default 10,000, and copies them with each copy of a language model.
 HISTORY = 100
