@@ -31,7 +31,7 @@ from hoptimizer.retrieval import (
     build_retriever,
 )
 from hoptimizer.retrieval.hybrid import Fusion, fused
-from hoptimizer.retrieval.settings import RetrieverOptions
+from hoptimizer.retrieval.options import RetrieverOptions
 from reporting import benchmark_parser, show, user_mistakes
 
 CUTS = (2, 5, 10)

@@ -35,7 +35,7 @@ from hoptimizer.models.settings import LMSettings
 from hoptimizer.optimizers import settings as optimizers
 from hoptimizer.programs import settings as programs
 from hoptimizer.retrieval import settings as retrievers
-from hoptimizer.retrieval.settings import RetrieverOptions
+from hoptimizer.retrieval.options import RetrieverOptions
 from hoptimizer.tracking.settings import TrackingSettings
 from hoptimizer.upgrade import upgraded_config
 

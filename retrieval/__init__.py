@@ -4,14 +4,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from hoptimizer.retrieval.build import build_retriever
+from hoptimizer.retrieval.engines.settings import OpenSearchSettings, PostgresSettings, QdrantSettings
 from hoptimizer.retrieval.info import index_info
+from hoptimizer.retrieval.options import RerankSettings
 from hoptimizer.retrieval.passage import Corpus, Passage
 from hoptimizer.retrieval.retriever import Retriever
 from hoptimizer.retrieval.settings import (
     DenseSettings,
     HybridSettings,
     OracleSettings,
-    RerankSettings,
     RetrieverSettings,
 )
 
@@ -44,9 +45,12 @@ __all__ = [
     "DenseSettings",
     "HybridRetriever",
     "HybridSettings",
+    "OpenSearchSettings",
     "OracleRetriever",
     "OracleSettings",
     "Passage",
+    "PostgresSettings",
+    "QdrantSettings",
     "RerankSettings",
     "RerankedRetriever",
     "Retriever",

@@ -4,13 +4,14 @@ from collections.abc import Mapping, Sequence
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.progress import Progress
+from hoptimizer.retrieval.engines.settings import OpenSearchSettings, PostgresSettings, QdrantSettings
+from hoptimizer.retrieval.options import RetrieverOptions
 from hoptimizer.retrieval.passage import Corpus
 from hoptimizer.retrieval.retriever import Retriever
 from hoptimizer.retrieval.settings import (
     DenseSettings,
     HybridSettings,
     OracleSettings,
-    RetrieverOptions,
     RetrieverSettings,
     retriever_class,
 )
@@ -74,6 +75,18 @@ def _build(settings: RetrieverOptions, corpus: Corpus, progress: Progress) -> Re
 
         members = [build_retriever(one, corpus, progress=progress) for one in settings.of]
         return HybridRetriever(members, settings.depth, settings.fusion, settings.weights)
+    if isinstance(settings, QdrantSettings):
+        from hoptimizer.retrieval.engines.qdrant import QdrantRetriever
+
+        return QdrantRetriever(settings, corpus)
+    if isinstance(settings, OpenSearchSettings):
+        from hoptimizer.retrieval.engines.opensearch import OpenSearchRetriever
+
+        return OpenSearchRetriever(settings, corpus)
+    if isinstance(settings, PostgresSettings):
+        from hoptimizer.retrieval.engines.postgres import PostgresRetriever
+
+        return PostgresRetriever(settings, corpus)
     if not isinstance(settings, RetrieverSettings):
         own = [name for name in type(settings).model_fields if name not in RetrieverOptions.model_fields]
         return retriever_class(settings.name)(corpus, **{name: getattr(settings, name) for name in own})

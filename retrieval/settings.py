@@ -5,7 +5,6 @@ from functools import cache
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -18,65 +17,18 @@ from pydantic import (
 )
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.common.options import Options, options_model, part_options
+from hoptimizer.common.options import options_model, part_options
 from hoptimizer.common.plugins import Registry, subclass_of
 from hoptimizer.common.urls import names_host, without_secrets
+from hoptimizer.retrieval.engines.settings import OpenSearchSettings, PostgresSettings, QdrantSettings
 from hoptimizer.retrieval.hybrid import Fusion
+from hoptimizer.retrieval.options import RetrieverOptions
 from hoptimizer.retrieval.retriever import Retriever
 
 DENSE = "all-minilm-l6-v2"
 """The encoder of the weights store that a dense retriever takes by default."""
 
 Pooling = Literal["mean", "cls", "last"]
-
-
-class RerankSettings(BaseModel):
-    """A cross-encoder that orders the first passages of a search anew.
-
-    Attributes:
-        model: hub id or folder of a model of transformers that gives a pair of texts one score.
-        depth: passages that it reads for each query; at least ``k``.
-        max_tokens: the most tokens of query and passage together; the model may read fewer.
-
-    Example:
-        >>> from hoptimizer.retrieval import RerankSettings, RetrieverSettings
-        >>> RetrieverSettings(name="bm25", rerank=RerankSettings(model="cross-encoder/ms-marco-MiniLM-L6-v2")).shown
-        'bm25, reranked by cross-encoder/ms-marco-MiniLM-L6-v2'
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    model: str = Field(min_length=1)
-    depth: int = Field(30, ge=1)
-    max_tokens: int = Field(512, ge=8)
-
-
-class RetrieverOptions(Options):
-    """Which retriever finds passages, and how many; the options of a user's own are the fields of a subclass.
-
-    Attributes:
-        name: one of ours, an entry point of ``hoptimizer.retrievers``, or a dotted path.
-        k: passages that a search returns; ``None`` for as many as the program takes by default.
-        rerank: the cross-encoder that orders what was found anew; ``None`` for none.
-    """
-
-    k: int | None = Field(None, ge=1)
-    # Left out of a config that has none, which is then the one that it was before there were rerankers.
-    rerank: RerankSettings | None = Field(None, exclude_if=lambda rerank: rerank is None)
-
-    @property
-    def shown(self) -> str:
-        """What is searched with, in a few words without secrets."""
-        return f"{self._found_by}, reranked by {self.rerank.model}" if self.rerank else self._found_by
-
-    @property
-    def _found_by(self) -> str:
-        return self.name
-
-    @property
-    def urls(self) -> tuple[str, ...]:
-        """The servers that are asked."""
-        return ()
 
 
 class RetrieverSettings(RetrieverOptions):
@@ -266,6 +218,9 @@ _SETTINGS: dict[str, type[RetrieverOptions]] = {
     "dense": DenseSettings,
     "hybrid": HybridSettings,
     "oracle": OracleSettings,
+    "qdrant": QdrantSettings,
+    "opensearch": OpenSearchSettings,
+    "postgres": PostgresSettings,
 }
 OWN = tuple(_SETTINGS)
 # Ours are built from their settings; a user's own from the arguments of its constructor.

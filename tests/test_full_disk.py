@@ -7,7 +7,7 @@ import pytest
 
 from hoptimizer import ServiceError, Tracker
 from hoptimizer.cli import main
-from hoptimizer.tracking import new_store
+from hoptimizer.tracking import databases
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_a_store_whose_making_was_killed_is_made_anew(tmp_path, monkeypatch):
 @pytest.mark.parametrize("uri", ["sqlite:///:memory:", "sqlite:///x.db?timeout=5", "http://127.0.0.1:9", "mlruns"])
 def test_what_is_no_new_file_is_left_to_mlflow(uri, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    new_store.make_store(uri)
+    databases.make_store(uri)
     assert not list(tmp_path.iterdir())
 
 

@@ -28,7 +28,7 @@ FOLDERS = [*MAY_IMPORT, "core"]
 
 # Folder -> its rooms (sub-folders), each with those of its siblings that it may import.
 ROOMS = {
-    "retrieval": {"encoders": set(), "colbert": {"encoders"}, "dense": {"encoders"}},
+    "retrieval": {"encoders": set(), "colbert": {"encoders"}, "dense": {"encoders"}, "engines": {"colbert"}},
     "programs": {"steps": set()},
     "models": {"weights": set(), "engine": {"weights"}, "small": {"engine", "weights"}},
     "eval": {

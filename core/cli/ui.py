@@ -33,7 +33,7 @@ def ui_command(
     from hoptimizer.cli.screen.console import working
     from hoptimizer.tracking.journal import find_run
     from hoptimizer.tracking.pages import page_of, served
-    from hoptimizer.tracking.server import check_server, is_remote
+    from hoptimizer.tracking.server import check_server, is_mlflow_server
 
     uri = store_uri(overrides or ())
     check_server(uri)
@@ -46,7 +46,7 @@ def ui_command(
             found = None
             if any(not word.startswith("tracking.uri=") for word in overrides or ()):
                 named = read_overrides(overrides, {"data": "atlas"}).experiment
-    if is_remote(uri):
+    if is_mlflow_server(uri):
         _open(uri.rstrip("/") + page_of(uri, found, named), browser)
         return
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the pages' server ends as well

@@ -9,6 +9,7 @@ from filelock import FileLock, Timeout
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import home
+from hoptimizer.common.urls import without_secrets
 
 SQLITE = "sqlite:///"
 """What the tracking URI of a SQLite store begins with."""
@@ -41,7 +42,7 @@ class HeldRuns:
     """
 
     def __init__(self, uri: str) -> None:
-        self._folder = home() / "runs" / hashlib.sha256(absolute(uri).encode()).hexdigest()[:16]
+        self._folder = home() / "runs" / hashlib.sha256(without_secrets(absolute(uri)).encode()).hexdigest()[:16]
 
     @contextlib.contextmanager
     def opening(self) -> Iterator[None]:

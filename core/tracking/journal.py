@@ -27,6 +27,8 @@ JOURNAL = PREFIX + "journal"
 """The tag of a delivered run that has its id in the journal."""
 DELIVERED = PREFIX + "delivered"
 """The tag of a run that left the journal which has its id on the server."""
+ARTIFACTS = PREFIX + "artifacts"
+"""The tag of an experiment of the journal that says where the server's one keeps its artifacts."""
 
 _FOLDER, _FILE, _SERVER = "journal", "mlflow.db", "server.txt"
 _log = logging.getLogger(__name__)
@@ -59,11 +61,20 @@ class Journal:
         """The client of its store, which has to exist."""
         return mlflow.MlflowClient(tracking_uri=self.uri)
 
-    def open(self, experiment: str) -> Tracker:
-        """Its store, made where there is none, with an experiment."""
+    def open(self, experiment: str, artifacts: str | None = None) -> Tracker:
+        """Its store, made where there is none, with an experiment.
+
+        Args:
+            experiment: the experiment's name.
+            artifacts: where the server's experiment keeps its artifacts, if that is said.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_whole(self.folder / _SERVER, self._server)
-        return Tracker(self.uri, experiment, artifacts=(self.folder / "artifacts").as_uri())
+        with FileLock(self.folder / "open.lock"):  # many processes may lose their server at once
+            write_whole(self.folder / _SERVER, self._server)
+        tracker = Tracker(self.uri, experiment, artifacts=(self.folder / "artifacts").as_uri())
+        if artifacts:
+            tracker.client.set_experiment_tag(tracker.experiment.experiment_id, ARTIFACTS, without_secrets(artifacts))
+        return tracker
 
     def has(self, run_id: str) -> bool:
         """Whether a run waits in it."""
@@ -189,11 +200,11 @@ def keep_run(config: Config, work: Callable[[Tracker], T], source: str | None = 
     """
     uri, journal = config.tracking.uri, Journal(config.tracking.uri)
     if not is_remote(uri):
-        return work(Tracker(uri, config.experiment))
+        return work(_opened(config))
     lost, around = None, mlflow.get_tracking_uri()
     if not journal.is_open() and not (source and journal.has(source)):
         try:
-            tracker = Tracker(uri, config.experiment)
+            tracker = _opened(config)
             if mlflow.active_run() is None:
                 tell_waiting(uri)
             return work(tracker)
@@ -201,7 +212,7 @@ def keep_run(config: Config, work: Callable[[Tracker], T], source: str | None = 
             lost = error
         _log.warning("%s: the run is kept in the journal; `hop sync` delivers it", lost.found)
     try:
-        return work(journal.open(config.experiment))
+        return work(journal.open(config.experiment, config.tracking.artifacts))
     except UnknownRun:
         if lost is None:
             raise
@@ -209,6 +220,23 @@ def keep_run(config: Config, work: Callable[[Tracker], T], source: str | None = 
     finally:
         # What the run around it, or else the caller, goes on with.
         point_mlflow_at(around if mlflow.active_run() else uri)
+
+
+def _opened(config: Config) -> Tracker:
+    """The store that a config names.
+
+    Raises:
+        UserError: the experiment keeps its artifacts elsewhere than the config says.
+    """
+    tracker = Tracker(config.tracking.uri, config.experiment, wanted := config.tracking.artifacts)
+    place = tracker.experiment.artifact_location
+    if wanted and not place.startswith(f"{wanted.rstrip('/')}/"):
+        raise UserError(
+            f"tracking.artifacts: the experiment {config.experiment!r} keeps its artifacts in "
+            f"{without_secrets(place)}, not in {without_secrets(wanted)}; drop the option, or give tracking.experiment "
+            "another name"
+        )
+    return tracker
 
 
 def _parent(run: Run) -> str | None:

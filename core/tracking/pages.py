@@ -86,10 +86,12 @@ def served(uri: str, host: str, port: int) -> Iterator[tuple[str, subprocess.Pop
     check_server(uri)
     chosen = _free_port(host, port)
     address = f"http://{host}:{chosen}"
-    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--workers", "1"]
+    command = [sys.executable, "-m", "mlflow", "server", "--workers", "1"]
+    # Everybody on the machine can read arguments, and the URI may hold a password.
+    environment = os.environ | _OFFLINE | {"MLFLOW_BACKEND_STORE_URI": uri}
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(
-            [*command, "--host", host, "--port", str(chosen)], env=os.environ | _OFFLINE, stdout=said, stderr=said
+            [*command, "--host", host, "--port", str(chosen)], env=environment, stdout=said, stderr=said
         )
         try:
             deadline = time.monotonic() + _START_SECONDS

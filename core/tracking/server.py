@@ -1,30 +1,33 @@
-"""Whether the MLflow server of a tracking URI answers, and which errors say that it does not."""
+"""Whether the server of a tracking URI answers, MLflow's or a database's, and which errors say that it does not."""
 
 import contextlib
 import os
 import re
-import socket
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import mlflow
 import requests
+from boto3.exceptions import Boto3Error
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+from botocore.exceptions import ConnectionError as S3ConnectionError
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
 from hoptimizer.common.disk import disk_failure
 from hoptimizer.common.errors import ServiceError, UserError, causes
 from hoptimizer.common.urls import line_without_secrets, names_host, text_without_secrets, without_secrets
+from hoptimizer.tracking.databases import absence, check_database, hasty, is_database, wait_for
 from hoptimizer.tracking.settings import TRACKING_URI
 
-STORE_ERRORS = (MlflowException, SQLAlchemyError, requests.RequestException)
-"""What MLflow raises itself, and what comes through from its database and from its connections."""
+_S3_ERRORS = (Boto3Error, BotoCoreError, ClientError)
+STORE_ERRORS = (MlflowException, SQLAlchemyError, requests.RequestException, *_S3_ERRORS)
+"""What MLflow raises itself, and what comes through from its database, its connections and its artifact store."""
 
 # What neither a path nor a URL can hold: a zero byte and halves of a character.
 _NOT_WRITABLE = re.compile("[\0\ud800-\udfff]")
 # Seconds for a connection, and for the first byte of an answer: that there is none is said within five.
 _TIMEOUT = (2, 3)
-_DATABASE_PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 _TRANSIENT = (
     requests.ConnectionError,
     requests.Timeout,
@@ -44,26 +47,38 @@ class Unreachable(ServiceError):
     Args:
         uri: the tracking URI.
         reason: why, in one line.
+        what: is out of reach; by default what is at the URI.
 
     Attributes:
         found: what is said where the work goes on all the same.
     """
 
-    def __init__(self, uri: str, reason: str) -> None:
-        self.found = f"tracking.uri: no answer from {without_secrets(uri)} ({text_without_secrets(reason)})"
-        super().__init__(f"{self.found}: is the MLflow server up?")
+    def __init__(self, uri: str, reason: str, what: str = "") -> None:
+        place = f"the {what} of {without_secrets(uri)}" if what else without_secrets(uri)
+        self.found = f"tracking.uri: no answer from {place} ({text_without_secrets(reason)})"
+        what = what or ("database" if is_database(uri) else "MLflow server")
+        super().__init__(f"{self.found}: is the {what} up?")
 
 
 def is_remote(uri: str) -> bool:
-    """Whether a tracking URI is that of a server.
+    """Whether a tracking URI is that of a server which may be away for a while, MLflow's or a database's.
 
     Raises:
         UserError: it is no URL.
 
     Example:
         >>> from hoptimizer.tracking.server import is_remote
-        >>> is_remote("https://mlflow.example.org"), is_remote("sqlite:///mlflow.db")
-        (True, False)
+        >>> [is_remote(uri) for uri in ("https://mlflow.example.org", "postgresql://db/mlflow", "sqlite:///mlflow.db")]
+        [True, True, False]
+    """
+    return is_mlflow_server(uri) or is_database(uri)
+
+
+def is_mlflow_server(uri: str) -> bool:
+    """Whether a tracking URI is that of an MLflow server.
+
+    Raises:
+        UserError: it is no URL.
     """
     try:
         is_http = urlsplit(uri).scheme in ("http", "https")
@@ -80,7 +95,7 @@ def check_server(uri: str) -> None:
 
     Raises:
         Unreachable: none does.
-        UserError: it is no URL.
+        UserError: it is no URL, or a database refuses, or has no driver here.
 
     Example:
         >>> from hoptimizer.tracking.server import check_server
@@ -89,15 +104,14 @@ def check_server(uri: str) -> None:
         Traceback (most recent call last):
         hoptimizer.tracking.server.Unreachable: tracking.uri: no answer from http://127.0.0.1:9 ...
     """
-    if is_remote(uri):
+    if is_mlflow_server(uri):
         found = _ask(uri)
         if isinstance(found, str) or found >= _SERVER_ERROR:
             raise Unreachable(uri, found if isinstance(found, str) else f"status {found}")
-    elif address := _database(uri):
-        try:
-            socket.create_connection(address, timeout=sum(_TIMEOUT)).close()
-        except OSError as error:
-            raise Unreachable(uri, str(error)) from error
+    elif is_database(uri):
+        if reason := check_database(uri):
+            raise Unreachable(uri, reason)
+        wait_for(uri)
 
 
 def store_failure(uri: str, error: Exception) -> UserError | None:
@@ -134,6 +148,14 @@ def outage(uri: str, error: BaseException) -> Unreachable | None:
     if not is_remote(uri):
         return None
     chain = list(causes(error))
+    for one in chain:
+        if isinstance(one, S3ConnectionError | HTTPClientError):
+            return Unreachable(uri, line_without_secrets(one), "artifact store")
+        if isinstance(one, _S3_ERRORS):
+            return None
+    if is_database(uri):
+        reason = absence(chain)
+        return Unreachable(uri, reason) if reason else None
     if any(isinstance(one, _TRANSIENT) and not isinstance(one, requests.exceptions.SSLError) for one in chain):
         return Unreachable(uri, _reason(chain))
     # MLflow tells of some failures in words alone: is the server there now?
@@ -160,26 +182,17 @@ def answering(uri: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def impatient() -> Iterator[None]:
-    """Within it, MLflow asks a server once: for what is tried, and may fail."""
+    """Within it, a server is asked once: for what is tried, and may fail."""
     given = {name: os.environ.get(name) for name in _ONCE}
     os.environ.update(_ONCE)
     try:
-        yield
+        with hasty():
+            yield
     finally:
         for name, value in given.items():
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
-
-
-def _database(uri: str) -> tuple[str, int] | None:
-    """Host and port of the database server that a tracking URI names; ``None`` where it names none."""
-    with contextlib.suppress(ValueError):  # a port that is no number: the database's driver says so
-        parts = urlsplit(uri)
-        port = parts.port or _DATABASE_PORTS.get(parts.scheme.partition("+")[0])
-        if port and parts.hostname and parts.scheme.partition("+")[0] in _DATABASE_PORTS:
-            return parts.hostname, port
-    return None
 
 
 def point_mlflow_at(uri: str) -> None:
@@ -215,4 +228,4 @@ def _reason(chain: list[BaseException]) -> str:
 def _is_of(error: requests.RequestException, uri: str) -> bool:
     """Whether an error is that of a request to the server of a tracking URI."""
     url = getattr(error.request, "url", None) or getattr(error.response, "url", None) or ""
-    return is_remote(uri) and urlsplit(url).hostname == urlsplit(uri).hostname
+    return is_mlflow_server(uri) and urlsplit(url).hostname == urlsplit(uri).hostname

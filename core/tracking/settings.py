@@ -22,6 +22,8 @@ class TrackingSettings(BaseModel):
         uri: any MLflow tracking URI; by default that of the environment's ``MLFLOW_TRACKING_URI``, else
             ``sqlite:///mlflow.db``; dumped without a user's name and password.
         experiment: the MLflow experiment; the data set's name by default.
+        artifacts: where the experiment keeps its artifacts, such as ``s3://team-mlflow``, if a database is the store;
+            an MLflow server has a place of its own for them.
         traces: of which questions a run keeps traces: of up to 20 spread evenly (``sample``), of up to 200 on which a
             step failed or whose answer has an F1 of 0 (``failures``), of ``all``, or of ``none``.
     """
@@ -30,8 +32,10 @@ class TrackingSettings(BaseModel):
 
     uri: str = Field(default_factory=_default_uri)
     experiment: str | None = None
+    # Left out of a config that has none, which is then the one that it was before.
+    artifacts: str | None = Field(None, min_length=1, exclude_if=lambda artifacts: artifacts is None)
     traces: Traces = "sample"
 
-    @field_serializer("uri")
-    def _public(self, uri: str) -> str:
-        return without_secrets(uri)
+    @field_serializer("uri", "artifacts")
+    def _public(self, uri: str | None) -> str | None:
+        return uri and without_secrets(uri)

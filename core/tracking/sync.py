@@ -18,7 +18,7 @@ from hoptimizer.genai.prompts import LINKED
 from hoptimizer.genai.traces import TracedRun, copy_traces, delete_traces
 from hoptimizer.tracking.artifacts import PREFIX
 from hoptimizer.tracking.compile_log import NUMBER
-from hoptimizer.tracking.journal import DELIVERED, JOURNAL, Journal, is_candidate
+from hoptimizer.tracking.journal import ARTIFACTS, DELIVERED, JOURNAL, Journal, is_candidate
 from hoptimizer.tracking.models import copy_model, link_model, local_folder
 from hoptimizer.tracking.naming import FOLDED
 from hoptimizer.tracking.reading import UnknownRun
@@ -156,7 +156,8 @@ class _Delivery:
         """The run's experiment on the server."""
         experiment = run.info.experiment_id
         if experiment not in self._trackers:
-            tracker = Tracker(self._uri, self._source.get_experiment(experiment).name)
+            source = self._source.get_experiment(experiment)
+            tracker = Tracker(self._uri, source.name, source.tags.get(ARTIFACTS))
             tracker.end_left()
             self._trackers[experiment] = tracker
         return self._trackers[experiment]

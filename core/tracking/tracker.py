@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterator
+from uuid import uuid4
 
 import mlflow
 from mlflow.entities import Run, RunStatus
@@ -15,8 +16,8 @@ from hoptimizer.common.disk import disk_failure
 from hoptimizer.common.errors import ServiceError, UserError
 from hoptimizer.common.urls import line_without_secrets, text_without_secrets, without_secrets
 from hoptimizer.tracking.artifacts import PREDICTIONS, PREFIX
+from hoptimizer.tracking.databases import make_store
 from hoptimizer.tracking.holding import HeldRuns
-from hoptimizer.tracking.new_store import make_store
 from hoptimizer.tracking.reading import FINISHED, StoredRuns
 from hoptimizer.tracking.server import (
     STORE_ERRORS,
@@ -41,7 +42,7 @@ class Tracker(StoredRuns):
     Args:
         uri: any MLflow tracking URI.
         experiment: the experiment that runs are made and looked for in; it is created where there is none.
-        artifacts: where a new experiment keeps its artifacts; by default where the store does.
+        artifacts: where a new experiment keeps its artifacts, in a folder of its own; by default where the store does.
 
     Raises:
         UserError: the store can't be opened.
@@ -72,7 +73,7 @@ class Tracker(StoredRuns):
                 make_store(uri)
                 client = mlflow.MlflowClient()
                 if artifacts and client.get_experiment_by_name(experiment) is None:
-                    client.create_experiment(experiment, artifacts)
+                    client.create_experiment(experiment, f"{artifacts.rstrip('/')}/{uuid4().hex}")
                 super().__init__(uri, client, mlflow.set_experiment(experiment))
         except UserError:
             raise

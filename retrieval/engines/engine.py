@@ -1,0 +1,83 @@
+"""What the searches in engines have in common: tries, their end, and passages from an engine's fields."""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import tenacity
+
+from hoptimizer.common.errors import ServiceError, UserError
+from hoptimizer.common.urls import text_without_secrets
+from hoptimizer.retrieval.engines.settings import EngineSettings
+from hoptimizer.retrieval.passage import Corpus, Passage
+from hoptimizer.retrieval.retriever import Retriever
+
+_TRIES = 4
+_PAUSES = tenacity.wait_random_exponential(multiplier=0.5, max=5)
+
+
+class NoAnswer(Exception):
+    """An engine gave no answer, and may give one when it is asked again.
+
+    Args:
+        reason: in a few words.
+    """
+
+
+class EngineRetriever(Retriever):
+    """A search in an engine that has its own index of the passages.
+
+    Args:
+        settings: which engine, and the names of its fields.
+        corpus: a found passage whose id it has is given as that passage; any other one as the engine has it.
+    """
+
+    computes = False
+
+    def __init__(self, settings: EngineSettings, corpus: Corpus) -> None:
+        self._shown, self._corpus = settings.shown, corpus
+        self._fields = (settings.id_field, settings.title_field, settings.text_field)
+
+    def search(self, queries: list[str], k: int) -> list[list[Passage]]:
+        if not queries:
+            return []
+        try:
+            for attempt in tenacity.Retrying(
+                retry=tenacity.retry_if_exception_type(NoAnswer),
+                stop=tenacity.stop_after_attempt(_TRIES),
+                wait=_PAUSES,
+                reraise=True,
+            ):
+                with attempt:
+                    found = self.ask(queries, k)
+        except NoAnswer as error:
+            reason = text_without_secrets(" ".join(str(error).split()))
+            raise ServiceError(
+                f"retriever: no answer from {self._shown} ({reason}), asked {_TRIES} times: is it up?"
+            ) from error
+        return [[self._passage(fields, score) for fields, score in ranking[:k]] for ranking in found]
+
+    @abstractmethod
+    def ask(self, queries: list[str], k: int) -> list[list[tuple[Mapping[str, Any], float]]]:
+        """The fields and scores of the best passages of each query, best first.
+
+        Raises:
+            NoAnswer: there is none at the moment.
+            UserError: the engine refuses, or is another one.
+        """
+
+    def refused(self, reason: str) -> UserError:
+        """The error for an engine that answers, and refuses."""
+        return UserError(f"retriever: {self._shown} refuses: {text_without_secrets(' '.join(reason.split()))[:300]}")
+
+    def _passage(self, fields: Mapping[str, Any], score: float) -> Passage:
+        id_field, title_field, text_field = self._fields
+        id, title, text = fields.get(id_field), fields.get(title_field) or "", fields.get(text_field)
+        if id is None or not isinstance(title, str) or not isinstance(text, str):
+            given = ", ".join(sorted(map(str, fields))) or "none"
+            raise UserError(
+                f"retriever: {self._shown} found a passage without {id_field!r} or without {text_field!r} as text (its "
+                f"fields: {given}); name them with id_field, title_field and text_field"
+            )
+        known = self._corpus[str(id)] if str(id) in self._corpus else Passage(str(id), title, text)
+        return known.scored(float(score))

@@ -1,0 +1,108 @@
+"""BM25 of OpenSearch or Elasticsearch, over their common search API."""
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import requests
+from pydantic import BaseModel, Field, FiniteFloat
+
+from hoptimizer.common.errors import UserError
+from hoptimizer.common.strict import read_json
+from hoptimizer.retrieval.engines.engine import EngineRetriever, NoAnswer
+from hoptimizer.retrieval.engines.settings import OpenSearchSettings
+from hoptimizer.retrieval.passage import Corpus
+
+_BUSY = (429, 500, 502, 503, 504)
+_UNAUTHORIZED = (401, 403)
+
+
+class _Hit(BaseModel):
+    id: str = Field(alias="_id")
+    score: FiniteFloat = Field(alias="_score")
+    source: dict[str, Any] = Field(alias="_source", default={})
+
+
+class _Hits(BaseModel):
+    hits: list[_Hit]
+
+
+class _Answer(BaseModel):
+    hits: _Hits | None = None
+    error: Any = None
+    status: int = 200
+
+
+class _Answers(BaseModel):
+    responses: list[_Answer]
+
+
+class OpenSearchRetriever(EngineRetriever):
+    """Searches an index of OpenSearch or Elasticsearch with ``multi_match`` over title and text (``_msearch``).
+
+    Args:
+        settings: which index.
+        corpus: a found passage whose id it has is given as that passage.
+    """
+
+    name = "opensearch"
+
+    def __init__(self, settings: OpenSearchSettings, corpus: Corpus) -> None:
+        super().__init__(settings, corpus)
+        self._settings = settings
+        self._url = f"{settings.url.rstrip('/')}/{settings.index}/_msearch"
+        self._headers, self._login = {"Content-Type": "application/x-ndjson"}, None
+        if key := os.environ.get("OPENSEARCH_API_KEY"):
+            self._headers["Authorization"] = f"ApiKey {key}"
+        elif user := os.environ.get("OPENSEARCH_USER"):
+            self._login = (user, os.environ.get("OPENSEARCH_PASSWORD", ""))
+
+    def ask(self, queries: list[str], k: int) -> list[list[tuple[Mapping[str, Any], float]]]:
+        fields = [self._settings.title_field, self._settings.text_field]
+        lines = []
+        for query in queries:
+            match = {"query": query, "fields": fields, "type": "most_fields"}
+            lines += [{}, {"query": {"multi_match": match}, "size": k}]
+        body = "".join(json.dumps(line) + "\n" for line in lines)
+        try:
+            response = requests.post(
+                self._url,
+                data=body.encode("utf-8"),
+                headers=self._headers,
+                auth=self._login,
+                timeout=self._settings.timeout,
+                allow_redirects=False,  # the key is for this server
+            )
+        except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError) as error:
+            raise NoAnswer(type(error).__name__) from error
+        except requests.RequestException as error:
+            raise self.refused(str(error)) from error
+        if response.status_code in _BUSY:
+            raise NoAnswer(f"status {response.status_code}")
+        if response.status_code in _UNAUTHORIZED:
+            raise self.refused(
+                f"status {response.status_code}; set OPENSEARCH_API_KEY, or OPENSEARCH_USER and OPENSEARCH_PASSWORD"
+            )
+        if response.status_code != requests.codes.ok:
+            raise self.refused(f"status {response.status_code} {response.text}")
+        return self._read(response.content, len(queries))
+
+    def _read(self, content: bytes, queries: int) -> list[list[tuple[Mapping[str, Any], float]]]:
+        try:
+            answers = _Answers.model_validate(read_json(content)).responses
+        except ValueError as error:  # pydantic's are such, too
+            raise self._stranger() from error
+        found: list[list[tuple[Mapping[str, Any], float]]] = []
+        for answer in answers:
+            if answer.status in _BUSY:
+                raise NoAnswer(f"status {answer.status}")
+            if answer.hits is None:
+                raise self.refused(f"status {answer.status} {json.dumps(answer.error)}")
+            found.append([({"id": hit.id} | hit.source, hit.score) for hit in answer.hits.hits])
+        if len(found) != queries:
+            raise self._stranger()
+        return found
+
+    def _stranger(self) -> UserError:
+        return self.refused("no answer of the search API: give the address of OpenSearch or Elasticsearch")

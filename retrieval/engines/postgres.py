@@ -1,0 +1,90 @@
+"""PostgreSQL's full-text search."""
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from hoptimizer.common.errors import UserError
+from hoptimizer.retrieval.engines.engine import EngineRetriever, NoAnswer
+from hoptimizer.retrieval.engines.settings import PostgresSettings
+from hoptimizer.retrieval.passage import Corpus
+
+try:
+    import psycopg
+    from psycopg import sql
+    from psycopg.rows import dict_row
+except ImportError as error:
+    raise UserError("retriever.name=postgres: psycopg is missing; pip install 'hoptimizer[postgres]'") from error
+
+# A passage is found by any of the words, not by all of them, as questions have more words than passages share.
+_SEARCH = """
+SELECT {id}::text AS {id}, {title} AS {title}, {text} AS {text}, ts_rank_cd(document, query) AS " score"
+FROM {table},
+  LATERAL (SELECT to_tsvector(%(language)s::regconfig, coalesce({title}, '') || ' ' || {text}) AS document) AS d,
+  (SELECT replace(plainto_tsquery(%(language)s::regconfig, %(words)s)::text, ' & ', ' | ')::tsquery AS query) AS q
+WHERE document @@ query
+ORDER BY " score" DESC, {id}
+LIMIT %(k)s
+"""
+_AWAY = (psycopg.errors.AdminShutdown, psycopg.errors.CannotConnectNow, psycopg.errors.TooManyConnections)
+
+
+class PostgresRetriever(EngineRetriever):
+    """Searches a table by the words of a query.
+
+    Args:
+        settings: which table.
+        corpus: a found passage whose id it has is given as that passage.
+    """
+
+    name = "postgres"
+
+    def __init__(self, settings: PostgresSettings, corpus: Corpus) -> None:
+        super().__init__(settings, corpus)
+        self._settings = settings
+        self._connection: psycopg.Connection[dict[str, Any]] | None = None
+        self._lock = threading.Lock()
+        self._search = sql.SQL(_SEARCH).format(
+            id=sql.Identifier(settings.id_field),
+            title=sql.Identifier(settings.title_field),
+            text=sql.Identifier(settings.text_field),
+            table=sql.Identifier(*settings.table.split(".")),
+        )
+
+    def ask(self, queries: list[str], k: int) -> list[list[tuple[Mapping[str, Any], float]]]:
+        with self._lock:
+            try:
+                connection = self._connected()
+                found: list[list[tuple[Mapping[str, Any], float]]] = []
+                for query in queries:
+                    words = {"language": self._settings.language, "words": query.replace("\0", " "), "k": k}
+                    rows = connection.execute(self._search, words).fetchall()
+                    found.append([(row, float(row[" score"])) for row in rows])
+                return found
+            except psycopg.errors.QueryCanceled as error:
+                raise NoAnswer(f"not within {self._settings.timeout:g} s") from error
+            except psycopg.Error as error:
+                lost, self._connection = self._connection, None
+                if lost is not None and (lost.closed or lost.broken):
+                    raise NoAnswer(str(error)) from error
+                if isinstance(error, _AWAY) or (lost is None and _is_no_refusal(error)):
+                    raise NoAnswer(str(error)) from error
+                raise self.refused(str(error)) from error
+
+    def _connected(self) -> "psycopg.Connection[dict[str, Any]]":
+        if self._connection is None:
+            timeout = self._settings.timeout
+            self._connection = psycopg.connect(
+                self._settings.url,
+                autocommit=True,
+                row_factory=dict_row,
+                connect_timeout=max(2, int(timeout)),
+                options=f"-c statement_timeout={int(timeout * 1000)} -c default_transaction_read_only=on",
+            )
+        return self._connection
+
+
+def _is_no_refusal(error: psycopg.Error) -> bool:
+    """Whether a connection failed for a reason that may pass: the server is not there, or says that it is starting."""
+    text = str(error)
+    return "FATAL" not in text or "starting up" in text or "shutting down" in text

@@ -1,0 +1,75 @@
+"""Late interaction in Qdrant: its multi-vectors, compared by MaxSim."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from hoptimizer.common.errors import UserError
+from hoptimizer.retrieval.colbert.checkpoint import find_checkpoint
+from hoptimizer.retrieval.colbert.retriever import load_encoder
+from hoptimizer.retrieval.engines.engine import EngineRetriever, NoAnswer
+from hoptimizer.retrieval.engines.settings import QdrantSettings
+from hoptimizer.retrieval.passage import Corpus
+
+try:
+    import httpx
+    from qdrant_client import QdrantClient
+    from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
+    from qdrant_client.models import QueryRequest
+except ImportError as error:
+    raise UserError("retriever.name=qdrant: qdrant-client is missing; pip install 'hoptimizer[qdrant]'") from error
+
+_BUSY = (429, 500, 502, 503, 504)
+
+
+class QdrantRetriever(EngineRetriever):
+    """Searches a collection of Qdrant's, a server or a folder of its client, with a ColBERT checkpoint's queries.
+
+    Args:
+        settings: which collection, and which checkpoint.
+        corpus: a found passage whose id it has is given as that passage.
+
+    Raises:
+        UserError: there is no such collection, or the checkpoint can't be had.
+    """
+
+    name = "qdrant"
+    computes = True  # the queries are encoded here
+
+    def __init__(self, settings: QdrantSettings, corpus: Corpus) -> None:
+        super().__init__(settings, corpus)
+        self._settings = settings
+        self._encoder = load_encoder(find_checkpoint(settings.checkpoint))
+        if settings.path:
+            try:
+                self._client = QdrantClient(path=settings.path, force_disable_check_same_thread=True)
+            except RuntimeError as error:
+                raise UserError(f"retriever.path: {settings.path} is in use by another process") from error
+        else:
+            key = os.environ.get("QDRANT_API_KEY")
+            # A port that the URL lacks is that of its scheme; the client would take its own.
+            self._client = QdrantClient(
+                url=settings.url,
+                port=None,
+                api_key=key,
+                timeout=max(1, int(settings.timeout)),
+                check_compatibility=False,
+            )
+
+    def ask(self, queries: list[str], k: int) -> list[list[tuple[Mapping[str, Any], float]]]:
+        requests = [
+            QueryRequest(query=vectors.tolist(), using=self._settings.vector, limit=k, with_payload=True)
+            for vectors in self._encoder.queries(queries)
+        ]
+        try:
+            answers = self._client.query_batch_points(self._settings.collection, requests)
+        except (ResponseHandlingException, httpx.HTTPError) as error:
+            raise NoAnswer(str(error)) from error
+        except UnexpectedResponse as error:
+            said = (error.content or b"").decode("utf-8", "replace")
+            if error.status_code in _BUSY:
+                raise NoAnswer(f"status {error.status_code}") from error
+            raise self.refused(f"status {error.status_code} {said}") from error
+        except ValueError as error:  # of the client's own collections: there is none, or vectors do not fit
+            raise self.refused(str(error)) from error
+        return [[(point.payload or {}, point.score) for point in answer.points] for answer in answers]

@@ -1,0 +1,157 @@
+"""The ``retriever`` section of a config for search engines that run elsewhere."""
+
+from typing import Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import Field, PositiveFloat, field_serializer, field_validator, model_validator
+
+from hoptimizer.common.urls import names_host, without_secrets
+from hoptimizer.retrieval.options import RetrieverOptions
+
+
+class EngineSettings(RetrieverOptions):
+    """What all engines have in common.
+
+    Attributes:
+        url: the engine's address, without a name and a password: these come from the environment.
+        id_field: the field with a passage's id. One that the corpus knows is given as the corpus has it.
+        title_field: the field with its title.
+        text_field: the field with its text.
+        timeout: seconds for an answer; a search that had none is made three times more.
+    """
+
+    url: str = ""
+    id_field: str = Field("id", min_length=1)
+    title_field: str = Field("title", min_length=1)
+    text_field: str = Field("text", min_length=1)
+    timeout: PositiveFloat = 30.0
+
+    @field_validator("url")
+    @classmethod
+    def _holds_no_secret(cls, url: str) -> str:
+        if without_secrets(url) != url:
+            raise ValueError(f"{without_secrets(url)}: name, password and key come from the environment, not the URL")
+        return url
+
+    @field_serializer("url")
+    def _public(self, url: str) -> str:
+        return without_secrets(url)
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The engine."""
+        return (self.url,) if self.url else ()
+
+
+def _of_http(url: str) -> str:
+    if url and not names_host(url):
+        raise ValueError("expected a URL such as http://localhost:6333")
+    return url
+
+
+class QdrantSettings(EngineSettings):
+    """Multi-vectors in Qdrant, compared by MaxSim (late interaction; Khattab and Zaharia, 2020).
+
+    The environment's ``QDRANT_API_KEY`` is the key.
+
+    Attributes:
+        name: ``qdrant``.
+        collection: the collection; its points have the vectors of ``checkpoint``, and the fields as their payload.
+        checkpoint: ``minilm``, or a ColBERT checkpoint's hub id or folder, which encodes the queries.
+        vector: the name of the multi-vector; ``None`` for the unnamed one.
+        path: a folder in which qdrant-client keeps a collection itself, instead of ``url``.
+
+    Example:
+        >>> from hoptimizer.retrieval.engines.settings import QdrantSettings
+        >>> QdrantSettings(url="http://localhost:6333", collection="wiki").shown
+        'qdrant wiki at http://localhost:6333'
+    """
+
+    name: Literal["qdrant"] = "qdrant"
+    collection: str = Field(min_length=1)
+    checkpoint: str = Field("minilm", min_length=1)
+    vector: str | None = None
+    path: str | None = None
+
+    _is_a_url = field_validator("url")(_of_http)
+
+    @model_validator(mode="after")
+    def _is_somewhere(self) -> Self:
+        if bool(self.url) == bool(self.path):
+            raise ValueError("give either url, of a server, or path, a folder of qdrant-client")
+        return self
+
+    @property
+    def _found_by(self) -> str:
+        return f"{self.name} {self.collection} at {self.url or self.path}"
+
+
+class OpenSearchSettings(EngineSettings):
+    """BM25 of OpenSearch or Elasticsearch, over title and text.
+
+    The environment's ``OPENSEARCH_API_KEY`` is the key (``Authorization: ApiKey``), or ``OPENSEARCH_USER`` and
+    ``OPENSEARCH_PASSWORD`` are name and password.
+
+    Attributes:
+        name: ``opensearch``.
+        index: the index or its alias.
+
+    Example:
+        >>> from hoptimizer.retrieval.engines.settings import OpenSearchSettings
+        >>> OpenSearchSettings(url="http://localhost:9200", index="wiki").shown
+        'opensearch wiki at http://localhost:9200'
+    """
+
+    name: Literal["opensearch"] = "opensearch"
+    index: str = Field(pattern=r"^[^\s/?#,\\*]+$")
+
+    _is_a_url = field_validator("url")(_of_http)
+
+    @model_validator(mode="after")
+    def _is_somewhere(self) -> Self:
+        if not self.url:
+            raise ValueError("url is missing, such as http://localhost:9200")
+        return self
+
+    @property
+    def _found_by(self) -> str:
+        return f"{self.name} {self.index} at {self.url}"
+
+
+class PostgresSettings(EngineSettings):
+    """PostgreSQL's full-text search over title and text, ranked by ``ts_rank_cd``.
+
+    A passage is found by any of the query's words. libpq's variables ``PGUSER``, ``PGPASSWORD`` and ``PGPASSFILE`` say
+    who asks.
+
+    Attributes:
+        name: ``postgres``.
+        table: the table or view, with its schema where it has one; the fields are its columns.
+        language: the text-search configuration.
+
+    Example:
+        >>> from hoptimizer.retrieval.engines.settings import PostgresSettings
+        >>> PostgresSettings(url="postgresql://db/wiki", table="passages").shown
+        'postgres passages at postgresql://db/wiki'
+    """
+
+    name: Literal["postgres"] = "postgres"
+    table: str = Field(pattern=r"^[^.]+(\.[^.]+)?$")
+    language: str = Field("english", min_length=1)
+
+    @field_validator("url")
+    @classmethod
+    def _is_a_url(cls, url: str) -> str:
+        if urlsplit(url).scheme not in ("postgresql", "postgres"):
+            raise ValueError("expected a URL such as postgresql://localhost/wiki")
+        return url
+
+    @model_validator(mode="after")
+    def _is_somewhere(self) -> Self:
+        if not self.url:
+            raise ValueError("url is missing, such as postgresql://localhost/wiki")
+        return self
+
+    @property
+    def _found_by(self) -> str:
+        return f"{self.name} {self.table} at {self.url}"

@@ -1,0 +1,219 @@
+"""Searches in engines that run elsewhere.
+
+Qdrant is its client's own engine, in a folder: the same API without a server. PostgreSQL is a real server. OpenSearch
+is not at hand: a scripted server answers as its documentation shows answers of ``_msearch``.
+"""
+
+import http.server
+import json
+import threading
+
+import psycopg
+import pytest
+from postgres import Postgres, binaries
+from qdrant_client import QdrantClient
+from qdrant_client.models import Distance, MultiVectorComparator, MultiVectorConfig, PointStruct, VectorParams
+
+from hoptimizer import ServiceError, UserError, load_config
+from hoptimizer.retrieval import Corpus, Passage, RetrieverSettings, build_retriever
+from hoptimizer.retrieval.colbert.checkpoint import find_checkpoint
+from hoptimizer.retrieval.colbert.retriever import load_encoder
+from hoptimizer.retrieval.engines import engine
+from hoptimizer.retrieval.engines.settings import OpenSearchSettings, PostgresSettings, QdrantSettings
+
+CORPUS = Corpus(
+    [
+        Passage("curie", "Marie Curie", "She was born in Warsaw."),
+        Passage("oslo", "Oslo", "Oslo is the capital of Norway."),
+        Passage("vistula", "Vistula", "A river that flows through Warsaw and Kraków."),
+    ]
+)
+QUERIES = ["Which city is the capital of Norway?", "the birthplace of Marie Curie"]
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch):
+    monkeypatch.setattr(engine, "_PAUSES", lambda state: 0)
+
+
+def ids(rankings):
+    return [[passage.id for passage in ranking] for ranking in rankings]
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory):
+    """A collection of qdrant-client's, with the token vectors of the corpus' passages."""
+    folder = tmp_path_factory.mktemp("qdrant")
+    encoder = load_encoder(find_checkpoint("minilm"))
+    client = QdrantClient(path=str(folder))
+    multi = MultiVectorConfig(comparator=MultiVectorComparator.MAX_SIM)
+    client.create_collection(
+        "wiki", vectors_config=VectorParams(size=encoder.dim, distance=Distance.DOT, multivector_config=multi)
+    )
+    for places, vectors in encoder.passages(list(CORPUS.texts)):
+        passages = [CORPUS.passages[place] for place in places]
+        payloads = [{"id": one.id, "title": one.title, "text": one.text} for one in passages]
+        points = zip(places, vectors, payloads, strict=True)
+        client.upsert("wiki", [PointStruct(id=place, vector=v.tolist(), payload=p) for place, v, p in points])
+    client.close()
+    return folder
+
+
+def test_qdrant_ranks_and_scores_as_the_exact_index_does(collection):
+    found = build_retriever(QdrantSettings(path=str(collection), collection="wiki"), CORPUS).search(QUERIES, 3)
+    exact = build_retriever(RetrieverSettings(index="exact"), CORPUS).search(QUERIES, 3)
+    assert ids(found) == ids(exact)
+    for ranking, expected in zip(found, exact, strict=True):
+        assert [one.score for one in ranking] == pytest.approx([one.score for one in expected], abs=0.01)
+
+
+def test_a_collection_that_is_not_there_and_a_server_that_is_not_there_are_one_line(tmp_path):
+    with pytest.raises(UserError, match=r"qdrant none at .* refuses: .*not found"):
+        build_retriever(QdrantSettings(path=str(tmp_path), collection="none"), CORPUS).search(QUERIES, 2)
+    gone = build_retriever(QdrantSettings(url="http://127.0.0.1:9", collection="wiki"), CORPUS)
+    with pytest.raises(ServiceError, match=r"no answer from qdrant wiki at http://127.0.0.1:9 \(.*refused.*4 times"):
+        gone.search(QUERIES, 2)
+
+
+needs_postgres = pytest.mark.skipif(
+    binaries() is None, reason="PostgreSQL's server is not installed: apt-get install postgresql"
+)
+
+
+@pytest.fixture(scope="module")
+def database():
+    with Postgres() as server:
+        uri = server.create("wiki")
+        with psycopg.connect(uri, autocommit=True) as connection:
+            connection.execute('CREATE TABLE passages (id text, title text, "Text" text)')
+            for one in CORPUS:
+                connection.execute("INSERT INTO passages VALUES (%s, %s, %s)", (one.id, one.title, one.text))
+        yield server
+
+
+@pytest.fixture
+def settings(database, monkeypatch):
+    monkeypatch.setenv("PGUSER", "team")
+    monkeypatch.setenv("PGPASSWORD", database.password)
+    url = f"postgresql://127.0.0.1:{database.port}/wiki"
+    return PostgresSettings(url=url, table="public.passages", text_field="Text")
+
+
+@needs_postgres
+def test_postgres_finds_by_any_of_the_words_and_survives_a_restart(settings, database):
+    retriever = build_retriever(settings, Corpus([]))
+    assert ids(retriever.search(QUERIES, 2)) == [["oslo"], ["curie"]]
+    assert retriever.search(["a river in Warsaw"], 1)[0][0].text == CORPUS["vistula"].text
+    assert retriever.search(["the of and", "'; DROP TABLE passages; --\0"], 2)[0] == []
+    database.stop()
+    database.start()
+    assert ids(retriever.search(QUERIES, 2)) == [["oslo"], ["curie"]]
+
+
+@needs_postgres
+def test_a_table_or_a_password_that_is_wrong_is_one_line(settings, monkeypatch):
+    with pytest.raises(UserError, match=r'postgres nothing at .* refuses: relation "nothing" does not exist'):
+        build_retriever(settings.model_copy(update={"table": "nothing"}), CORPUS).search(QUERIES, 2)
+    monkeypatch.setenv("PGPASSWORD", "wrong")
+    with pytest.raises(UserError, match=r"refuses: .*password authentication failed") as raised:
+        build_retriever(settings, CORPUS).search(QUERIES, 2)
+    assert "\n" not in str(raised.value)
+    gone = PostgresSettings(url="postgresql://127.0.0.1:9/wiki", table="passages")
+    with pytest.raises(ServiceError, match=r"no answer from postgres passages at .*4 times"):
+        build_retriever(gone, CORPUS).search(QUERIES, 2)
+
+
+class Scripted(http.server.BaseHTTPRequestHandler):
+    """Answers as the server's list of statuses and bodies says, the last one again and again."""
+
+    def do_POST(self):
+        self.server.asked.append((self.path, dict(self.headers), self.rfile.read(int(self.headers["Content-Length"]))))
+        answers = self.server.answers
+        status, body = answers.pop(0) if len(answers) > 1 else answers[0]
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def server():
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Scripted) as served:
+        served.asked, served.answers = [], []
+        threading.Thread(target=served.serve_forever, daemon=True).start()
+        yield served
+        served.shutdown()
+
+
+def searcher(server, **options):
+    url = f"http://127.0.0.1:{server.server_address[1]}"
+    return build_retriever(OpenSearchSettings(url=url, index="wiki", **options), CORPUS)
+
+
+def hits(*found):
+    each = [{"_index": "wiki", "_id": id, "_score": score, "_source": source} for id, score, source in found]
+    return {"took": 2, "timed_out": False, "hits": {"total": {"value": len(each)}, "hits": each}, "status": 200}
+
+
+def test_opensearch_is_asked_for_all_queries_at_once_and_again_while_it_is_busy(server, monkeypatch):
+    monkeypatch.setenv("OPENSEARCH_API_KEY", "canary-key")
+    first = hits(("oslo", 3.5, {"title": "Oslo", "text": "other words"}))
+    second = hits(("x", 1.5, {"title": "New", "text": "A passage."}))
+    server.answers = [(429, {}), (200, {"took": 3, "responses": [first, second]})]
+    found = searcher(server).search(QUERIES, 2)
+    assert found == [[CORPUS["oslo"].scored(3.5)], [Passage("x", "New", "A passage.").scored(1.5)]]
+    assert len(server.asked) == 2
+    path, headers, body = server.asked[-1]
+    assert (path, headers["Authorization"]) == ("/wiki/_msearch", "ApiKey canary-key")
+    lines = [json.loads(line) for line in body.decode().splitlines()]
+    assert lines[1]["query"]["multi_match"] == {
+        "query": QUERIES[0],
+        "fields": ["title", "text"],
+        "type": "most_fields",
+    }
+    assert [line.get("size") for line in lines] == [None, 2, None, 2]
+
+
+MISSING = {"error": {"type": "index_not_found_exception", "reason": "no such index [wiki]"}, "status": 404}
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "said"),
+    [
+        (
+            (503, {}),
+            ServiceError,
+            r"no answer from opensearch wiki at .*:\d+ \(status 503\), asked 4 times",
+        ),
+        ((401, {}), UserError, "status 401; set OPENSEARCH_API_KEY"),
+        ((302, {}), UserError, "refuses: status 302"),
+        ((200, {"responses": [MISSING]}), UserError, "refuses: status 404 .*no such index"),
+        ((200, b"<html>"), UserError, "no answer of the search API"),
+        ((200, {"responses": []}), UserError, "no answer of the search API"),
+        ((200, {"responses": [hits(("x", 1.0, {"body": "words"}))]}), UserError, "without 'text' .*fields: body, id"),
+    ],
+)
+def test_what_opensearch_should_not_answer_is_one_line(server, answer, error, said):
+    server.answers = [answer]
+    with pytest.raises(error, match=said):
+        searcher(server).search(QUERIES[:1], 2)
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ("{name: qdrant, collection: wiki}", "give either url, of a server, or path"),
+        ("{name: qdrant, collection: wiki, url: 'ftp://x'}", "expected a URL such as"),
+        ("{name: opensearch, index: 'a/b', url: 'http://x'}", "retriever.index"),
+        ("{name: opensearch, index: wiki, url: 'http://me:hunter2@x'}", "come from the environment"),
+        ("{name: postgres, table: t, url: 'http://x'}", "expected a URL such as postgresql"),
+    ],
+)
+def test_a_section_that_says_nothing_useful_is_one_line(section, said):
+    with pytest.raises(UserError, match=said) as raised:
+        load_config(None, ["data=atlas", f"retriever={section}"])
+    assert "hunter2" not in str(raised.value)
