@@ -17,7 +17,7 @@ PASSAGES = (10_000, 100_000, 1_000_000, 10_000_000, 21_000_000)
 COUNTS = (100, 1_000, 10_000, 100_000, 1_000_000)
 CANDIDATES = (2, 20, 200, 2_000, 20_000)
 # Questions that are simulated one by one; of more, the rest take as long each.
-SIMULATED = 10_000
+SIMULATED = 5_000
 # The words of an atlas passage (docs/retrievers.md), those of DPR's Wikipedia, tokens a word (SmolLM2's tokenizer).
 ATLAS_WORDS, WIKIPEDIA_WORDS, TOKENS_A_WORD = 29, 100, 1.33
 # docs/retrievers.md, `python benchmarks/scale.py`: bytes and CPU seconds a passage of 29 words, at a million of them.
@@ -31,7 +31,6 @@ MEANINGS = {
     "gpus": (8, "GPUs that serve the 70B model"),
     "in_flight": (256, "questions under way at once"),
     "dev": (100, "questions that score a candidate"),
-    "gpu_memory": (160, "GB of the GPUs of one replica"),
 }
 
 
@@ -44,7 +43,6 @@ class Prices:
     gpus: float
     in_flight: float
     dev: float
-    gpu_memory: float
 
 
 @dataclass(frozen=True)
@@ -280,6 +278,3 @@ def paper(workloads: Sequence[Workload], prices: Prices) -> tuple[dict[str, Any]
         "limits": "70B: questions an hour that each part can do, and which is the least",
     }
     return figures, [_table(title, figures[name]) for name, title in titles.items()]
-
-
-MEASURED: tuple[Workload, ...] = ()

@@ -1,13 +1,13 @@
 """What large evaluations take: a simulation that is held to real runs made here, then asked about runs that can't be.
 
-    python benchmarks/scale_simulation.py [--programs rag ircot self_ask] [--questions 64] [--only-paper] [--json]
+    python benchmarks/scale_simulation.py [--programs rag ircot self_ask] [--questions 64] [--json]
 
 First real evaluations of atlas over BM25 are made against ``benchmarks/scripted_server.py``, whose calls take 100 ms on
 average, for each program with other numbers of questions under way, times that vary, failures and slots. What the
-simulation (``benchmarks/simulation.py``) knows of them was measured apart: the chain of calls of each question, one at a
-time; the driver's seconds a call, with a server that answers at once, right before and after each run; and how the
-server was told to behave. Then the costs on paper (``benchmarks/costs_on_paper.py``): ``--only-paper`` prints these
-alone, from the chains and the driver's CPU that docs/scale.md names.
+simulation (``benchmarks/simulation.py``) knows of them was measured apart: the chain of calls of each question, asked
+one at a time; the driver's seconds a call, with a server that answers at once, right before and after each run; and how
+the server was told to behave. Then the costs on paper (``benchmarks/costs_on_paper.py``), from these chains and tokens
+and the driver's CPU.
 
 Exits 1 where the median error is above 15%.
 """
@@ -24,11 +24,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from chains import Span, spans
-from costs_on_paper import MEANINGS, MEASURED, Prices, Workload, paper
 from processes import serving
 from rich.box import MARKDOWN
 from rich.table import Table
 
+from costs_on_paper import ATLAS_WORDS, MEANINGS, Prices, Workload, paper
 from hoptimizer import Workbench, make_config
 from hoptimizer.eval.datasets.dataset import locate
 from hoptimizer.eval.runner import Evaluation, aevaluate
@@ -121,10 +121,12 @@ class Runs:
         calls = iter(spans(self.url))
         chains = [stages([next(calls) for _ in range(int(row.scores["lm_calls"]))]) for row in evaluation.rows]
         records = [record for row in evaluation.rows for record in row.steps if record.calls]
-        words = sum(len(str(record.inputs.get("passages", "")).split()) for record in records)
-        each = evaluation.metrics | {"words": words / len(evaluation.rows)}
+        ids = {passage.id for passage in self.bench.data.corpus}
+        lists = [value for record in records for value in record.inputs.values() if isinstance(value, list)]
+        read = sum(one in ids for passages in lists for one in passages)
+        each = evaluation.metrics | {"words": ATLAS_WORDS * read / len(evaluation.rows)}
         keys = ("retrievals", "prompt_tokens", "completion_tokens", "words")
-        return Workload(self.name, tuple(map(tuple, chains)), *(each[key] for key in keys))
+        return Workload(self.name, tuple(map(tuple, chains)), *(each.get(key, 0.0) for key in keys))
 
     def driver(self, calls: int, in_flight: int) -> tuple[float, float]:
         """Seconds and CPU seconds of the driver a call, where the server answers at once."""
@@ -178,36 +180,35 @@ def main() -> None:
     parser = benchmark_parser(__doc__)
     parser.add_argument("--programs", nargs="+", default=list(PROGRAMS), choices=PROGRAMS, metavar="NAME")
     parser.add_argument("--questions", type=int, default=64, help="of atlas test in each real run (default: 64)")
-    parser.add_argument("--only-paper", action="store_true", help="make no real runs")
     for name, (default, meaning) in MEANINGS.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=default, help=f"{meaning} ({default:g})")
     options = parser.parse_args()
     found: list[Compared] = []
-    workloads = list(MEASURED)
-    if not options.only_paper:
-        words = (str(locate("atlas") / "test.jsonl"), "--tokenizer", str(pull(TOKENIZER) / "tokenizer.json"))
-        with serving("scripted_server.py", *words) as url:
-            workloads = []
-            for name in options.programs:
-                runs = Runs(name, url, options.questions)
-                runs.ask(8, seconds=0.0)  # what is loaded at first use
-                workload = runs.workload()
-                compared, cpu = compare(runs, workload.chains)
-                found += compared
-                workloads.append(replace(workload, driver=cpu))
+    workloads = []
+    words = (str(locate("atlas") / "test.jsonl"), "--tokenizer", str(pull(TOKENIZER) / "tokenizer.json"))
+    with serving("scripted_server.py", *words) as url:
+        for name in options.programs:
+            runs = Runs(name, url, options.questions)
+            runs.ask(8, seconds=0.0)  # what is loaded at first use
+            workload = runs.workload()
+            compared, cpu = compare(runs, workload.chains)
+            found += compared
+            workloads.append(replace(workload, driver=cpu))
     prices = Prices(**{name: getattr(options, name) for name in MEANINGS})
     figures, tables = paper(workloads, prices)
-    error = statistics.median(abs(one.error) for one in found) if found else 0.0
+    error = statistics.median(abs(one.error) for one in found)
     rows: list[dict[str, Any]] = [asdict(one) | {"error": one.error} for one in found]
     summary = {"load": load(), "median_error": error, "runs": rows}
     title = f"{options.questions} questions, {SECONDS} s a call, load {load():.1f}; median error {100 * error:.1f}%"
-    table = Table("program", "in flight", "server", "driver ms a call", "predicted s", "measured s", "error", title=title)
+    table = Table(
+        "program", "in flight", "server", "driver ms a call", "predicted s", "measured s", "error", title=title
+    )
     table.box = MARKDOWN
     for one in found:
         server = ", ".join(f"{key} {value:g}" for key, value in one.server.items()) or "–"
-        numbers = (f"{1000 * one.driver:.1f}", f"{one.predicted:.2f}", f"{one.measured:.2f}", f"{100 * one.error:+.1f}%")
-        table.add_row(one.program, str(one.in_flight), server, *numbers)
-    show(summary | figures, options.json, *([table] if found else []), *tables)
+        times = (f"{1000 * one.driver:.1f}", f"{one.predicted:.2f}", f"{one.measured:.2f}")
+        table.add_row(one.program, str(one.in_flight), server, *times, f"{100 * one.error:+.1f}%")
+    show(summary | figures, options.json, table, *tables)
     sys.exit(int(error > LIMIT))
 
 

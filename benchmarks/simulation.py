@@ -1,8 +1,9 @@
 """A discrete-event simulation of an evaluation: questions under way, their chains of calls, a driver, a server.
 
 A question is a list of stages: the calls of a stage are made together, and a stage begins when the one before has
-ended. A call needs the driver (one event loop: one call at a time) before and after it, then a search where its stage
-has one, then one of the server's slots. A call that fails is made again after the wait that ``ServedLM`` draws.
+ended. A stage begins with a search where there is one. A call needs the driver before and after it, and one of the
+server's slots between. The driver is one event loop, which does a bit of each call in turn, so that calls that come
+together get ready together: processor sharing. A call that fails is made again after the wait that ``ServedLM`` draws.
 """
 
 import heapq
@@ -106,13 +107,56 @@ class _Station:
             self._clock.after(seconds, leave)
 
 
+class _Driver:
+    """One processor that all visitors share; each needs as much of it.
+
+    Args:
+        clock: of the simulation.
+        seconds: that a visit takes of it.
+    """
+
+    def __init__(self, clock: _Clock, seconds: float) -> None:
+        self._clock, self._seconds = clock, seconds
+        # What each visitor has got since the start, and how much of it each leaves with, by arrival.
+        self._got, self._at = 0.0, 0.0
+        self._visitors: deque[tuple[float, Then]] = deque()
+        self._plan = 0
+        self.work = 0.0
+
+    def visit(self, then: Then) -> None:
+        self._catch_up()
+        self._visitors.append((self._got + self._seconds, then))
+        self.work += self._seconds
+        self._next()
+
+    def _catch_up(self) -> None:
+        if self._visitors:
+            self._got += (self._clock.now - self._at) / len(self._visitors)
+        self._at = self._clock.now
+
+    def _next(self) -> None:
+        self._plan += 1
+        if not self._visitors:
+            return
+        plan = self._plan
+
+        def leave() -> None:
+            if plan == self._plan:  # nobody has come since
+                self._catch_up()
+                _, then = self._visitors.popleft()
+                self._next()
+                then()
+
+        self._clock.after(max(0.0, self._visitors[0][0] - self._got) * len(self._visitors), leave)
+
+
 class _Run:
     def __init__(self, setting: Setting, questions: Iterator[Sequence[int]], seed: int) -> None:
         self.setting, self.questions = setting, questions
         self.random = random.Random(seed)
         self.clock = clock = _Clock()
         # Half of the driver's time is spent before a call, half after it.
-        self.driver = _Station(clock, 1, lambda _: setting.driver / 2)
+        self.driver = _Driver(clock, setting.driver / 2)
         self.search = _Station(clock, setting.searchers, lambda _: setting.search)
         self.server = _Station(clock, setting.slots, setting.service)
         self.calls = self.unanswered = 0
