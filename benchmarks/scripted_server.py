@@ -5,36 +5,68 @@
 Prints its URL and serves until it is stopped; any number of calls at once. It speaks DSPy's chat prompt format, and
 does what a model would on the questions of the file: it thinks the sentences of a question's rationale, one per call,
 and a share of the questions, drawn by a hash, ends in the gold answer, the others in "unknown". ``GET /calls`` gives
-the number of calls so far, ``GET /spans`` when each came and ended, and forgets them.
+the number of calls so far, ``GET /spans`` when each came and ended, and forgets them. ``PUT /behaviour`` changes how it
+serves from then on: a JSON object with any of :class:`Behaviour`'s fields.
 """
 
 import argparse
 import asyncio
 import hashlib
 import json
+import math
+import random
 import re
 from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from tokenizers import Tokenizer
 
 _OUTPUT = re.compile(r"(?:the field|then) `\[\[ ## (\w+) ## ]]`(?! and then ending)")
 _INPUT = re.compile(r"\[\[ ## (\w+) ## ]]\n(.*?)\n\n(?=\[\[ ## |Respond with)", re.DOTALL)
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
+_UNLIMITED = 2**31
+_FOLLOW_UP = "Is it right: "
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """How a server serves.
+
+    Attributes:
+        seconds: a call takes on average.
+        spread: the deviation of the logarithm of that time, which is normal; 0 where every call takes the same time.
+        failures: the share of the calls that end with status 503, after the same time.
+        slots: the calls that are served at once, in the order in which they came; 0 for any number.
+    """
+
+    seconds: float
+    spread: float = 0.0
+    failures: float = 0.0
+    slots: int = 0
+
+    def draw(self, source: random.Random) -> float:
+        """The seconds that one call takes."""
+        return self.seconds * math.exp(source.gauss(-(self.spread**2) / 2, self.spread))
 
 
 class FixedLatencyServer(ABC):
-    """Answers chat completions, any number at once, each of which takes the same time.
+    """Answers chat completions, any number at once, each of which takes the same time unless told otherwise.
 
     Args:
         seconds: a call takes.
 
     Attributes:
+        behaviour: how it serves now.
         spans: when each call so far came and ended, in seconds of this process's clock.
     """
 
     def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
+        self.behaviour = Behaviour(seconds)
         self.spans: list[tuple[float, float]] = []
+        self._slots = asyncio.Semaphore(_UNLIMITED)
+        self._random = random.Random(7)
 
     @abstractmethod
     async def text(self, request: dict[str, Any]) -> str:
@@ -54,30 +86,49 @@ class FixedLatencyServer(ABC):
             start = now()
             length = _LENGTH.search(head)
             body = await reader.readexactly(int(length[1]) if length else 0)
+            status, reply = "200 OK", dict[str, Any]()
             if head.startswith(b"POST"):
-                reply = self._completion(json.loads(body)["model"], await self.text(json.loads(body)))
-                await asyncio.sleep(start + self.seconds - now())
+                text = await self.text(json.loads(body))
+                if await self._fails(start):
+                    status, reply = "503 Service Unavailable", {"error": {"message": "busy", "type": "server_error"}}
+                else:
+                    reply = self._completion(json.loads(body), text)
                 self.spans.append((start, now()))
+            elif head.startswith(b"PUT /behaviour"):
+                self.behaviour = replace(self.behaviour, **json.loads(body))
+                self._slots = asyncio.Semaphore(self.behaviour.slots or _UNLIMITED)
             elif head.startswith(b"GET /spans"):
                 reply = {"spans": self.spans}
                 self.spans = []
             else:
                 reply = {"calls": len(self.spans)}
             content = json.dumps(reply).encode()
-            header = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+            header = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
             writer.write(header.encode() + content)
             await writer.drain()
         writer.close()
 
-    @staticmethod
-    def _completion(model: str, text: str) -> dict[str, Any]:
+    async def _fails(self, start: float) -> bool:
+        """Whether a call fails, once its time is over."""
+        now, kind = asyncio.get_running_loop().time, self.behaviour
+        async with self._slots:
+            begun = now() if kind.slots else start
+            await asyncio.sleep(begun + kind.draw(self._random) - now())
+        return self._random.random() < kind.failures
+
+    def tokens(self, text: str) -> int:
+        """How many tokens a text has; 0 where nobody counts them."""
+        return 0
+
+    def _completion(self, request: dict[str, Any], text: str) -> dict[str, Any]:
         choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
-        usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+        asked, said = sum(self.tokens(one["content"]) for one in request["messages"]), self.tokens(text)
+        usage = {"prompt_tokens": asked, "completion_tokens": said, "total_tokens": asked + said}
         return {
             "id": "fixed-latency",
             "object": "chat.completion",
             "created": 0,
-            "model": model,
+            "model": request["model"],
             "choices": [choice],
             "usage": usage,
         }
@@ -91,13 +142,26 @@ class ScriptedServer(FixedLatencyServer):
         seconds: a call takes.
         right: the share of questions that end in the gold answer.
         seed: decides which.
+        tokenizer: the file that tokens are counted with, or ``None``.
     """
 
-    def __init__(self, questions: dict[str, dict[str, Any]], seconds: float, right: float, seed: int) -> None:
+    def __init__(
+        self,
+        questions: dict[str, dict[str, Any]],
+        seconds: float,
+        right: float,
+        seed: int,
+        tokenizer: Path | None = None,
+    ) -> None:
         super().__init__(seconds)
+        self._tokenizer = Tokenizer.from_file(str(tokenizer)) if tokenizer else None
         self.questions = questions
         self.right = right
         self.seed = seed
+
+    def tokens(self, text: str) -> int:
+        """How many tokens a text has."""
+        return len(self._tokenizer.encode(text).ids) if self._tokenizer else 0
 
     async def text(self, request: dict[str, Any]) -> str:
         """Every field that the prompt asks for."""
@@ -107,7 +171,9 @@ class ScriptedServer(FixedLatencyServer):
         return "\n\n".join([*parts, "[[ ## completed ## ]]"])
 
     def answer(self, field: str, inputs: dict[str, str]) -> str:
-        """The value of an output field of a reader, or of IRCoT, which knows enough with the last fact."""
+        """The value of an output field of a reader, or of IRCoT and self-ask, which know enough with the last fact."""
+        if inputs["question"].startswith(_FOLLOW_UP):
+            return inputs["question"].removeprefix(_FOLLOW_UP).rstrip("?")
         question = self.questions[inputs["question"]]
         answer = question["answers"][0] if self._is_right(inputs["question"]) else "unknown"
         if field == "answer":
@@ -115,6 +181,12 @@ class ScriptedServer(FixedLatencyServer):
         facts = question["rationale"].partition(" So the answer is:")[0]
         if field == "reasoning":
             return facts
+        if field in ("next_question", "answerable"):
+            unknown = [fact for fact in facts.strip(" .").split(". ") if fact not in inputs["answered"]]
+            return {
+                "next_question": f"{_FOLLOW_UP}{unknown[0]}?" if unknown else "",
+                "answerable": "no" if unknown else "yes",
+            }[field]
         if field == "next_thought":
             return facts.removeprefix(inputs["known"]).strip().partition(". ")[0]
         later = facts.removeprefix(inputs["facts"]).strip(" .")
@@ -140,10 +212,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.1, help="a call takes (default: 0.1)")
     parser.add_argument("--right", type=float, default=0.25, help="share of right answers (default: 0.25)")
     parser.add_argument("--seed", type=int, default=7, help="which questions are answered right (default: 7)")
+    parser.add_argument("--tokenizer", type=Path, metavar="FILE", help="a tokenizer.json that counts usage")
     options = parser.parse_args()
     lines = options.questions.read_text(encoding="utf-8").splitlines()
     questions = {question["question"]: question for question in map(json.loads, lines)}
-    asyncio.run(ScriptedServer(questions, options.seconds, options.right, options.seed).serve())
+    server = ScriptedServer(questions, options.seconds, options.right, options.seed, options.tokenizer)
+    asyncio.run(server.serve())
 
 
 if __name__ == "__main__":
