@@ -45,7 +45,7 @@ from reporting import benchmark_parser, show
 from reporting import load as machine_load
 
 LATENCY = 0.1
-NODE = {"num_cpus": 4, "object_store_memory": 80 << 20}
+NODE: dict[str, Any] = {"num_cpus": 4, "object_store_memory": 80 << 20}
 PARTS = ("evaluation", "study", "kills")
 TIMES = ("seconds", "seconds_median", "seconds_p95", "seconds_n", "seconds_per_question", "cached_calls")
 
@@ -65,7 +65,12 @@ def write_data(folder: Path, n: int) -> Path:
 
 def settings(data: Path, url: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - sections of a config
     """A config whose language model is the server."""
-    lm = {"model": "openai/scripted", "api_base": f"{url}/v1", "api_key": "none", "prompt_format": "chat"}
+    lm: dict[str, Any] = {
+        "model": "openai/scripted",
+        "api_base": f"{url}/v1",
+        "api_key": "none",
+        "prompt_format": "chat",
+    }
     lm |= {"max_concurrency": 1000, "cache": False}
     return {"data": str(data), "program": "rag", "retriever": "bm25", "lm": {"default": lm}} | more
 
@@ -234,7 +239,7 @@ def measure_kills(data: Path, url: str, folder: Path) -> dict[str, Any]:
                 cluster.remove_node(cluster.list_all_nodes()[-1], allow_graceful=False)
                 cluster.add_node(**NODE)
                 done["nodes"] += 1
-            else:
+            elif cluster.head_node:
                 cluster.head_node.kill_gcs_server(check_alive=False)
                 done["heads"] += 1
             sys.stderr.write(f"{done}, {work.finished()} outcomes\n")
