@@ -1,6 +1,6 @@
 """Does a server lose requests under load, and how near does it come to what its language model allows?
 
-    python benchmarks/serving.py [--requests 1000] [--in-flight 64] [--seconds 0.5] [--mlflow 200] [--json]
+    python benchmarks/http_serving.py [--requests 1000] [--in-flight 64] [--seconds 0.5] [--mlflow 200] [--json]
 
 ``hop serve`` answers atlas' questions as a process of its own, with a compiled ``rag`` over BM25, whose language model
 is a server on this machine where every call takes the same time (``scripted_server.py``). Of a client, so many requests
