@@ -32,11 +32,11 @@ class SelfAsk(Program):
         >>> curie = Passage("curie", "Marie Curie", "She was born in Warsaw.")
         >>> corpus = Corpus([curie, Passage("warsaw", "Warsaw", "It lies on the Vistula.")])
         >>> said = [
-        ...     {"next_question": "Where was Marie Curie born?", "follow_up_needed": "yes"},
+        ...     {"next_question": "Where was Marie Curie born?", "answerable": "no"},
         ...     {"answer": "Warsaw"},
-        ...     {"next_question": "Which river does Warsaw lie on?", "follow_up_needed": "yes"},
+        ...     {"next_question": "Which river does Warsaw lie on?", "answerable": "no"},
         ...     {"answer": "the Vistula"},
-        ...     {"next_question": "", "follow_up_needed": "no"},
+        ...     {"next_question": "", "answerable": "yes"},
         ...     {"answer": "the Vistula"},
         ... ]
         >>> program = SelfAsk(BM25Retriever(corpus), k=1)
@@ -83,4 +83,4 @@ class SelfAsk(Program):
     async def follow_up(self, question: str, findings: list[str]) -> str:
         """The next follow-up question; empty where none is needed, or where the output can't be understood."""
         said = await self.step("ask", question=question, answered=findings)
-        return "" if said.follow_up_needed == "no" else (said.next_question or "").strip()
+        return "" if said.answerable == "yes" else (said.next_question or "").strip()

@@ -38,7 +38,7 @@ class Combine(dspy.Signature):
 class AskFollowUp(dspy.Signature):
     """Ask the next follow-up question, a simpler one that must be answered before the question can be.
 
-    Then say whether it is needed, or whether the answers so far suffice.
+    Then say whether the question can be answered from the answers so far alone.
     """
 
     question: str = dspy.InputField()
@@ -47,10 +47,7 @@ class AskFollowUp(dspy.Signature):
     next_question: str = dspy.OutputField(
         desc="the next follow-up question, short and with names; empty if none is needed"
     )
-    # Not "answerable": a larger model says so of the follow-up question that it has just written.
-    follow_up_needed: Judgement = dspy.OutputField(
-        desc="yes if it must be answered first, no if the answers so far give the answer to the question"
-    )
+    answerable: Judgement = dspy.OutputField(desc="yes if the answers so far give the answer to the question, else no")
 
 
 class NextTask(dspy.Signature):

@@ -110,10 +110,10 @@ def test_iter_retgen_ends_where_nothing_was_said():
 
 
 def follow_up(question):
-    return {"next_question": question, "follow_up_needed": "yes"}
+    return {"next_question": question, "answerable": "no"}
 
 
-ENOUGH = {"next_question": "Who is Ada?", "follow_up_needed": "no"}
+ENOUGH = {"next_question": "Who is Ada?", "answerable": "yes"}
 
 
 def test_self_ask_looks_each_follow_up_up_and_answers_from_their_answers():

@@ -74,14 +74,14 @@ def findings(question: Annotated) -> list[str]:
     return answered(question, len(question.hops)) if len(question.hops) > 1 else []
 
 
-def follow_up_needed(question: Annotated, place: int) -> str:
-    """Whether another follow-up question is needed after as many as ``place``: ``yes`` or ``no``.
+def answerable(question: Annotated, place: int) -> str:
+    """Whether a question can be answered after as many follow-up questions as ``place``: ``yes`` or ``no``.
 
     Args:
         question: the question, with hops.
         place: the number of hops that were asked.
     """
-    return "yes" if place < len(question.hops) else "no"
+    return "no" if place < len(question.hops) else "yes"
 
 
 def next_question(question: Annotated, place: int) -> str:
