@@ -45,6 +45,6 @@ def hop(tmp_path_factory):
 def test_a_user_who_installs_the_wheel_can_examine_it_and_run_the_demo(hop):
     assert "hoptimizer" in hop("--version")
     assert all(found["works"] for found in json.loads(hop("doctor", "--json"))["findings"])
-    result = json.loads(hop("demo", "--json", "data.train=24", "data.dev=4", "data.test=4"))
+    result = json.loads(hop("demo", "--json", "data.train=48", "data.dev=6", "data.test=6"))
     assert len(result["variants"]) == 9
-    assert {variant["n"] for variant in result["variants"]} == {4}
+    assert {variant["n"] for variant in result["variants"]} == {6}
