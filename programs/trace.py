@@ -3,7 +3,7 @@
 import asyncio
 import contextvars
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -77,24 +77,25 @@ def current() -> StepTrace:
 
 
 @contextmanager
-def recording(trace: StepTrace) -> Iterator[StepTrace]:
-    """Within it, steps write into ``trace``."""
-    token, depth = _current.set(trace), _depth.set(_depth.get() + trace.deeper)
+def _set(variable: contextvars.ContextVar[T], value: T) -> Iterator[T]:
+    """Within it, a variable has a value."""
+    token = variable.set(value)
     try:
-        yield trace
+        yield value
     finally:
-        _depth.reset(depth)
-        _current.reset(token)
+        variable.reset(token)
 
 
 @contextmanager
-def heard_steps(listener: Listener | None) -> Iterator[None]:
+def recording(trace: StepTrace) -> Iterator[StepTrace]:
+    """Within it, steps write into ``trace``."""
+    with _set(_current, trace), _set(_depth, _depth.get() + trace.deeper):
+        yield trace
+
+
+def heard_steps(listener: Listener | None) -> AbstractContextManager[object]:
     """Within it, a listener, if there is one, is told of each step as it ends, whatever the order of the algorithm."""
-    token = _listener.set(listener)
-    try:
-        yield
-    finally:
-        _listener.reset(token)
+    return _set(_listener, listener)
 
 
 _main: contextvars.ContextVar[str | None] = contextvars.ContextVar("main page", default=None)
@@ -105,14 +106,9 @@ def main_page() -> str | None:
     return _main.get()
 
 
-@contextmanager
-def asked_about(page: str | None) -> Iterator[None]:
+def asked_about(page: str | None) -> AbstractContextManager[object]:
     """Within it, the question is asked about that page."""
-    token = _main.set(page)
-    try:
-        yield
-    finally:
-        _main.reset(token)
+    return _set(_main, page)
 
 
 async def _record(trace: StepTrace, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
