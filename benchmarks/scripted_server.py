@@ -181,12 +181,9 @@ class ScriptedServer(FixedLatencyServer):
         facts = question["rationale"].partition(" So the answer is:")[0]
         if field == "reasoning":
             return facts
-        if field in ("next_question", "answerable"):
+        if field == "next_question":
             unknown = [fact for fact in facts.strip(" .").split(". ") if fact not in inputs["answered"]]
-            return {
-                "next_question": f"{_FOLLOW_UP}{unknown[0]}?" if unknown else "",
-                "answerable": "no" if unknown else "yes",
-            }[field]
+            return f"{_FOLLOW_UP}{unknown[0]}?" if unknown else ""
         if field == "next_thought":
             return facts.removeprefix(inputs["known"]).strip().partition(". ")[0]
         later = facts.removeprefix(inputs["facts"]).strip(" .")

@@ -6,7 +6,7 @@ import dspy
 
 from hoptimizer.common.options import Positive
 from hoptimizer.programs.program import Program
-from hoptimizer.programs.question_tree import UNKNOWN, normalized
+from hoptimizer.programs.question_tree import UNKNOWN, is_repeated, normalized
 from hoptimizer.programs.reader import make_reader
 from hoptimizer.programs.steps.looking_up import look_up
 from hoptimizer.retrieval import Passage, Retriever
@@ -77,7 +77,7 @@ class DecomP(Program):
             said = await self.step("plan", question=question, answered=findings)
             subquestion = (said.task_question or "").strip()
             # A question that was asked before has its answer.
-            if said.task in (None, "end") or not subquestion or normalized(subquestion) in asked:
+            if said.task in (None, "end") or not subquestion or is_repeated(subquestion, asked):
                 break
             asked.add(normalized(subquestion))
             if said.task == "search":

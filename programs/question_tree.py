@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -128,3 +128,18 @@ def normalized(question: str) -> str:
     """A question in a form that is the same for questions that differ in case, spaces or outer punctuation alone."""
     text = " ".join(unicodedata.normalize("NFKC", question).casefold().split())
     return text.strip(_EDGES) or text
+
+
+def is_repeated(question: str, asked: Collection[str]) -> bool:
+    """Whether a question was asked before, be it with something behind it: small models copy its answer, too.
+
+    Args:
+        question: the question.
+        asked: the questions before it, normalized.
+
+    >>> is_repeated("Where was she born? Warsaw", ["where was she born"])
+    True
+    >>> is_repeated("Where was she born in 1867?", ["where was she born"])
+    False
+    """
+    return any(f"{normalized(question)}?".startswith(f"{earlier}?") for earlier in asked)

@@ -6,7 +6,7 @@ import dspy
 
 from hoptimizer.common.options import Positive
 from hoptimizer.programs.program import Program
-from hoptimizer.programs.question_tree import UNKNOWN, normalized
+from hoptimizer.programs.question_tree import UNKNOWN, is_repeated, normalized
 from hoptimizer.programs.reader import make_reader
 from hoptimizer.programs.steps.looking_up import look_up
 from hoptimizer.retrieval import Passage, Retriever
@@ -32,11 +32,11 @@ class SelfAsk(Program):
         >>> curie = Passage("curie", "Marie Curie", "She was born in Warsaw.")
         >>> corpus = Corpus([curie, Passage("warsaw", "Warsaw", "It lies on the Vistula.")])
         >>> said = [
-        ...     {"next_question": "Where was Marie Curie born?", "answerable": "no"},
+        ...     {"next_question": "Where was Marie Curie born?"},
         ...     {"answer": "Warsaw"},
-        ...     {"next_question": "Which river does Warsaw lie on?", "answerable": "no"},
+        ...     {"next_question": "Which river does Warsaw lie on?"},
         ...     {"answer": "the Vistula"},
-        ...     {"next_question": "", "answerable": "yes"},
+        ...     {"next_question": ""},
         ...     {"answer": "the Vistula"},
         ... ]
         >>> program = SelfAsk(BM25Retriever(corpus), k=1)
@@ -68,11 +68,12 @@ class SelfAsk(Program):
     async def solve(self, question: str) -> tuple[str, list[Passage]]:
         passages: list[Passage] = []
         findings: list[str] = []
-        asked: set[str] = set()
+        # Some models write "none" rather than nothing.
+        asked = {"none"}
         while len(findings) < self.max_steps and len(passages) < self.max_passages:
             follow_up = await self.follow_up(question, findings)
             # A question that was asked before has its answer.
-            if not follow_up or normalized(follow_up) in asked:
+            if not follow_up or is_repeated(follow_up, asked):
                 break
             asked.add(normalized(follow_up))
             answer, passages = await look_up(self, follow_up, passages, self.max_passages)
@@ -82,5 +83,4 @@ class SelfAsk(Program):
 
     async def follow_up(self, question: str, findings: list[str]) -> str:
         """The next follow-up question; empty where none is needed, or where the output can't be understood."""
-        said = await self.step("ask", question=question, answered=findings)
-        return "" if said.answerable == "yes" else (said.next_question or "").strip()
+        return ((await self.step("ask", question=question, answered=findings)).next_question or "").strip()

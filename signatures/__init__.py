@@ -46,7 +46,7 @@ RA-ISF asks what the model knows and what is relevant, and splits questions up:
 So do the systems that they are compared with:
 
 >>> signatures.AskFollowUp.signature  # self-ask, one question after the other
-'question, answered -> next_question, answerable'
+'question, answered -> next_question'
 >>> signatures.NextTask.signature  # decomposed prompting, with a handler for each
 'question, answered -> task_question, task'
 >>> signatures.ReadWithFindings.signature  # least-to-most, with the earlier answers in view

@@ -4,8 +4,6 @@ from typing import Literal
 
 import dspy
 
-from hoptimizer.signatures.judging import Judgement
-
 Task = Literal["search", "combine", "end"]
 """Who answers a sub-question: a search, or what is known already; or that there is none."""
 
@@ -36,18 +34,16 @@ class Combine(dspy.Signature):
 
 
 class AskFollowUp(dspy.Signature):
-    """Ask the next follow-up question, a simpler one that must be answered before the question can be.
-
-    Then say whether the question can be answered from the answers so far alone.
-    """
+    """Ask the next follow-up question, a simpler one that must be answered before the question can be."""
 
     question: str = dspy.InputField()
     answered: list[str] = dspy.InputField(desc="the follow-up questions so far, each with its answer")
-    # Asked for the decision first, small models want to know nothing.
+    # An empty question is the only sign that no more is needed. Asked to decide that in a field of its own, small
+    # models want to know nothing, and larger ones take it to be about the question that they have just written.
     next_question: str = dspy.OutputField(
-        desc="the next follow-up question, short and with names; empty if none is needed"
+        desc="the next follow-up question, short and with names; "
+        "empty if the answers so far give the answer to the question"
     )
-    answerable: Judgement = dspy.OutputField(desc="yes if the answers so far give the answer to the question, else no")
 
 
 class NextTask(dspy.Signature):

@@ -266,16 +266,14 @@ def test_self_ask_asks_for_the_hops_one_after_the_other():
     first, last = (f"{hop.question} {hop.answer}" for hop in HOPS)
     asked = {tuple(one.inputs["answered"]): one.outputs for one in taken if one.step == "ask"}
     assert asked == {
-        (): {"next_question": HOPS[0].question, "answerable": "no"},
-        (first,): {"next_question": HOPS[1].question, "answerable": "no"},
-        (first, last): {"next_question": "", "answerable": "yes"},
+        (): {"next_question": HOPS[0].question},
+        (first,): {"next_question": HOPS[1].question},
+        (first, last): {"next_question": ""},
     }
     shown = annotate(
         [without(id=str(number)) for number in range(20)], CORPUS, ScriptedRetriever({}), distractors=1, seed=7
     )
-    demonstrated = {
-        tuple(one.answered): {"next_question": one.next_question, "answerable": one.answerable} for one in shown
-    }
+    demonstrated = {tuple(one.answered): {"next_question": one.next_question} for one in shown}
     assert demonstrated == asked
 
 

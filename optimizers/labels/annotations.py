@@ -16,7 +16,6 @@ from hoptimizer.eval.metrics import exact_match
 from hoptimizer.optimizers.labels.critique import supports, usefulness
 from hoptimizer.optimizers.labels.decomposition import (
     Annotated,
-    answerable,
     later_query,
     next_question,
     ordered_subquestions,
@@ -240,7 +239,6 @@ ANNOTATIONS: Mapping[str, Annotation] = MappingProxyType(
         "sufficient": Annotation("passages", _has_passages, _sufficient),
         "subquestions": Annotation("hops", _has_several_hops, _split_by(subquestions)),
         "ordered_subquestions": Annotation("hops", _has_several_hops, _split_by(ordered_subquestions)),
-        "answerable": Annotation("hops", _has_hops, _in_turn(answerable, hops=True)),
         "next_question": Annotation("hops", _has_hops, _in_turn(next_question, hops=True)),
         "task_question": Annotation("hops", _has_hops, _in_turn(task_question, hops=True)),
         "task": Annotation("hops", _has_hops, _in_turn(task, hops=True)),

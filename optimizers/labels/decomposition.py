@@ -74,16 +74,6 @@ def findings(question: Annotated) -> list[str]:
     return answered(question, len(question.hops)) if len(question.hops) > 1 else []
 
 
-def answerable(question: Annotated, place: int) -> str:
-    """Whether a question can be answered after as many follow-up questions as ``place``: ``yes`` or ``no``.
-
-    Args:
-        question: the question, with hops.
-        place: the number of hops that were asked.
-    """
-    return "no" if place < len(question.hops) else "yes"
-
-
 def next_question(question: Annotated, place: int) -> str:
     """The follow-up question after as many as ``place``: the next hop's, with earlier answers filled in; empty after
     the last.

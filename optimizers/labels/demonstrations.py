@@ -9,7 +9,6 @@ from hoptimizer.eval.datasets.question import Question
 from hoptimizer.optimizers.labels.annotations import holding, supporting
 from hoptimizer.optimizers.labels.critique import supports, usefulness, wrong_answers
 from hoptimizer.optimizers.labels.decomposition import (
-    answerable,
     answered,
     findings,
     later_query,
@@ -44,8 +43,8 @@ def annotate(
       (RA-ISF);
     - ``ordered_subquestions``: its hops; ``subquestions``: the same, where no hop refers to another; ``findings``: its
       hops with their answers (RA-ISF, least-to-most);
-    - ``answered``: the first of its hops with their answers, maybe none and maybe all of them, ``next_question`` and
-      ``answerable``: which one is to be asked then, and whether none is (self-ask);
+    - ``answered``: the first of its hops with their answers, maybe none and maybe all of them, and ``next_question``:
+      which one is to be asked then, if any (self-ask);
       ``task_question`` and ``task``: the same with what handles it (decomposed prompting);
     - ``first_query``: its first hop; ``found``: the passages of some of its hops, but the last, with one distractor,
       and ``search_query``: the next hop (demonstrate-search-predict);
@@ -174,7 +173,6 @@ def _asked(example: dspy.Example, question: Question, rng: random.Random) -> dsp
     place = rng.randrange(len(question.hops) + 1)
     return example.copy(
         answered=answered(question, place),
-        answerable=answerable(question, place),
         next_question=next_question(question, place),
         task_question=task_question(question, place),
         task=task(question, place),
