@@ -10,7 +10,7 @@ import pytest
 import yaml
 from chat_server import ChatServer
 
-from hoptimizer import UserError, load_study, run_study
+from hoptimizer import UserError, estimate_study, load_study, run_study
 from hoptimizer.cli import main
 from hoptimizer.eval.datasets import folder as folders
 from hoptimizer.eval.display.sheet import Sheet
@@ -340,7 +340,17 @@ def test_an_estimate_asks_a_few_questions_and_an_earlier_run_tells_more(write, m
         after, _ = said("--estimate", "data.dev=6")
         assert after["cells"][0]["basis"] == "a run of the same program and model"
         assert (after["total"]["lm_calls"], len(server.bodies)) == (12.0, 4)
-        assert said("--estimate")[0]["finished"] == 2
+        assert (said("--estimate")[0]["finished"], said("--estimate")[0]["older"]) == (2, {})
+
+
+def test_a_study_says_which_of_its_runs_another_version_made(write):
+    study = load_study(write(base={"program": {"name": "rag", "reader": "none"}}, grid={"retriever.k": [1, 2]}), [])
+    result = run_study(study)
+    client = mlflow.MlflowClient(study.config.tracking.uri)
+    client.set_tag(result.outcomes[0].run_id, "hop.version", "0.0.1")
+    client.delete_tag(result.outcomes[1].run_id, "hop.version")
+    assert estimate_study(study).older == {"0.0.1": 1, "unknown": 1}
+    assert "2 finished (1 by version 0.0.1, 1 by version unknown; delete a run" in estimate_study(study).line
 
 
 def test_a_cell_that_fails_beside_others_fails_alone(write):

@@ -1,7 +1,9 @@
 """What a study will cost, before it starts: from earlier runs of its programs, or from a few questions of each."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from typing import Any
 
 from mlflow.entities import Run
@@ -11,7 +13,7 @@ from hoptimizer.config import Config
 from hoptimizer.eval.display.format import figure, heading
 from hoptimizer.eval.display.sheet import Sheet
 from hoptimizer.study.cells import Cell, Study
-from hoptimizer.tracking.artifacts import PREFIX
+from hoptimizer.tracking.artifacts import PREFIX, VERSION
 from hoptimizer.tracking.models import as_params
 from hoptimizer.tracking.naming import without_fold
 from hoptimizer.tracking.tracker import Tracker
@@ -54,18 +56,22 @@ class StudyEstimate:
     Attributes:
         study: the study's name.
         finished: runs that are there already.
+        older: the other versions of hoptimizer that made some of these, with how many: prompts may have changed since.
         cells: the runs that are not.
     """
 
     study: str
     finished: int
+    older: dict[str, int]
     cells: list[CellEstimate]
 
     @property
     def line(self) -> str:
         """The estimate in one line."""
         asked = sum(cell.questions for cell in self.cells)
-        parts = [f"{len(self.cells)} runs to come, {self.finished} finished", f"{asked:,} questions"]
+        older = ", ".join(f"{number} by version {name}" for name, number in self.older.items())
+        finished = f"{self.finished} finished{f' ({older}; delete a run to have it made anew)' if older else ''}"
+        parts = [f"{len(self.cells)} runs to come, {finished}", f"{asked:,} questions"]
         known = [cell for cell in self.cells if "lm_calls" in cell.of_each]
         if known:
             calls = sum(cell.total("lm_calls") or 0.0 for cell in known)
@@ -82,6 +88,7 @@ class StudyEstimate:
         return {
             "study": self.study,
             "finished": self.finished,
+            "older": self.older,
             "cells": [asdict(c) for c in self.cells],
             "total": totals,
         }
@@ -124,9 +131,12 @@ def estimate(
         report: told about progress.
     """
     runs = runs[::-1]
-    finished = {run.data.tags.get(PREFIX + "fingerprint") for run in runs}
+    # The latest run of a piece of work is the one that a study takes.
+    made_by = {run.data.tags.get(PREFIX + "fingerprint"): run.data.tags.get(VERSION, "unknown") for run in runs[::-1]}
     planned = _planned(study)
-    waiting = [(cell, compiles) for cell, compiles in planned if study.fingerprint(cell) not in finished]
+    waiting = [(cell, compiles) for cell, compiles in planned if study.fingerprint(cell) not in made_by]
+    versions = Counter(made_by.get(study.fingerprint(cell)) for cell, _ in planned)
+    older = {name: number for name, number in versions.items() if name and name != version("hoptimizer")}
     probed: dict[str, dict[str, float]] = {}
     cells = []
     for number, (cell, compiles) in enumerate(waiting):
@@ -141,7 +151,7 @@ def estimate(
         before = compiles and cell.split == study.file.split  # it is scored before the compile as well
         questions = cell.n * (2 if before else 1)
         cells.append(CellEstimate(f"{cell.title} on {cell.split}{seed}", questions, compiles, of_each, basis))
-    return StudyEstimate(study.name, len(planned) - len(waiting), cells)
+    return StudyEstimate(study.name, len(planned) - len(waiting), older, cells)
 
 
 def _planned(study: Study) -> list[tuple[Cell, bool]]:

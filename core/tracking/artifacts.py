@@ -28,6 +28,8 @@ from hoptimizer.tracking.naming import FOLDED, logged_names, model_name
 from hoptimizer.tracking.server import outage
 
 PREFIX = "hop."
+VERSION = PREFIX + "version"
+"""The tag of the version of hoptimizer that made a run."""
 UNANSWERED = "unanswered"
 """The column of predictions that marks questions without a result."""
 

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterator
+from importlib.metadata import version
 from uuid import uuid4
 
 import mlflow
@@ -15,7 +16,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 from hoptimizer.common.disk import disk_failure
 from hoptimizer.common.errors import ServiceError, UserError
 from hoptimizer.common.urls import line_without_secrets, text_without_secrets, without_secrets
-from hoptimizer.tracking.artifacts import PREDICTIONS, PREFIX
+from hoptimizer.tracking.artifacts import PREDICTIONS, PREFIX, VERSION
 from hoptimizer.tracking.databases import make_store
 from hoptimizer.tracking.holding import HeldRuns
 from hoptimizer.tracking.reading import FINISHED, StoredRuns
@@ -115,7 +116,9 @@ class Tracker(StoredRuns):
 
     def _run(self, kind: str, name: str, fingerprint: str | None, reopen: bool) -> Iterator[Run]:
         unfinished = self._found(fingerprint, "" if reopen else _UNFINISHED) if fingerprint else None
-        tags = {PREFIX + "kind": kind} | ({PREFIX + "fingerprint": fingerprint} if fingerprint else {})
+        tags = {PREFIX + "kind": kind, VERSION: version("hoptimizer")}
+        if fingerprint:
+            tags[PREFIX + "fingerprint"] = fingerprint
         new_name = None if unfinished else name
         with contextlib.ExitStack() as held:
             if unfinished:
