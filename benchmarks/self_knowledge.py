@@ -177,7 +177,7 @@ class Knows(dspy.Signature):
     """Judge whether you can answer the question correctly from what you know, without looking anything up."""
 
     question: str = dspy.InputField()
-    knows: Noul = dspy.OutputField()
+    knows: Noul = dspy.OutputField(desc="whether you can answer the question correctly from memory")
 
 
 def by_reanchor(train: Asked, dev: Asked) -> Judge:
