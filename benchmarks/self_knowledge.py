@@ -1,11 +1,13 @@
 """Ways to tell whether a language model knows an answer, against what it answers right (RA-ISF, equation 5).
 
-    python benchmarks/self_knowledge.py --data DIR [--lm local/NAME] [--json]
+    python benchmarks/self_knowledge.py --data DIR [--lm local/NAME] [--questions N] [--ways WAY ...] [--json]
 
 The model answers from memory, with four demonstrations in the plain prompt format; exactly right is known. Each way
 learns from atlas' train questions and their hops and is tuned on its dev questions and hops. It is scored on atlas'
 test questions, their hops, and the questions of DIR/triviaqa/*.jsonl, of which it has seen none. Intervals: 2,000
-bootstrap resamples.
+bootstrap resamples, the same for every way; the differences are those from the probability of the answer, which is the
+way that hoptimizer takes. ``--questions`` bounds each of these sets: all of them take more than ten minutes on two
+cores.
 """
 
 import asyncio
@@ -53,6 +55,7 @@ LAYERS = (1 / 3, 1 / 2, 2 / 3, 5 / 6, 1)  # shares of the depth
 STRENGTHS = (1e-3, 1e-2, 1e-1)
 LABELS = ("no", "yes")
 SIDE_BY_SIDE = ("atlas and TriviaQA", ("atlas", "TriviaQA"))
+OURS = "probability of the answer"
 
 
 @dataclass(frozen=True)
@@ -174,7 +177,7 @@ class Knows(dspy.Signature):
     """Judge whether you can answer the question correctly from what you know, without looking anything up."""
 
     question: str = dspy.InputField()
-    knows: Noul = dspy.OutputField()
+    knows: Noul = dspy.OutputField(desc="whether you can answer the question correctly from memory")
 
 
 def by_reanchor(train: Asked, dev: Asked) -> Judge:
@@ -198,23 +201,47 @@ def by_reanchor(train: Asked, dev: Asked) -> Judge:
     return lambda asked: np.array([bool(judged.knows) for judged in asyncio.run(judge(asked.questions))])
 
 
-def balanced(known: np.ndarray, judged: np.ndarray) -> dict[str, float | list[float]]:
-    """Balanced accuracy with its 95% interval; known and unknown questions are resampled apart."""
+def resampled(known: np.ndarray, judged: np.ndarray) -> np.ndarray:
+    """Balanced accuracies of bootstrap resamples; known and unknown questions are resampled apart.
+
+    For the same questions the resamples are the same, whoever judged, so that differences are paired.
+    """
     rng = np.random.default_rng(SEED)
-    right = [np.flatnonzero(known == label) for label in (True, False)]
-    scores = []
-    for _ in range(RESAMPLES):
-        scores.append(np.mean([np.mean(judged[rng.choice(some, len(some))] == known[some[0]]) for some in right]))
-    low, high = np.percentile(scores, [2.5, 97.5])
-    return {"balanced_accuracy": float(balanced_accuracy_score(known, judged)), "interval": [float(low), float(high)]}
+    sides = [np.flatnonzero(known == label) for label in np.unique(known)]
+    drawn = [judged[rng.choice(some, (RESAMPLES, len(some)))] == known[some[0]] for some in sides]
+    return np.mean([right.mean(axis=1) for right in drawn], axis=0)
 
 
-def measure(data: Path, lm: str) -> list[dict[str, Any]]:
-    """Every way on every set."""
+def interval(scores: np.ndarray) -> list[float]:
+    """The middle 95%."""
+    return [float(bound) for bound in np.percentile(scores, [2.5, 97.5])]
+
+
+def compare(name: str, asked: Asked, ways: dict[str, Judge]) -> list[dict[str, Any]]:
+    """Balanced accuracies of the ways on a set with their intervals, and the paired differences from ours."""
+    judged = {way: judge(asked) for way, judge in ways.items()}
+    scores = {way: resampled(asked.known, answers) for way, answers in judged.items()}
+    return [
+        {
+            "set": name,
+            "n": len(asked.known),
+            "known": int(asked.known.sum()),
+            "way": way,
+            "balanced_accuracy": (accuracy := balanced_accuracy_score(asked.known, judged[way])),
+            "interval": interval(scores[way]),
+            "difference": accuracy - balanced_accuracy_score(asked.known, judged[OURS]),
+            "difference_interval": interval(scores[way] - scores[OURS]),
+        }
+        for way in ways
+    ]
+
+
+def measure(data: Path, lm: str, wanted: Sequence[str], most: int | None) -> list[dict[str, Any]]:
+    """The wanted ways on every set, of which each has at most some questions."""
     files = sorted(data.glob("triviaqa/*.jsonl"))
     if not files:
         raise UserError(f"{data}: no triviaqa/*.jsonl in it; give the folder that holds the published files")
-    trivia = [require(OpenItem, row) for file in files for row in read_rows(file)]
+    trivia = [require(OpenItem, row) for file in files for row in read_rows(file)][:most]
     words = ["data=atlas", "program=ra_isf", "retriever=bm25", f"lm.default.model={lm}", "lm.default.max_tokens=24"]
     bench = Workbench(load_config(None, words))
     with bench.active():
@@ -225,10 +252,10 @@ def measure(data: Path, lm: str) -> list[dict[str, Any]]:
         program = dspy.LabeledFewShot(k=DEMOS).compile(program, trainset=examples)
 
         def questions(split: str) -> Asked:
-            return asyncio.run(ask(program, [(q.question, q.answers) for q in bench.data.split(split)]))
+            return asyncio.run(ask(program, [(q.question, q.answers) for q in bench.data.split(split)[:most]]))
 
         def hops(split: str) -> Asked:
-            return asyncio.run(ask(program, _hops(bench.data.split(split))))
+            return asyncio.run(ask(program, _hops(bench.data.split(split))[:most]))
 
         train, dev = questions("train") + hops("train"), questions("dev") + hops("dev")
         sets = {
@@ -238,21 +265,24 @@ def measure(data: Path, lm: str) -> list[dict[str, Any]]:
         }
         name, (first, second) = SIDE_BY_SIDE
         sets[name] = sets[first] + sets[second]
-        majority = 2 * train.known.sum() >= len(train.known)
-        ways: dict[str, Judge] = {
-            "majority": lambda asked: np.full(len(asked.known), majority),
-            "prompted": lambda asked: asked.says,
-            "ReAnchor": by_reanchor(train, dev),
-            "encoder": by_encoder(train, dev),
-            "hidden state": by_hidden_state(program, lm, train, dev),
-            "probability of the answer": by_probability(train, dev),
-        }
-        return [
-            {"set": name, "n": len(asked.known), "known": int(asked.known.sum()), "way": way}
-            | balanced(asked.known, judge(asked))
-            for name, asked in sets.items()
-            for way, judge in ways.items()
-        ]
+        ways = {way: MAKERS[way](program, lm, train, dev) for way in MAKERS if way in {*wanted, OURS}}
+        return [row for name, asked in sets.items() for row in compare(name, asked, ways)]
+
+
+def majority(train: Asked) -> Judge:
+    """What is more common in training."""
+    known = bool(2 * train.known.sum() >= len(train.known))
+    return lambda asked: np.full(len(asked.known), known)
+
+
+MAKERS: dict[str, Callable[[Program, str, Asked, Asked], Judge]] = {
+    "majority": lambda program, lm, train, dev: majority(train),
+    "prompted": lambda program, lm, train, dev: lambda asked: asked.says,
+    "ReAnchor": lambda program, lm, train, dev: by_reanchor(train, dev),
+    "encoder": lambda program, lm, train, dev: by_encoder(train, dev),
+    "hidden state": by_hidden_state,
+    OURS: lambda program, lm, train, dev: by_probability(train, dev),
+}
 
 
 def _hops(questions: Sequence[Question]) -> list[tuple[str, Sequence[str]]]:
@@ -264,13 +294,19 @@ def main() -> None:
     parser = benchmark_parser(__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder that holds the folder triviaqa")
     parser.add_argument("--lm", default="local/smollm2-135m-instruct", help="a model in this process")
+    parser.add_argument("--questions", type=int, metavar="N", help="at most, of each set")
+    parser.add_argument("--ways", nargs="+", choices=MAKERS, default=[*MAKERS], help="all by default")
     options = parser.parse_args()
     with user_mistakes():
-        rows = measure(options.data, options.lm)
-    table = Table("questions", "n", "known", "way", "balanced accuracy", "95%", box=None, header_style="bold")
+        rows = measure(options.data, options.lm, options.ways, options.questions)
+    headings = ("questions", "n", "known", "way", "balanced accuracy", "95%", "difference", "95%")
+    table = Table(*headings, box=None, header_style="bold")
     for row in rows:
-        low, high = row["interval"]
-        figures = (f"{row['balanced_accuracy']:.2f}", f"{low:.2f} to {high:.2f}")
+        figures = [
+            text
+            for name, between in (("balanced_accuracy", "interval"), ("difference", "difference_interval"))
+            for text in (f"{row[name]:.2f}", "{:.2f} to {:.2f}".format(*row[between]))
+        ]
         table.add_row(row["set"], str(row["n"]), str(row["known"]), row["way"], *figures)
     show({"self_knowledge": rows}, options.json, table)
 

@@ -24,7 +24,8 @@ from hoptimizer.tracking import artifacts
 from hoptimizer.tracking.journal import keep_run
 from hoptimizer.tracking.models import link_model
 from hoptimizer.tracking.naming import variant_name
-from hoptimizer.tracking.reading import SPENT, UnknownRun
+from hoptimizer.tracking.reading import SPENT
+from hoptimizer.tracking.settings import UnknownRun
 from hoptimizer.tracking.tracker import Tracker
 from hoptimizer.workbench import Workbench
 

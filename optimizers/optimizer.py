@@ -1,7 +1,7 @@
 """The interface of an optimizer, the context of a compile, and the listener that follows it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -137,6 +137,16 @@ class Optimizer(ABC):
         ...         program.reader.demos = context.examples("train")[:1]
         ...         return program
     """
+
+    def check_roles(self, roles: Collection[str]) -> None:  # noqa: B027 - most need none
+        """Make sure that there are the language models that the optimizer can't do without.
+
+        Args:
+            roles: of the language models that the config names, such as ``teacher`` and ``reflection``.
+
+        Raises:
+            UserError: one is missing.
+        """
 
     def check(self, context: CompileContext) -> None:  # noqa: B027 - most have nothing to check
         """Make sure, before anything is spent, that the compile is possible.

@@ -98,6 +98,10 @@ def _build(settings: RetrieverOptions, corpus: Corpus, progress: Progress) -> Re
         from hoptimizer.retrieval.colbert.server import ColBERTServer
 
         return ColBERTServer(settings.url, corpus)
+    from hoptimizer.retrieval.colbert.files import EMBEDDED, checkpoint_files
+
+    if settings.checkpoint != EMBEDDED:
+        checkpoint_files(settings.checkpoint)  # a wrong name is said before torch is imported
     from hoptimizer.retrieval.colbert.retriever import ColBERTRetriever
 
     return ColBERTRetriever(settings, corpus, progress)

@@ -22,7 +22,10 @@ DEVELOPMENT = ("tests", "benchmarks")
 # Engines that a benchmark asks in environments of their own.
 PEERS = {name: ["benchmarks/engine_worker.py"] for name in ("vllm", "xllamacpp")}
 # Modules of ours, which an installation or the folder itself brings.
-OURS = {"hoptimizer", *(path.stem for folder in (*DEVELOPMENT, "examples") for path in (ROOT / folder).glob("*.py"))}
+OURS = {
+    "hoptimizer",
+    *(path.stem for folder in (*DEVELOPMENT, "examples", "docs/site") for path in (ROOT / folder).glob("*.py")),
+}
 
 
 def normalized(distribution):

@@ -10,7 +10,9 @@ from pathlib import Path
 import mlflow
 import pytest
 import requests
+import sqlalchemy
 from chat_server import ChatServer
+from mlflow.tracing.client import TracingClient
 
 from hoptimizer import (
     Tracker,
@@ -149,6 +151,35 @@ def test_a_failed_step_is_marked_in_its_trace_and_a_key_in_it_is_hidden(settings
     assert trace.info.state == "ERROR"
     assert trace.data.spans[1].status.status_code == "ERROR"
     assert "sk-1" not in str(trace.to_json())
+
+
+def answered(number, failure=None):
+    question = Question(id=str(number), question="Where?", answers=["Warsaw"])
+    record = StepRecord("reader", "lm", {"question": "Where?"}, {"answer": "Oslo"}, calls=1)
+    return QuestionResult(question, "Oslo", [], {"f1": 0.0}, [record], failure=failure)
+
+
+def test_traces_that_are_there_already_do_not_cost_those_that_are_logged_with_them(settings):
+    with Tracker(settings.tracking.uri, "again").run("eval", "again") as run:
+        of = TracedRun(settings.tracking.uri, run.info.experiment_id, run.info.run_id, "rag")
+        log_traces([answered(2)], of, Corpus([]), "f1")
+        ids = log_traces([answered(1), answered(2), answered(3)], of, Corpus([]), "f1")
+    found = mlflow.search_traces(run_id=run.info.run_id, return_type="list")
+    assert sorted(trace.info.trace_id for trace in found) == sorted(ids.values())
+    assert [len(trace.data.spans) for trace in found] == [2, 2, 2]
+    assert [len(trace.info.assessments) for trace in found] == [2, 2, 2]
+
+
+def test_traces_that_are_logged_together_are_one_commit_of_a_sqlite_store(settings):
+    commits = []
+    count = commits.append
+    with Tracker(settings.tracking.uri, "together").run("eval", "together") as run:
+        of = TracedRun(settings.tracking.uri, run.info.experiment_id, run.info.run_id, "rag")
+        store = TracingClient(settings.tracking.uri).store
+        sqlalchemy.event.listen(store.engine, "commit", count)
+        log_traces([answered(number) for number in range(5)], of, Corpus([]), "f1")
+        sqlalchemy.event.remove(store.engine, "commit", count)
+    assert len(commits) == 1
 
 
 def test_the_prompts_of_a_model_are_versions_in_the_registry_linked_to_it(compiled, settings):

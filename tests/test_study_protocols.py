@@ -335,7 +335,7 @@ def test_an_estimate_asks_a_few_questions_and_an_earlier_run_tells_more(write, m
         )
         assert [cell["basis"] for cell in expected["cells"]] == ["its first 3 questions"] * 2
         _, told = said()
-        assert "study small: 2 runs to come, 0 finished; 8 questions; of 2 runs nothing is known yet" in told
+        assert "study small: 2 runs to come, 0 finished; 8 questions; what 2 of them will cost is not known yet" in told
         assert len(server.bodies) == 4, "what was asked is not asked again"
         after, _ = said("--estimate", "data.dev=6")
         assert after["cells"][0]["basis"] == "a run of the same program and model"

@@ -42,12 +42,12 @@ def compare_command(
 
         hop compare data=atlas --by hops
     """
-    from hoptimizer.cli.screen import tables
-    from hoptimizer.comparison import compare_variants, log_comparison
-    from hoptimizer.comparison.sheets import comparison_sheets
-
     with working():
         tracker, config, run_ids = _chosen(runs)
+        from hoptimizer.cli.screen import tables
+        from hoptimizer.comparison import compare_variants, log_comparison
+        from hoptimizer.comparison.sheets import comparison_sheets
+
         comparison = compare_variants(tracker, run_ids, split=split, metric=metric, seed=config.seed, by=by)
         log_comparison(tracker, comparison)
     shown = [tables.sheet(sheet) for sheet in comparison_sheets(comparison)]
@@ -75,10 +75,10 @@ def report_command(
 
         hop report 1f2e3d 4c5b6a --split test --out report.html
     """
-    from hoptimizer.report.page import write_report
-
     with working():
         tracker, config, run_ids = _chosen(runs)
+        from hoptimizer.report.page import write_report
+
         compared = write_report(tracker, run_ids, out, split=split, metric=metric, seed=config.seed, by=by)
     n = len(compared.questions)
     shown = {"path": str(out), "split": split, "metric": metric, "n": n, "runs": [v.run_id for v in compared.variants]}
@@ -87,12 +87,17 @@ def report_command(
 
 def _chosen(runs: Sequence[str] | None) -> "tuple[Tracker, Config, list[str]]":
     """The store that a command's words name, the config that they say, and the ids of the runs."""
-    from hoptimizer.tracking.journal import tell_waiting
-    from hoptimizer.tracking.tracker import Tracker
+    from hoptimizer.common.errors import UserError
+    from hoptimizer.tracking.settings import is_empty
 
     overrides = [word for word in runs or () if "=" in word]
     run_ids = [word for word in runs or () if "=" not in word]
     _, config = config_of(next(iter(run_ids), None), overrides)
+    if is_empty(config.tracking.uri):
+        raise UserError(f"{config.tracking.uri}: holds no run yet: make one with `hop compile` or `hop eval`")
+    from hoptimizer.tracking.journal import tell_waiting
+    from hoptimizer.tracking.tracker import Tracker
+
     tracker = Tracker(config.tracking.uri, config.experiment)
     tell_waiting(config.tracking.uri)
     return tracker, config, [tracker.whole_id(start) for start in run_ids]

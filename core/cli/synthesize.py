@@ -72,6 +72,7 @@ def synthesize_command(
     lines = [f"{made.folder}: {splits} questions ({types}), {made.passages} passages; use it with data={made.folder}"]
     if total < n:
         lines.append(f"{total} of {n} questions: more documents or a larger teacher give more")
-    lines.append(f"{made.attempts} were begun; dropped:")
-    lines += [f"  {count} {reason}" for reason, count in made.dropped.items()]
+    dropped = sum(made.dropped.values())
+    lines.append(f"{made.attempts} attempts" + (f", of which {dropped} were dropped:" if dropped else ""))
+    lines += [f"{count:>4}  {reason}" for reason, count in made.dropped.items()]
     show(dataclasses.asdict(made) | {"folder": str(made.folder)}, as_json, *lines)

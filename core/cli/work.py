@@ -37,7 +37,7 @@ def compile_command(
     with working() as report:
         run, config = config_of(run, overrides)
         # A mistake in the config is said before what takes seconds to import.
-        check_parts(config, split)
+        check_parts(config, split, compiles=True)
         from hoptimizer.cli.screen import tables
         from hoptimizer.compiling import compile_variant
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import mlflow
 from mlflow.entities import (
+    Assessment,
     AssessmentSource,
     Document,
     Expectation,
@@ -31,6 +32,7 @@ from mlflow.tracing.constant import (
 from hoptimizer.common.urls import text_without_secrets
 from hoptimizer.eval.runner import QuestionResult
 from hoptimizer.genai.spans import TYPES, times
+from hoptimizer.genai.transaction import one_transaction
 from hoptimizer.programs.record import StepRecord
 from hoptimizer.retrieval import Corpus
 
@@ -38,7 +40,7 @@ QUALITIES = ("em", "f1", "accuracy", "recall", "objective")
 QUESTION = "hop.question"
 """The tag of a trace that has the question's id."""
 
-_BATCH = 50  # traces whose spans are sent together
+_BATCH = 50  # traces that are sent together
 _SOURCE = AssessmentSource(source_type="CODE", source_id="hoptimizer")
 _PREVIEW = 1000
 
@@ -82,12 +84,13 @@ def log_traces(rows: Sequence[QuestionResult], run: TracedRun, corpus: Corpus, q
     client, ids = TracingClient(run.uri), {}
     for start in range(0, len(rows), _BATCH):
         spans: list[Span] = []
-        for row in rows[start : start + _BATCH]:
-            trace = _Trace(row, run, corpus)
-            client.start_trace(trace.info([*dict.fromkeys([*QUALITIES, quality])]))
-            spans += trace.spans()
-            ids[row.question.id] = trace.id
-        client.log_spans(run.experiment_id, spans)
+        with one_transaction(client) as writer:
+            for row in rows[start : start + _BATCH]:
+                trace = _Trace(row, run, corpus)
+                writer.start_trace(trace.info([*dict.fromkeys([*QUALITIES, quality])]))
+                spans += trace.spans()
+                ids[row.question.id] = trace.id
+            writer.log_spans(run.experiment_id, spans)
     return ids
 
 
@@ -164,8 +167,15 @@ class _Trace:
             execution_duration=(self._end - self._start) // 1_000_000,
             trace_metadata=metadata,
             tags={TraceTagKey.TRACE_NAME: run.program, QUESTION: row.question.id},
-            assessments=[*marks, Expectation(name="answers", value=row.question.answers)],
+            assessments=self._named([*marks, Expectation(name="answers", value=row.question.answers)]),
         )
+
+    def _named(self, assessments: list[Assessment]) -> list[Assessment]:
+        """Assessments with ids of their own, by which those that are logged again take the place of the first."""
+        for assessment in assessments:
+            digest = hashlib.sha256(f"{self.id} {assessment.name}".encode()).hexdigest()
+            assessment.assessment_id = f"a-{digest[:32]}"
+        return assessments
 
     def spans(self) -> list[Span]:
         """The question, and below it each step."""

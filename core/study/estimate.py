@@ -71,15 +71,17 @@ class StudyEstimate:
         asked = sum(cell.questions for cell in self.cells)
         older = ", ".join(f"{number} by version {name}" for name, number in self.older.items())
         finished = f"{self.finished} finished{f' ({older}; delete a run to have it made anew)' if older else ''}"
-        parts = [f"{len(self.cells)} runs to come, {finished}", f"{asked:,} questions"]
+        runs = "1 run" if len(self.cells) == 1 else f"{len(self.cells)} runs"
+        parts = [f"{runs} to come, {finished}", f"{asked:,} questions"]
         known = [cell for cell in self.cells if "lm_calls" in cell.of_each]
         if known:
             calls = sum(cell.total("lm_calls") or 0.0 for cell in known)
             parts.append(f"about {calls:,.0f} calls of language models, cached ones among them")
         if unknown := len(self.cells) - len(known):
-            parts.append(f"of {unknown} runs nothing is known yet (--estimate asks {PROBED} questions of each)")
+            them = "it" if unknown == 1 == len(self.cells) else f"{unknown} of them"
+            parts.append(f"what {them} will cost is not known yet (--estimate asks {PROBED} questions of each)")
         if compiled := sum(cell.compiled for cell in self.cells):
-            parts.append(f"{compiled} of them compile first, at a cost of their own")
+            parts.append(f"{compiled} of them {'compiles' if compiled == 1 else 'compile'} first, which costs extra")
         return f"study {self.study}: {'; '.join(parts)}"
 
     def as_dict(self) -> dict[str, Any]:

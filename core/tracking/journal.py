@@ -19,8 +19,8 @@ from hoptimizer.config import Config
 from hoptimizer.tracking.artifacts import PREFIX
 from hoptimizer.tracking.compile_log import KIND as CANDIDATE
 from hoptimizer.tracking.holding import SQLITE
-from hoptimizer.tracking.reading import UnknownRun
 from hoptimizer.tracking.server import STORE_ERRORS, Unreachable, is_remote, point_mlflow_at
+from hoptimizer.tracking.settings import UnknownRun
 from hoptimizer.tracking.tracker import Tracker
 
 JOURNAL = PREFIX + "journal"

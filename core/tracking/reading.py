@@ -13,12 +13,12 @@ from mlflow.entities import Experiment, Run
 from mlflow.exceptions import MlflowException
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.common.urls import without_secrets
 from hoptimizer.stored import read_stored, stored_config, stored_state
 from hoptimizer.tracking.artifacts import CONFIG, PREFIX, STATE, parts_tag, predictions_file
 from hoptimizer.tracking.downloading import download
 from hoptimizer.tracking.naming import without_fold
 from hoptimizer.tracking.server import answering
+from hoptimizer.tracking.settings import UnknownRun
 
 FINISHED = " and attributes.status = 'FINISHED'"
 """The end of a search for finished runs alone."""
@@ -44,10 +44,6 @@ class Predictions:
     split: str
     data: str
     table: pd.DataFrame
-
-
-class UnknownRun(UserError):
-    """A run that is not in a store."""
 
 
 class StoredRuns:
@@ -103,7 +99,7 @@ class StoredRuns:
             with answering(self.uri):
                 return self.client.get_run(run_id)
         except MlflowException as error:
-            raise self._unknown(run_id) from error
+            raise UnknownRun(run_id, self.uri) from error
 
     def whole_id(self, start: str) -> str:
         """The id of the run whose id starts so, as tables show it.
@@ -119,14 +115,8 @@ class StoredRuns:
         if len(found) > 1:
             raise UserError(f"run {start!r}: the ids of several runs start so; give more of it")
         if not found:
-            raise self._unknown(start)
+            raise UnknownRun(start, self.uri)
         return found[0].info.run_id
-
-    def _unknown(self, run_id: str) -> UnknownRun:
-        return UnknownRun(
-            f"run {run_id!r}: not in {without_secrets(self.uri)}; `hop compare data=NAME` lists runs, "
-            "tracking.uri=URI names another store"
-        )
 
     def _read(self, run: Run, path: str) -> str:
         source = f"run {run.info.run_id}"

@@ -21,8 +21,8 @@ from hoptimizer.tracking.compile_log import NUMBER
 from hoptimizer.tracking.journal import ARTIFACTS, DELIVERED, JOURNAL, Journal, is_candidate
 from hoptimizer.tracking.models import copy_model, link_model, local_folder
 from hoptimizer.tracking.naming import FOLDED
-from hoptimizer.tracking.reading import UnknownRun
 from hoptimizer.tracking.server import STORE_ERRORS, Unreachable, is_remote, point_mlflow_at, store_failure
+from hoptimizer.tracking.settings import UnknownRun
 from hoptimizer.tracking.tracker import Tracker
 
 _ID = re.compile(r"\b[0-9a-f]{32}\b")

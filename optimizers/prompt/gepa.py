@@ -1,5 +1,6 @@
 """Instructions that evolve by reflection on what went wrong (GEPA)."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
@@ -40,10 +41,13 @@ class GEPA(Search):
     use_merge: bool = True
     max_merge_invocations: Count = 5
 
+    def check_roles(self, roles: Collection[str]) -> None:
+        if "reflection" not in roles:
+            raise UserError("optimizer=gepa: no language model reflects; name one, as in lm.reflection=MODEL")
+
     def check(self, context: CompileContext) -> None:
         super().check(context)
-        if context.reflection_lm is None:
-            raise UserError("optimizer=gepa: no language model reflects; name one, as in lm.reflection=MODEL")
+        self.check_roles({"reflection"} if context.reflection_lm else ())
         if self.reflection_minibatch_size > len(context.trainset):
             raise UserError(
                 f"optimizer.reflection_minibatch_size: {self.reflection_minibatch_size} of {len(context.trainset)} "

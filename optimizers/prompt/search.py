@@ -173,7 +173,7 @@ class Search(Optimizer):
     def _reporter(self, context: SearchContext, whole: Usage) -> Callable[[Usage], None]:
         """A function that reports the calls made, the calls expected and the best score, at most every ``_PAUSE`` s."""
         recorder, total = context.recorder, whole.calls
-        stage = f"searching: about {_told(whole)}"
+        stage = f"searching: about {_told(whole)}" if total else "searching"  # some only label, and ask nothing
         if self.budget:
             total = min(total, self.budget.lm_calls or total)
             stage += f"; at most {self.budget}"

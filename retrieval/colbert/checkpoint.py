@@ -16,14 +16,13 @@ from hoptimizer.common.paths import draft_of, home
 from hoptimizer.models.engine.loading import loading
 from hoptimizer.models.folder import check_model
 from hoptimizer.models.weights.store import resolve
-from hoptimizer.retrieval.encoders.model_files import digest_of, local_folder
+from hoptimizer.retrieval.colbert.files import EMBEDDED, checkpoint_files
+from hoptimizer.retrieval.encoders.model_files import digest_of
 from hoptimizer.retrieval.encoders.sentence_modules import MODULES, SETTINGS, Module, read_modules
 
-EMBEDDED = "minilm"
 BASE = "all-minilm-l6-v2"
 _ASSET = Path(__file__).parents[1] / "assets" / "minilm-colbert.safetensors"
-# The weights of a repository in other formats, and the files of a checkpoint that decide on its vectors.
-_UNUSED = ["*.onnx", "onnx/*", "*.h5", "*.msgpack", "*.ot"]
+# The files of a checkpoint that decide on its vectors.
 _DECIDING = ("config.json", "artifact.metadata", "tokenizer*", "vocab.txt", "*.safetensors", "*.bin")
 _COPIED = ("config.json", "tokenizer.json", "vocab.txt")
 
@@ -87,7 +86,7 @@ def find_checkpoint(name: str) -> Checkpoint:
     """
     if name == EMBEDDED:
         return _embedded()
-    return load_checkpoint(local_folder(name, "retriever.checkpoint", EMBEDDED, ignore=_UNUSED), name)
+    return load_checkpoint(checkpoint_files(name), name)
 
 
 def load_checkpoint(folder: Path, name: str | None = None) -> Checkpoint:

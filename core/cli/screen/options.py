@@ -57,30 +57,40 @@ def config_of(start: str | None, overrides: Sequence[str] | None) -> tuple[str |
     """
     if start is None:
         return None, read_overrides(overrides)
+    from hoptimizer.tracking.settings import UnknownRun, is_empty
+
+    uri = store_uri(overrides or ())
+    if is_empty(uri):
+        raise UnknownRun(start, uri)
     from hoptimizer.stored import kept_in
     from hoptimizer.tracking.journal import find_run
 
-    uri = store_uri(overrides or ())
     tracker, run_id = find_run(uri, start)
     return run_id, read_overrides(overrides, kept_in(tracker.config_values(run_id), uri))
 
 
-def check_parts(config: Any, *splits: str) -> None:  # noqa: ANN401 - a Config, imported late
-    """Make sure that the data and the language model of this machine are there, before what takes seconds to import.
+def check_parts(config: Any, *splits: str, compiles: bool = False) -> None:  # noqa: ANN401 - a Config, imported late
+    """Make sure that the data and the models of this machine are there, before what takes seconds to import.
 
     Args:
         config: what is wanted.
         splits: of the data, which have to be there.
+        compiles: whether the optimizer is used, too.
 
     Raises:
         UserError: one is not.
     """
+    from hoptimizer.models.small.source import check_source
     from hoptimizer.workbench import Workbench
 
     bench = Workbench(config)
     data = bench.data  # what was read is kept for those who ask for it next
     for split in splits:
         data.split(split)
+    for source in config.program.model_dump()["steps"].values():
+        check_source(source)
+    if compiles:
+        bench.optimizer().check_roles(config.lm)
     bench.check_lms([role for role, lm in config.lm.items() if role != "default" or not lm.is_local])
 
 
