@@ -187,10 +187,10 @@ class AttentionMetadata:
             # The heads that share keys become rows of one product: (key heads, group * queries, dim). A cut's queries
             # see no key past its end, so that scores have the shape (heads, queries, seen).
             queries = query[:, first : first + high - low].reshape(key_heads, -1, dim)
-            scores = _product(queries, keys[:, :seen].transpose(1, 2)).view(heads, high - low, seen)
+            scores = _product(queries, keys[:, :seen].transpose(1, 2)).reshape(heads, high - low, seen)
             _hide(scores, cut * CUT + low, window)
             weights = torch.softmax(scores, dim=-1).view(key_heads, -1, seen)
-            found = _product(weights, values[:, :seen]).view(heads, high - low, dim)
+            found = _product(weights, values[:, :seen]).reshape(heads, high - low, dim)
             out[first : first + high - low] = found.transpose(0, 1)
 
     def _attend_decode(self, layer: int, query: Tensor, key: Tensor, value: Tensor, window: int | None) -> Tensor:
