@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from hoptimizer.common.memory import drop_pages
-from hoptimizer.models.engine.packed import PackedLinear, pack
+from hoptimizer.models.engine.packed import JointLinear, PackedLinear, pack
 
 SHAPES = [(896, 4864), (4864, 896), (576, 192), (1536, 1536), (64, 50)]
 needs_bf16 = pytest.mark.skipif(not torch.cpu._is_avx512_bf16_supported(), reason="the engine computes in fp32 here")
@@ -57,6 +57,32 @@ def test_a_packed_model_computes_the_same_and_keeps_its_embeddings():
     with torch.inference_mode():
         assert torch.equal(model(tokens), other(tokens))
         assert torch.equal(model.embed.weight, other.embed.weight)
+
+
+class Gated(nn.Module):
+    """Layers of the names whose inputs are the same."""
+
+    def __init__(self, bias):
+        super().__init__()
+        self.q_proj, self.k_proj, self.v_proj = (nn.Linear(896, size, bias=bias) for size in (896, 128, 128))
+        self.gate_proj, self.up_proj = nn.Linear(896, 4864, bias=bias), nn.Linear(896, 4864, bias=bias)
+
+    def forward(self, inputs):
+        return torch.cat([layer(inputs) for layer in self.children()], dim=-1)
+
+
+@needs_bf16
+@pytest.mark.parametrize("bias", [True, False])
+def test_layers_that_get_the_same_inputs_make_one_product_with_the_same_bits(bias):
+    torch.manual_seed(7)
+    model = Gated(bias).bfloat16()
+    packed = copy.deepcopy(model)
+    pack(packed)
+    assert {type(layer) for layer in packed.children()} == {JointLinear}
+    with torch.inference_mode():
+        for rows in (2, 3, 16, 33, 300, 2):
+            inputs = torch.randn(rows, 896, dtype=torch.bfloat16)
+            assert torch.equal(packed(inputs), model(inputs)), rows
 
 
 def test_layers_in_other_precisions_are_left_as_they_are():

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from hoptimizer.common.memory import trim_heap
-from hoptimizer.models.engine import attention
+from hoptimizer.models.engine.attention import AttentionMetadata, PrefillChunk
 from hoptimizer.models.engine.constrained_decoding import Constraint, GrammarCompiler
+from hoptimizer.models.engine.decode_attention import DecodeToken, min_rows
 from hoptimizer.models.engine.key_values import KeyValues
 from hoptimizer.models.engine.loading import device_and_dtype, end_tokens, load, memory_share
 from hoptimizer.models.engine.prefix_cache import PAGE, PrefixCache
@@ -29,7 +30,7 @@ _PAUSE = 1.0
 # The most memory for the states of earlier prompts.
 PREFIX_BYTES = 512 << 20
 
-Chunk = attention.PrefillChunk | attention.DecodeToken
+Chunk = PrefillChunk | DecodeToken
 
 
 def _released() -> RuntimeError:
@@ -226,7 +227,7 @@ class Generator:
     def _schedule(self) -> tuple[list[Chunk], list[SequenceState]]:
         """What the next pass computes: the last token of each text that is being written, and prompts up to the
         limit."""
-        chunks, rows = [], []
+        chosen: list[tuple[Chunk, SequenceState]] = []
         budget = STEP_TOKENS
         for row in sorted(self._rows, key=lambda row: not row.decoding):
             count = len(row.tokens) - row.computed
@@ -235,13 +236,12 @@ class Generator:
             if count > 0:
                 budget -= count
                 is_decoded = row.decoding and count == 1
-                chunks.append(
-                    attention.DecodeToken(row.slot, row.computed)
-                    if is_decoded
-                    else attention.PrefillChunk(row.slot, row.computed, count)
+                chunk = (
+                    DecodeToken(row.slot, row.computed) if is_decoded else PrefillChunk(row.slot, row.computed, count)
                 )
-                rows.append(row)
-        return chunks, rows
+                chosen.append((chunk, row))
+        chosen.sort(key=lambda one: (isinstance(one[0], PrefillChunk), one[0].slot))
+        return [chunk for chunk, _ in chosen], [row for _, row in chosen]
 
     def _forward(self, rows: list[SequenceState], chunks: list[Chunk]) -> tuple[Tensor, list[SequenceState]]:
         """Compute the chunks.
@@ -258,9 +258,9 @@ class Generator:
             if chunk.stop == len(row.tokens):
                 ready.append(row)
                 last.append(len(tokens) - 1)
-        least = attention.min_rows(self._model.dtype)
+        least = min_rows(self._model.dtype)
         padding = max(0, least - len(tokens))
-        metadata = attention.AttentionMetadata(self._states, chunks, self._common([r for r in rows if r.decoding]))
+        metadata = AttentionMetadata(self._states, chunks, self._common([r for r in rows if r.decoding]))
         keep = last + last[-1:] * (least - len(last)) if last else [0]
         with self._threads.of(len(tokens)):
             out = self._model(

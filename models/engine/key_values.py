@@ -9,6 +9,8 @@ from torch import Tensor
 
 # Positions per block: large enough that few products are needed, small enough that little is computed past the end.
 BLOCK = 256
+# Ranges of slots in a block whose views are kept from pass to pass: mostly they stay the same.
+_VIEWS = 128
 
 
 class KeyValues:
@@ -22,17 +24,30 @@ class KeyValues:
 
     def __init__(self, layers: int, heads: int, dim: int, slots: int, dtype: torch.dtype, device: torch.device) -> None:
         self._shape = (layers, 2, slots, heads, BLOCK, dim)
-        self._dtype, self._device = dtype, device
+        self.slots, self.heads, self.dim = slots, heads, dim
+        self.dtype, self.device = dtype, device
         self.blocks: list[Tensor] = []
         # The same tensors by block, layer and 0 for keys or 1 for values, each of shape (slots, heads, BLOCK, dim):
         # taking a tensor apart costs microseconds, and a pass would do it thousands of times.
         self.parts: list[list[tuple[Tensor, ...]]] = []
+        self._views: dict[tuple[int, int, int], list[tuple[Tensor, Tensor]]] = {}
 
     def reserve(self, length: int) -> None:
         """Make room for sequences of up to ``length`` tokens."""
         while len(self.blocks) * BLOCK < length:
-            self.blocks.append(zeros(self._shape, self._dtype, self._device))
+            self.blocks.append(zeros(self._shape, self.dtype, self.device))
             self.parts.append([layer.unbind(0) for layer in self.blocks[-1].unbind(0)])
+
+    def layers(self, block: int, first: int, end: int) -> list[tuple[Tensor, Tensor]]:
+        """By layer, the keys and the values of a block in some slots: of shape ``(slots * heads, BLOCK, dim)``."""
+        key = (block, first, end)
+        if key not in self._views:
+            if len(self._views) >= _VIEWS:
+                self._views.clear()
+            self._views[key] = [
+                (keys[first:end].flatten(0, 1), values[first:end].flatten(0, 1)) for keys, values in self.parts[block]
+            ]
+        return self._views[key]
 
     def release(self, length: int = 0) -> None:
         """Give back the memory of positions that no slot needs.
@@ -41,7 +56,9 @@ class KeyValues:
             length: the length of the longest sequence in any slot; 0 where no slot is in use.
         """
         kept = -(-length // BLOCK)
-        del self.blocks[kept:], self.parts[kept:]
+        if kept < len(self.blocks):
+            del self.blocks[kept:], self.parts[kept:]
+            self._views.clear()
 
     def load(self, slot: int, start: int, states: Tensor) -> None:
         """Write states of shape ``(layers, 2, heads, n, dim)`` at positions ``start`` and following of a slot."""

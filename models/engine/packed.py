@@ -3,9 +3,12 @@
 Decoding reads every weight for a token or a few, so that the time it takes is that of reading. From rows as torch keeps
 them, oneDNN reads bf16 weights at half the speed that memory has: it copies them into its own order again for every
 product. Packed once, they are read as they are; sums are made in the same order, so that a product has the same bits.
+Layers that get the same inputs are packed as one, and make one product.
 """
 
 from collections import Counter
+from collections.abc import Sequence
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -14,13 +17,15 @@ from hoptimizer.common.memory import drop_pages
 
 # What torch.compile packs for, too: the order suits few rows, and is no worse for many.
 _ROWS = 2
+# Layers of one module that get the same inputs, as the architectures with gated feed-forward layers call them.
+_TOGETHER = [("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")]
 
 
 class PackedLinear(nn.Module):
     """A linear layer for inference on a CPU, in bf16.
 
     Args:
-        linear: the layer whose weights are packed.
+        linears: the layer whose weights are packed, or several of them: their outputs are laid side by side.
 
     Example:
         >>> import torch
@@ -32,16 +37,53 @@ class PackedLinear(nn.Module):
         True
     """
 
-    def __init__(self, linear: nn.Linear) -> None:
+    def __init__(self, *linears: nn.Linear) -> None:
         super().__init__()
-        self.bias = linear.bias
         with torch.inference_mode():
-            self._weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight, _ROWS)
+            self.bias = None if linears[0].bias is None else torch.cat([linear.bias for linear in linears])
+            weight = linears[0].weight if len(linears) == 1 else torch.cat([linear.weight for linear in linears])
+            self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """The layer's outputs."""
         out: Tensor = torch.ops.mkldnn._linear_pointwise(inputs, self._weight, self.bias, "none", [], "")
         return out
+
+
+class _JointProduct:
+    """The one product of several layers that are asked with the same inputs, one after the other."""
+
+    def __init__(self, linears: Sequence[nn.Linear]) -> None:
+        self._linear = PackedLinear(*linears)
+        self._sizes = [linear.out_features for linear in linears]
+        self._inputs: Tensor | None = None
+        self._outputs: tuple[Tensor, ...] = ()
+
+    def part(self, place: int, inputs: Tensor) -> Tensor:
+        """The outputs of one of the layers; those of the others are kept until the last layer is asked."""
+        if inputs is not self._inputs:
+            self._inputs, self._outputs = inputs, self._linear(inputs).split(self._sizes, dim=-1)
+        found = self._outputs[place]
+        if place == len(self._sizes) - 1:
+            self._inputs, self._outputs = None, ()
+        return found
+
+
+class JointLinear(nn.Module):
+    """One of several layers whose product is made at once.
+
+    Args:
+        product: the product.
+        place: the layer's place in it.
+    """
+
+    def __init__(self, product: _JointProduct, place: int) -> None:
+        super().__init__()
+        self._product, self._place = product, place
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The layer's outputs."""
+        return self._product.part(self._place, inputs)
 
 
 def pack(model: nn.Module) -> None:
@@ -53,8 +95,23 @@ def pack(model: nn.Module) -> None:
         return
     held = Counter(weight.data_ptr() for _, weight in model.named_parameters(remove_duplicate=False))
     for module in list(model.modules()):
-        for name, layer in list(module.named_children()):
-            if type(layer) is nn.Linear and layer.weight.dtype == torch.bfloat16 and layer.weight.device.type == "cpu":
-                setattr(module, name, PackedLinear(layer))
-                if held[layer.weight.data_ptr()] == 1:  # else it is the embeddings' weight, too
-                    drop_pages(layer.weight.data_ptr(), layer.weight.nbytes)
+        layers = {name: layer for name, layer in module.named_children() if _is_packable(layer)}
+        for names in _TOGETHER:
+            together = [layers[name] for name in names if name in layers]
+            if len(together) == len(names) and len({(one.in_features, one.bias is None) for one in together}) == 1:
+                product = _JointProduct(together)
+                for place, name in enumerate(names):
+                    setattr(module, name, JointLinear(product, place))
+                    _drop(layers.pop(name), held)
+        for name, layer in layers.items():
+            setattr(module, name, PackedLinear(layer))
+            _drop(layer, held)
+
+
+def _is_packable(layer: nn.Module) -> TypeGuard[nn.Linear]:
+    return type(layer) is nn.Linear and layer.weight.dtype == torch.bfloat16 and layer.weight.device.type == "cpu"
+
+
+def _drop(layer: nn.Linear, held: Counter[int]) -> None:
+    if held[layer.weight.data_ptr()] == 1:  # else it is the embeddings' weight, too
+        drop_pages(layer.weight.data_ptr(), layer.weight.nbytes)

@@ -1,0 +1,188 @@
+"""Attention of the sequences that get one token each in a forward pass, all of them in the same products.
+
+A pass has hundreds of these between two readings of weights, so that what does not differ between layers is made once a
+pass: which keys and values each product reads, where its scores go, what is masked.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from hoptimizer.models.engine.key_values import BLOCK, KeyValues
+
+
+def min_rows(dtype: torch.dtype) -> int:
+    """How many rows a product has at least: fewer run in other kernels, which sum in another order."""
+    return 8 if dtype == torch.float32 else 2
+
+
+def product(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
+    """``torch.bmm`` whose rows do not depend on how many rows there are; written to ``out``, if that is given."""
+    rows = left.shape[1]
+    if left.dtype == torch.float32 and rows < min_rows(left.dtype):
+        found = torch.bmm(torch.nn.functional.pad(left, (0, 0, 0, min_rows(left.dtype) - rows)), right)[:, :rows]
+        return found if out is None else out.copy_(found)
+    return torch.bmm(left, right, out=out)
+
+
+@dataclass(frozen=True)
+class DecodeToken:
+    """The one new token of a sequence that is being written.
+
+    The decode tokens of all sequences are attended together, prefill chunks sequence by sequence. Which of the two a
+    token is must not depend on how much of its prompt was cached, or its bits would.
+
+    Attributes:
+        slot: the sequence's slot.
+        start: the token's position.
+    """
+
+    slot: int
+    start: int
+    count: ClassVar[int] = 1
+
+    @property
+    def stop(self) -> int:
+        """The position after it."""
+        return self.start + 1
+
+
+@dataclass
+class _Block:
+    """One block's part in the products of a pass.
+
+    Attributes:
+        states: its keys and values, by layer: those of the slots that reach it, or the first slot's where all share
+            them.
+        heads: which key heads of the batch (slots times key heads) these are.
+        scores: where its scores go.
+        weights: where its softmaxed scores will be.
+    """
+
+    states: list[tuple[Tensor, Tensor]]
+    heads: slice
+    scores: Tensor
+    weights: Tensor
+
+
+class DecodeAttention:
+    """The attention of one forward pass' decode tokens.
+
+    Args:
+        states: where the keys and values are.
+        tokens: the tokens, in the order of their slots.
+        shared: how many first tokens all their sequences have in common; their keys are read once.
+        heads: query heads of the model.
+    """
+
+    def __init__(self, states: KeyValues, tokens: Sequence[DecodeToken], shared: int, heads: int) -> None:
+        self._group, self._key_heads, self._dim = heads // states.heads, states.heads, states.dim
+        slots = [token.slot for token in tokens]
+        first = slots[0]
+        self._slots = slots[-1] + 1 - first
+        lengths = [0] * self._slots
+        for token in tokens:
+            lengths[token.slot - first] = token.stop
+        device = states.device
+        # Slots of the range without a token in this pass are computed too, and come out as NaN, which nobody reads.
+        self._row_slots = torch.tensor([slot - first for slot in slots], device=device)
+        self._gaps = len(tokens) < self._slots
+        self._writes = list(_writes(states, tokens))
+        count = -(-max(lengths) // BLOCK)
+        shape = (self._slots, self._key_heads, self._group, count * BLOCK)
+        # Where no scores are ever written, they hide what is not there.
+        self._scores = torch.full(shape, float("-inf"), dtype=states.dtype, device=device)
+        self._weights = torch.empty_like(self._scores)
+        self._shared, self._own = list[_Block](), list[_Block]()
+        for block in range(count):
+            scores, weights = (
+                every[..., block * BLOCK : (block + 1) * BLOCK] for every in (self._scores, self._weights)
+            )
+            if block < shared // BLOCK:
+                # Read once, with the queries of all slots as rows of one product.
+                layers = states.layers(block, first, first + 1)
+                part = slice(0, self._slots * self._key_heads)
+                self._shared.append(_Block(layers, part, scores.transpose(0, 1), weights.transpose(0, 1)))
+                continue
+            # The range of slots that reach the block; those in it that do not are computed and masked.
+            reaching = [i for i, length in enumerate(lengths) if length > block * BLOCK]
+            low, high = reaching[0], reaching[-1] + 1
+            layers = states.layers(block, first + low, first + high)
+            part = slice(low * self._key_heads, high * self._key_heads)
+            self._own.append(_Block(layers, part, scores.flatten(0, 1)[part], weights.flatten(0, 1)[part]))
+        self._ends = torch.tensor(lengths, device=device)[:, None]
+        visible = min(token.stop for token in tokens) // BLOCK * BLOCK
+        self._masks = {None: self._mask(visible, None)}
+
+    def _mask(self, start: int, window: int | None) -> tuple[Tensor, Tensor]:
+        """The scores from position ``start`` on, and which of them nobody may see."""
+        positions = torch.arange(start, self._scores.shape[-1], device=self._scores.device)
+        hidden = positions >= self._ends
+        if window is not None:
+            hidden |= self._ends - 1 - positions >= window
+        return self._scores[..., start:], hidden[:, None, None, :]
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, window: int | None, out: Tensor) -> None:
+        """Store the new keys and values, and attend from each query to all of its sequence so far.
+
+        Args:
+            layer: index of the layer.
+            query: scaled queries of shape ``(heads, tokens, dim)``.
+            key: keys of shape ``(key heads, tokens, dim)``.
+            value: values of the same shape as the keys.
+            window: how many last positions a query sees; ``None`` for all.
+            out: where the outputs go, of shape ``(tokens, heads, dim)``.
+        """
+        group, dim = self._group, self._dim
+        for layers, places, rows in self._writes:
+            for new, states in zip((key, value), layers[layer], strict=True):
+                new = new.transpose(0, 1)
+                new = new if rows is None else new[rows]
+                states.view(-1, dim).index_copy_(0, places, new.reshape(-1, dim))
+        # The heads that share keys become rows of one product: (slots * key heads, group, dim).
+        queries = query.transpose(0, 1).reshape(-1, group, dim)
+        if self._gaps:
+            by_slot = queries.new_zeros(self._slots, self._key_heads * group, dim)
+            queries = by_slot.index_copy_(0, self._row_slots, query.transpose(0, 1)).view(-1, group, dim)
+        by_head = (self._slots, self._key_heads, group)
+        if self._shared:
+            together = queries.view(*by_head, dim).transpose(0, 1).reshape(self._key_heads, -1, dim)
+        for block in self._shared:
+            found = product(together, block.states[layer][0].transpose(1, 2))
+            block.scores.copy_(found.view(block.scores.shape))
+        for block in self._own:
+            product(queries[block.heads], block.states[layer][0].transpose(1, 2), out=block.scores)
+        if window not in self._masks:
+            self._masks[window] = self._mask(0, window)
+        scores, hidden = self._masks[window]
+        scores.masked_fill_(hidden, float("-inf"))
+        torch.softmax(self._scores, dim=-1, out=self._weights)
+        total = torch.zeros(*by_head, dim, device=query.device)  # fp32: a sum over blocks
+        for block in self._shared:
+            found = product(block.weights.reshape(self._key_heads, -1, BLOCK), block.states[layer][1])
+            total += found.view(self._key_heads, self._slots, group, dim).transpose(0, 1)
+        by_batch = total.flatten(0, 1)
+        for block in self._own:
+            by_batch[block.heads] += product(block.weights, block.states[layer][1])
+        total = total.view(self._slots, -1, dim)
+        out.copy_(total[self._row_slots] if self._gaps else total)
+
+
+def _writes(
+    states: KeyValues, tokens: Sequence[DecodeToken]
+) -> Iterator[tuple[list[tuple[Tensor, Tensor]], Tensor, Tensor | None]]:
+    """For every block that is written to: its keys and values by layer, the tokens' places in them as one row of heads
+    after the other, and which tokens these are, where not all."""
+    by_block: dict[int, list[int]] = {}
+    for row, token in enumerate(tokens):
+        by_block.setdefault(token.start // BLOCK, []).append(row)
+    heads = torch.arange(states.heads, device=states.device)
+    for block, rows in by_block.items():
+        slots = torch.tensor([[tokens[row].slot] for row in rows], device=states.device)
+        offsets = torch.tensor([[tokens[row].start % BLOCK] for row in rows], device=states.device)
+        places = ((slots * states.heads + heads) * BLOCK + offsets).flatten()
+        chosen = None if len(by_block) == 1 else torch.tensor(rows, device=states.device)
+        yield states.layers(block, 0, states.slots), places, chosen

@@ -1,0 +1,65 @@
+"""Attention of the in-process engine, beside torch's own on each sequence by itself."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from hoptimizer.models.engine.attention import AttentionMetadata, PrefillChunk
+from hoptimizer.models.engine.decode_attention import DecodeToken
+from hoptimizer.models.engine.key_values import BLOCK, KeyValues
+
+HEADS, KEY_HEADS, DIM, SLOTS = 6, 2, 16, 5
+
+
+def _states(lengths: dict[int, int], shared: int) -> tuple[KeyValues, dict[int, Tensor]]:
+    """Keys and values of sequences by slot, of which the first ``shared`` are the same in all."""
+    states = KeyValues(1, KEY_HEADS, DIM, SLOTS, torch.float32, torch.device("cpu"))
+    states.reserve(max(lengths.values()) + BLOCK)
+    common = torch.randn(1, 2, KEY_HEADS, shared, DIM)
+    filled = {}
+    for slot, length in lengths.items():
+        filled[slot] = torch.cat([common, torch.randn(1, 2, KEY_HEADS, length - shared, DIM)], dim=3)
+        states.load(slot, 0, filled[slot])
+    return states, filled
+
+
+def _expected(query: Tensor, keys: Tensor, values: Tensor, window: int | None) -> Tensor:
+    """Outputs of shape ``(tokens, heads, dim)`` for queries that are the last ones of a sequence."""
+    stop, count = keys.shape[1], query.shape[1]
+    ago = torch.arange(stop - count, stop)[:, None] - torch.arange(stop)
+    seen = (ago >= 0) & (ago < (window or stop))
+    found = torch.nn.functional.scaled_dot_product_attention(
+        query[None], keys[None], values[None], attn_mask=seen, scale=1.0, enable_gqa=True
+    )
+    return found[0].transpose(0, 1)
+
+
+@pytest.mark.parametrize("window", [None, 100])
+@pytest.mark.parametrize("shared", [0, BLOCK + 3])
+@pytest.mark.parametrize("prefill", [1, 2, 150])
+def test_every_sequence_of_a_pass_sees_its_own_tokens_alone(window, shared, prefill):
+    """Sequences that decode in slots 0, 2 and 4, one that reads its prompt between them, and none in slot 3."""
+    torch.manual_seed(7)
+    lengths = {0: 300, 1: 290, 2: 2 * BLOCK, 4: 2 * BLOCK + 17}
+    states, filled = _states(lengths, shared)
+    decoded = [DecodeToken(slot, lengths[slot]) for slot in (0, 2, 4)]
+    chunks = [*decoded, PrefillChunk(1, lengths[1], prefill)]
+    tokens = 3 + prefill
+    query, key, value = (torch.randn(heads, tokens, DIM) for heads in (HEADS, KEY_HEADS, KEY_HEADS))
+    out = AttentionMetadata(states, chunks, shared).attend(0, query, key, value, window)
+    offset = 0
+    for chunk in chunks:
+        part = slice(offset, offset + chunk.count)
+        offset += chunk.count
+        before = filled[chunk.slot][0]
+        keys, values = torch.cat([before[0], key[:, part]], 1), torch.cat([before[1], value[:, part]], 1)
+        assert torch.allclose(out[part], _expected(query[:, part], keys, values, window), atol=1e-5), chunk
+        assert torch.equal(states.read(chunk.slot, 0, chunk.stop)[0], torch.stack([keys, values]))
+
+
+def test_a_pass_after_blocks_were_given_back_reads_the_new_ones():
+    states, _ = _states({0: 2 * BLOCK}, 0)
+    assert states.layers(1, 0, 1)[0][0].any()
+    states.release(BLOCK)
+    states.reserve(2 * BLOCK)
+    assert not states.layers(1, 0, 1)[0][0].any()
