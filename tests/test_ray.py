@@ -412,7 +412,10 @@ def test_an_index_of_vectors_from_elsewhere_is_the_one_of_this_process(vectors, 
     [
         ({"versions": {"torch": "1.0"}}, "it has torch .* and not 1.0; install the same versions on all nodes"),
         ({"digest": "another"}, "dense all-minilm-l6-v2: its model there is another one than the driver's; copy it"),
-        ({"settings": {"name": "dense", "model": "/nowhere/x"}}, "retriever.model: /nowhere/x"),
+        (
+            {"settings": {"name": "dense", "model": "/nowhere/x"}},
+            "retriever.model: '/nowhere/x' is no folder and no hub id",
+        ),
     ],
 )
 def test_what_an_encoding_worker_lacks_is_one_line(changed, line):

@@ -20,9 +20,11 @@ from hoptimizer.executors.settings import RayExecutor
 from hoptimizer.retrieval import Corpus, DenseSettings, build_retriever
 
 SLOW = pytest.mark.slow(reason="a Ray cluster of two nodes and its workers take most of a minute to start")
-TIMES = ("seconds", "cached_calls")
+# Columns of a run that no other one shares, and what depends on who asked first.
+OWN = ("trace", "seconds", "cached_calls")
+THOUGHT = "[[ ## reasoning ## ]]\nIt is there.\n\n[[ ## answer ## ]]\nLyon\n\n[[ ## completed ## ]]"
 # Seconds that a command may take: it starts processes that take a minute of CPU, of which a busy machine gives little.
-LIMIT = 540
+LIMIT = 900
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +60,18 @@ def result(process):
     out, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 0, err[-2000:]
     return json.loads(out)
+
+
+def evaluation(server):
+    """Words of a config whose language model is a server."""
+    lm = {"model": "openai/x", "api_base": server.url, "api_key": "sk-canary-1"}
+    words = ["data={name: atlas, test: 60}", "program=rag", "retriever=bm25", f"lm.default={json.dumps(lm)}"]
+    return [*words, "workers=4", "tracking.uri=sqlite:///mlflow.db"]
+
+
+def kept():
+    """The number of outcomes that commands have kept."""
+    return sum(len(file.read_bytes().splitlines()) for file in (home() / "answers").glob("*"))
 
 
 def workers_of(node):
@@ -118,12 +132,9 @@ def test_an_index_by_workers_one_of_which_is_killed_is_the_one_of_a_process(clus
 def test_workers_and_a_node_that_are_killed_cost_only_what_they_had_in_hand_and_no_log_has_a_key(
     cluster, tmp_path, monkeypatch
 ):
-    thought = "[[ ## reasoning ## ]]\nIt is there.\n\n[[ ## answer ## ]]\nLyon\n\n[[ ## completed ## ]]"
-    with ChatServer(lambda _: thought, seconds=0.4) as server:
-        lm = {"model": "openai/x", "api_base": server.url, "api_key": "sk-canary-1"}
-        words = ["data={name: atlas, test: 60}", "program=rag", "retriever=bm25", f"lm.default={json.dumps(lm)}"]
-        words += ["workers=4", "tracking.uri=sqlite:///mlflow.db"]
-        monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with ChatServer(lambda _: THOUGHT, seconds=0.4) as server:
+        words = evaluation(server)
         with monkeypatch.context() as other:  # whose cache has the answers
             other.setenv("HOPTIMIZER_HOME", str(tmp_path))
             alone = evaluate_variant(load_config(None, words), split="test").run_id
@@ -131,9 +142,6 @@ def test_workers_and_a_node_that_are_killed_cost_only_what_they_had_in_hand_and_
         server.bodies.clear()
         ray = f"executor={{name: ray, address: '{cluster.address}', tasks: 2, cpus: 2}}"
         process = hop(tmp_path, "eval", *words, ray, "--split", "test", "--json")
-
-        def kept():
-            return sum(len(file.read_bytes().splitlines()) for file in (home() / "answers").glob("*"))
 
         wait_for(lambda: kept() >= 10, process)
         wait_for(lambda: workers_of(cluster.head_node), process)[0].send_signal(signal.SIGKILL)
@@ -143,9 +151,33 @@ def test_workers_and_a_node_that_are_killed_cost_only_what_they_had_in_hand_and_
         assert needed <= len(server.bodies) <= needed + 4 * 3
     store = Tracker("sqlite:///mlflow.db", "atlas")
     tables = [store.predictions(run, "test").table for run in (alone, spread)]
-    columns = [name for name in tables[0] if name not in TIMES]
-    assert tables[0][columns].equals(tables[1][columns])
+    assert [name for name in tables[0] if not tables[0][name].equals(tables[1][name]) and name not in OWN] == []
     assert list((home() / "answers").iterdir()) == []
     logs = [file for file in Path(cluster.head_node.get_session_dir_path()).rglob("*") if file.is_file()]
     assert logs
     assert [file for file in logs if b"sk-canary-1" in file.read_bytes()] == []
+
+
+@SLOW
+def test_a_head_that_is_killed_early_ends_the_command_in_one_line_and_the_same_goes_on_without_it(
+    cluster, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    with ChatServer(lambda _: THOUGHT, seconds=2) as server:
+        words = evaluation(server)
+        ray = f"executor={{name: ray, address: '{cluster.address}', tasks: 2, cpus: 1}}"
+        process = hop(tmp_path, "eval", *words, ray, "--split", "test", "--json")
+        wait_for(lambda: kept() >= 4, process)
+        cluster.head_node.kill_gcs_server(check_alive=False)
+        _, err = process.communicate(timeout=LIMIT)
+        [line] = [line for line in err.splitlines() if line.startswith("hop: ")]
+        assert "head at" in line
+        assert "has given no answer for 20 s; what was answered is kept" in line
+        assert process.returncode == 1
+        assert "Traceback" not in err
+        known = kept()
+        assert 4 <= known < 60
+        server.seconds = 0
+        server.bodies.clear()
+        assert len(evaluate_variant(load_config(None, words), split="test").after.rows) == 60
+        assert len(server.bodies) <= 60
