@@ -48,7 +48,7 @@ async def while_head_answers(ray: ModuleType) -> AsyncIterator[None]:
             task.uncancel()
         raise ServiceError(
             f"executor=ray: the cluster's head at {address} has given no answer for {_LIMIT:g} s; what was answered is "
-            "kept, and the same command goes on from there once there is a cluster again, or with executor.address=local"
+            "kept, and the same command goes on once there is a cluster again, or with executor.address=local"
         ) from None
     finally:
         watching.cancel()
