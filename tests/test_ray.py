@@ -64,10 +64,38 @@ def test_without_the_extra_one_line_says_what_to_install(monkeypatch):
         connected(RayExecutor(name="ray")).__enter__()
 
 
-def test_a_cluster_that_is_out_of_reach_is_one_line():
+@pytest.mark.parametrize(
+    ("address", "reason"), [("127.0.0.1:9", ".*refused"), ("127.0.0.1:99999", "connect.*: port must be 0-65535.")]
+)
+def test_a_cluster_that_is_out_of_reach_is_one_line(address, reason):
     pytest.importorskip("ray")
-    with pytest.raises(ServiceError, match=r"no Ray cluster can be reached at 127\.0\.0\.1:9 \(.*refused\)"):
-        connected(RayExecutor(name="ray", address="127.0.0.1:9")).__enter__()
+    with pytest.raises(ServiceError, match=rf"no Ray cluster can be reached at {address} \({reason}\)"):
+        connected(RayExecutor(name="ray", address=address)).__enter__()
+
+
+VERSIONS = "Version mismatch: The cluster was started with:\n    Ray: 2.59.0\n    Python: 3.12.1\nThis process ..."
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "line"),
+    [
+        (ConnectionError("Could not find any running Ray instance"), UserError, "no Ray cluster runs on this machine"),
+        (RuntimeError(VERSIONS), UserError, r"auto: Version mismatch: The cluster was started with: Ray: 2\.59\.0 Py"),
+        (SystemExit(1), ServiceError, r"no Ray cluster can be reached at auto \(it does not answer as one\)"),
+        ("AuthenticationError", UserError, "auto: no token; give the cluster's token in RAY_AUTH_TOKEN"),
+    ],
+)
+def test_a_cluster_that_takes_no_part_is_one_line(monkeypatch, error, kind, line):
+    ray = pytest.importorskip("ray")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+    def init(**_):
+        raise ray.exceptions.AuthenticationError("no token") if isinstance(error, str) else error
+
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(kind, match=line) as raised:
+        connected(RayExecutor(name="ray")).__enter__()
+    assert "\n" not in str(raised.value)
 
 
 def test_no_file_imports_ray_but_the_one_that_connects_to_it_and_only_then():

@@ -77,7 +77,7 @@ def kept():
 def workers_of(node):
     [raylet] = node.all_processes["raylet"]
     children = psutil.Process(raylet.process.pid).children(recursive=True)
-    return [child for child in children if child.name().startswith("ray::Worker")]
+    return [child for child in children if child.name().startswith(("ray::Worker", "ray::Passage"))]
 
 
 def wait_for(found, process):
