@@ -64,13 +64,10 @@ def test_without_the_extra_one_line_says_what_to_install(monkeypatch):
         connected(RayExecutor(name="ray")).__enter__()
 
 
-@pytest.mark.parametrize(
-    ("address", "reason"), [("127.0.0.1:9", ".*refused"), ("127.0.0.1:99999", "connect.*: port must be 0-65535.")]
-)
-def test_a_cluster_that_is_out_of_reach_is_one_line(address, reason):
+def test_a_cluster_that_is_out_of_reach_is_one_line():
     pytest.importorskip("ray")
-    with pytest.raises(ServiceError, match=rf"no Ray cluster can be reached at {address} \({reason}\)"):
-        connected(RayExecutor(name="ray", address=address)).__enter__()
+    with pytest.raises(ServiceError, match=r"no Ray cluster can be reached at 127\.0\.0\.1:9 \(.*refused\)"):
+        connected(RayExecutor(name="ray", address="127.0.0.1:9")).__enter__()
 
 
 VERSIONS = "Version mismatch: The cluster was started with:\n    Ray: 2.59.0\n    Python: 3.12.1\nThis process ..."
