@@ -1,12 +1,15 @@
-"""Evaluations and studies by the workers of a Ray cluster of two nodes on this machine, beside those in one process.
+"""Evaluations, studies and indexes by the workers of a Ray cluster of two nodes on this machine, beside one process.
 
     python benchmarks/ray_scaling.py [--questions 1000] [--workers 64] [--tasks 1 2 4]
-        [--parts evaluation study kills] [--json]
+        [--parts evaluation study kills index] [--passages 100000] [--json]
 
 Every call takes 100 ms on a server with scripted answers (``benchmarks/scripted_server.py``) that takes any number at
 once, so that the results can't depend on who asks. The program is ``rag``, one call per question; nothing is cached.
 The questions are those of atlas, told apart by a number. Workers are started before the clock is; ``workers`` questions
 are under way in all. The study has 12 cells of 60 questions, and is timed with the start of its workers.
+
+The index is that of ``dense`` over so many passages of atlas, told apart as in ``benchmarks/scale.py``; it is timed
+with the start of its workers, and compared by the digests of its files. Up to 2,048 passages are encoded here.
 
 In ``kills``, an evaluation of ``ircot`` as ``hop eval`` does it is disturbed: ten workers are killed one
 after the other, then three times a node with all its workers, then the head; with the head, the command is given again.
@@ -25,6 +28,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -33,20 +37,25 @@ from processes import own_home, serving
 from ray.cluster_utils import Cluster
 from rich.console import RenderableType
 from rich.table import Table
+from scale import renamed
 
 from hoptimizer import Workbench, load_study, make_config, run_study
 from hoptimizer.eval.datasets.dataset import load, locate
 from hoptimizer.eval.runner import Evaluation, aevaluate
 from hoptimizer.executors.connection import connected
+from hoptimizer.executors.encoding import encoders_on
 from hoptimizer.executors.evaluation import Asked, aevaluate_on
 from hoptimizer.executors.pool import Workers
 from hoptimizer.executors.settings import RayExecutor
+from hoptimizer.executors.worker import Worker
+from hoptimizer.retrieval import Corpus, DenseSettings, build_retriever
+from hoptimizer.retrieval.encoders.windows import Elsewhere
 from reporting import benchmark_parser, show
 from reporting import load as machine_load
 
 LATENCY = 0.1
 NODE: dict[str, Any] = {"num_cpus": 4, "object_store_memory": 80 << 20}
-PARTS = ("evaluation", "study", "kills")
+PARTS = ("evaluation", "study", "kills", "index")
 TIMES = ("seconds", "seconds_median", "seconds_p95", "seconds_n", "seconds_per_question", "cached_calls")
 
 
@@ -129,7 +138,7 @@ def measure_evaluation(data: Path, url: str, workers: int, sizes: list[int]) -> 
     rows = [{"workers": "in process", "seconds": alone.seconds, "driver_ms": 1000 * cpu / n, "workers_ms": 0.0}]
     with two_nodes() as cluster, connected(RayExecutor(name="ray", address=cluster.address)) as ray:
         for size in sizes:
-            with Workers(ray, RayExecutor(name="ray", tasks=size)) as lent:
+            with Workers(ray, RayExecutor(name="ray", tasks=size), Worker) as lent:
                 asyncio.run(aevaluate_on(lent, Asked(bench, questions[: 32 * size]), size))
                 processes = workers_of(cluster)
                 used, cpu = cpu_of(processes), time.process_time()
@@ -169,6 +178,32 @@ def measure_study(data: Path, url: str, folder: Path, sizes: list[int]) -> list[
     with two_nodes() as cluster:
         for size in sizes:
             run(str(size), f"executor={{name: ray, address: '{cluster.address}', tasks: {size}}}")
+    return rows
+
+
+def measure_index(passages: int, folder: Path, sizes: list[int]) -> list[dict[str, Any]]:
+    """A dense index in this process, and by each number of workers, with their start."""
+    corpus = Corpus(list(islice(renamed(load("atlas")), passages)))
+    indexes = folder / "home" / "indexes"
+    rows: list[dict[str, Any]] = []
+    files: list[dict[str, str]] = []
+
+    def build(name: str, elsewhere: Elsewhere | None = None) -> None:
+        start, cpu = time.perf_counter(), time.process_time()
+        build_retriever(DenseSettings(), corpus, elsewhere=elsewhere)
+        seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
+        [manifest] = indexes.glob("*/manifest.json")
+        files.append(json.loads(manifest.read_bytes())["files"])
+        shutil.rmtree(indexes)
+        row = {"workers": name, "seconds": seconds, "driver_ms": 1000 * cpu / passages}
+        rows.append(row | {"same": files[-1] == files[0]})
+
+    build_retriever(DenseSettings(), Corpus(corpus.passages[:10]))  # code and model are loaded
+    shutil.rmtree(indexes)
+    build("in process")
+    with two_nodes() as cluster:
+        for size in sizes:
+            build(str(size), encoders_on(RayExecutor(name="ray", address=cluster.address, tasks=size)))
     return rows
 
 
@@ -262,6 +297,7 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=1000)
     parser.add_argument("--workers", type=int, default=64, help="questions under way at once (default: 64)")
     parser.add_argument("--tasks", type=int, nargs="+", default=[1, 2, 4], help="workers (default: 1 2 4)")
+    parser.add_argument("--passages", type=int, default=100_000, help="of the index (default: 100000)")
     parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS, help="(default: all)")
     options = parser.parse_args()
     os.environ["RAY_AUTH_MODE"] = "disabled"  # of clusters that end with this benchmark
@@ -281,6 +317,9 @@ def main() -> None:
             if "study" in options.parts:
                 figures["study"] = measure_study(few, url, folder, options.tasks)
                 tables.append(table("a study of 12 cells, 60 questions each, 8 at once", figures["study"]))
+            if "index" in options.parts:
+                figures["index"] = measure_index(options.passages, folder, options.tasks)
+                tables.append(table(f"a dense index of {options.passages} passages", figures["index"], "passage"))
             if "kills" in options.parts:
                 figures["kills"] = measure_kills(data, url, folder)
                 tables.append(str(figures["kills"]))
@@ -288,11 +327,10 @@ def main() -> None:
     show(figures, options.json, *tables, f"load {figures['load']:.1f}")
 
 
-def table(title: str, rows: list[dict[str, Any]]) -> Table:
+def table(title: str, rows: list[dict[str, Any]], of: str = "question") -> Table:
     """Times, and how many times as fast as in one process."""
-    shown = Table(
-        "workers", "s", "speed-up", "driver, CPU ms a question", "workers, CPU ms a question", "same", title=title
-    )
+    cpu_of_both = [f"{name}, CPU ms a {of}" for name in ("driver", "workers")]
+    shown = Table("workers", "s", "speed-up", *cpu_of_both, "same", title=title)
     for row in rows:
         speed = rows[0]["seconds"] / row["seconds"]
         cpu = [f"{row[name]:.1f}" if name in row else "" for name in ("driver_ms", "workers_ms")]

@@ -20,6 +20,7 @@ from hoptimizer.common.paths import draft_of, home
 from hoptimizer.common.progress import Report, in_notebook
 from hoptimizer.config import Config
 from hoptimizer.eval.datasets.dataset import DataSet, load
+from hoptimizer.executors.encoders import encoders_of
 from hoptimizer.models import build_adapter, build_lm, check_lm
 from hoptimizer.models.lm import chosen_format, tuned
 from hoptimizer.models.settings import LOCAL, LMSettings
@@ -30,6 +31,7 @@ from hoptimizer.optimizers.training.dspy_provider import LocalProvider
 from hoptimizer.programs import Program, build_program
 from hoptimizer.programs.settings import retrieves
 from hoptimizer.retrieval import Retriever, build_retriever
+from hoptimizer.retrieval.encoders.windows import Elsewhere
 from hoptimizer.retrieval.settings import OracleSettings, RetrieverOptions
 
 # DSPy keeps so many calls with all their texts, by default 10,000, and copies them with each copy of a language model.
@@ -77,14 +79,14 @@ class Workbench:
                 f"data set {self.data.name!r} has no corpus to search; add corpus.jsonl to {self.data.folder}, set "
                 "data.corpus, or take a program that does not search: direct or cot"
             )
-        retriever = _retriever(
-            _Index(
-                key=f"{settings.model_dump_json(exclude={'k'})} {self.data.corpus.digest} {self._questions_digest}",
-                settings=settings,
-                data=self.data,
-                report=self.report,
-            )
+        index = _Index(
+            key=f"{settings.model_dump_json(exclude={'k'})} {self.data.corpus.digest} {self._questions_digest}",
+            settings=settings,
+            data=self.data,
+            report=self.report,
+            elsewhere=encoders_of(self.config.executor),
         )
+        retriever = _retriever(index)
         if not any(lm.cache for lm in self.config.lm.values()):  # nothing is to come from earlier work: it is timed
             retriever.kept.clear()
         return retriever
@@ -260,10 +262,7 @@ class _Index:
     settings: RetrieverOptions = field(compare=False)
     data: DataSet = field(compare=False)
     report: Report = field(compare=False)
-
-
-def _supporting(data: DataSet) -> dict[str, list[str]]:
-    return {question.question: question.passages for questions in data.splits.values() for question in questions}
+    elsewhere: Elsewhere | None = field(compare=False)
 
 
 # A study's cells mostly share a retriever; loading its checkpoint and opening its index take seconds.
@@ -275,7 +274,8 @@ def _retriever(index: _Index) -> Retriever:
         index.settings,
         corpus,
         progress=lambda done, total: index.report(stage, done, total, ""),
-        supporting=_supporting(index.data) if isinstance(index.settings, OracleSettings) else None,
+        supporting=index.data.supporting if isinstance(index.settings, OracleSettings) else None,
+        elsewhere=index.elsewhere,
     )
 
 

@@ -1,9 +1,11 @@
 """From settings and a corpus to a retriever."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.progress import Progress
+from hoptimizer.retrieval.encoders.windows import Elsewhere, PassageEncoder
 from hoptimizer.retrieval.engines.settings import OpenSearchSettings, PostgresSettings, QdrantSettings
 from hoptimizer.retrieval.options import RetrieverOptions
 from hoptimizer.retrieval.passage import Corpus
@@ -23,6 +25,7 @@ def build_retriever(
     *,
     progress: Progress = lambda done, total: None,
     supporting: Mapping[str, Sequence[str]] | None = None,
+    elsewhere: Elsewhere | None = None,
 ) -> Retriever:
     """The retriever that ``settings`` describe, ready to search ``corpus``.
 
@@ -33,6 +36,7 @@ def build_retriever(
         corpus: the passages to search; must not be empty.
         progress: called with the passages encoded so far and all there are, while an index is built.
         supporting: the ids of the supporting passages, by the question, which ``oracle`` needs.
+        elsewhere: encodes the passages of a large corpus in other processes, while an index is built.
 
     Raises:
         UserError: the corpus is empty, the model can't be had, or the index' folder can't be written.
@@ -51,10 +55,10 @@ def build_retriever(
 
         if not any((supporting or {}).values()):
             raise UserError(f"retriever=oracle: {corpus.name} has no question that names supporting passages")
-        other = build_retriever(settings.of, corpus, progress=progress)
+        other = build_retriever(settings.of, corpus, progress=progress, elsewhere=elsewhere)
         retriever: Retriever = OracleRetriever(supporting or {}, corpus, other, settings.others)
     else:
-        retriever = _build(settings, corpus, progress)
+        retriever = _build(settings, corpus, progress, elsewhere)
     if settings.rerank is None:
         return retriever
     from hoptimizer.retrieval.rerank import RerankedRetriever, cross_encoder
@@ -64,16 +68,40 @@ def build_retriever(
     )
 
 
-def _build(settings: RetrieverOptions, corpus: Corpus, progress: Progress) -> Retriever:
+def build_encoder(settings: RetrieverOptions) -> tuple[PassageEncoder[Any], str]:
+    """The encoder that a ColBERT or dense retriever gives passages their vectors with, and the digest of its model.
+
+    Args:
+        settings: of one of these.
+
+    Raises:
+        UserError: the model can't be had.
+    """
+    if isinstance(settings, DenseSettings):
+        from hoptimizer.retrieval.dense.encoder import DenseEncoder
+        from hoptimizer.retrieval.dense.model import find_model
+
+        model = find_model(settings)
+        return DenseEncoder(model), model.digest
+    from hoptimizer.retrieval.colbert.checkpoint import find_checkpoint
+    from hoptimizer.retrieval.colbert.retriever import load_encoder
+
+    if not isinstance(settings, RetrieverSettings):
+        raise UserError(f"retriever: {settings.name} gives passages no vectors; take colbert or dense")
+    checkpoint = find_checkpoint(settings.checkpoint)
+    return load_encoder(checkpoint), checkpoint.digest
+
+
+def _build(settings: RetrieverOptions, corpus: Corpus, progress: Progress, elsewhere: Elsewhere | None) -> Retriever:
     # Imported here, because each brings its own heavy packages.
     if isinstance(settings, DenseSettings):
         from hoptimizer.retrieval.dense.retriever import DenseRetriever
 
-        return DenseRetriever(settings, corpus, progress)
+        return DenseRetriever(settings, corpus, progress, elsewhere)
     if isinstance(settings, HybridSettings):
         from hoptimizer.retrieval.hybrid import HybridRetriever
 
-        members = [build_retriever(one, corpus, progress=progress) for one in settings.of]
+        members = [build_retriever(one, corpus, progress=progress, elsewhere=elsewhere) for one in settings.of]
         return HybridRetriever(members, settings.depth, settings.fusion, settings.weights)
     if isinstance(settings, QdrantSettings):
         from hoptimizer.retrieval.engines.qdrant import QdrantRetriever
@@ -104,4 +132,4 @@ def _build(settings: RetrieverOptions, corpus: Corpus, progress: Progress) -> Re
         checkpoint_files(settings.checkpoint)  # a wrong name is said before torch is imported
     from hoptimizer.retrieval.colbert.retriever import ColBERTRetriever
 
-    return ColBERTRetriever(settings, corpus, progress)
+    return ColBERTRetriever(settings, corpus, progress, elsewhere)

@@ -1,33 +1,39 @@
 """``executor: ray``: what goes wrong is one line, what was answered is kept, and who dies is replaced."""
 
 import asyncio
-import json
-import os
+import contextlib
 import re
-import signal
-import subprocess
+import socket
 import sys
-import time
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
-import psutil
 import pytest
-from chat_server import ChatServer
+import torch
 from test_layout import FOLDERS, ROOT, imported, imported_at_once
 
-from hoptimizer import ServiceError, Tracker, UserError, Workbench, load_config, make_config
+from hoptimizer import (
+    ServiceError,
+    UserError,
+    Workbench,
+    load_config,
+    make_config,
+)
 from hoptimizer.common.paths import home
+from hoptimizer.eval import load
 from hoptimizer.eval.runner import QuestionResult, aevaluate, aevaluate_by
+from hoptimizer.executors import head
 from hoptimizer.executors.connection import connected
+from hoptimizer.executors.encoding import _tensors
 from hoptimizer.executors.evaluation import Asked, aevaluate_on
 from hoptimizer.executors.kept_rows import KeptRows
+from hoptimizer.executors.passage_worker import EncodingTask, PassageWorker
 from hoptimizer.executors.pool import Workers
 from hoptimizer.executors.settings import RayExecutor
 from hoptimizer.executors.task import Refusal, Task, unmasked
 from hoptimizer.executors.worker import Worker
 from hoptimizer.programs import StepRecord
+from hoptimizer.retrieval import Corpus, DenseSettings, RetrieverSettings, build_retriever
 
 CONFIG = {"data": {"name": "atlas", "dev": 12}, "program": {"name": "rag", "reader": "none"}, "retriever": "bm25"}
 
@@ -62,6 +68,31 @@ def test_a_cluster_that_is_out_of_reach_is_one_line():
     pytest.importorskip("ray")
     with pytest.raises(ServiceError, match=r"no Ray cluster can be reached at 127\.0\.0\.1:9 \(.*refused\)"):
         connected(RayExecutor(name="ray", address="127.0.0.1:9")).__enter__()
+
+
+VERSIONS = "Version mismatch: The cluster was started with:\n    Ray: 2.59.0\n    Python: 3.12.1\nThis process ..."
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "line"),
+    [
+        (ConnectionError("Could not find any running Ray instance"), UserError, "no Ray cluster runs on this machine"),
+        (RuntimeError(VERSIONS), UserError, r"auto: Version mismatch: The cluster was started with: Ray: 2\.59\.0 Py"),
+        (SystemExit(1), ServiceError, r"no Ray cluster can be reached at auto \(it does not answer as one\)"),
+        ("AuthenticationError", UserError, "auto: no token; give the cluster's token in RAY_AUTH_TOKEN"),
+    ],
+)
+def test_a_cluster_that_takes_no_part_is_one_line(monkeypatch, error, kind, line):
+    ray = pytest.importorskip("ray")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+    def init(**_):
+        raise ray.exceptions.AuthenticationError("no token") if isinstance(error, str) else error
+
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(kind, match=line) as raised:
+        connected(RayExecutor(name="ray")).__enter__()
+    assert "\n" not in str(raised.value)
 
 
 def test_no_file_imports_ray_but_the_one_that_connects_to_it_and_only_then():
@@ -112,6 +143,7 @@ class ScriptedRay:
         answer: ``(number of the worker, question) -> outcome``; ``None`` lets the worker die.
         refusal: what each says to its start.
         starts: whether workers come up at all.
+        head: where the head's server is.
     """
 
     class exceptions:
@@ -121,8 +153,17 @@ class ScriptedRay:
         class RayActorError(RayError):
             pass
 
-    def __init__(self, answer, refusal=None, starts=True):
-        self.answer, self.refusal, self.starts = answer, refusal, starts
+        class RayTaskError(RayError):
+            pass
+
+        class ObjectLostError(RayError):
+            pass
+
+        class OutOfDiskError(RayError):
+            pass
+
+    def __init__(self, answer, refusal=None, starts=True, head="127.0.0.1:9"):
+        self.answer, self.refusal, self.starts, self.head = answer, refusal, starts, head
         self.made, self.killed = 0, []
 
     def remote(self, _):
@@ -130,6 +171,9 @@ class ScriptedRay:
 
     def cluster_resources(self):
         return {"CPU": 2.0}
+
+    def get_runtime_context(self):
+        return SimpleNamespace(gcs_address=self.head)
 
     def kill(self, worker):
         self.killed.append(worker)
@@ -142,20 +186,24 @@ class ScriptedRay:
             return f"node-{number}"
 
         async def start(values, task):
+            if isinstance(self.refusal, Exception):
+                raise self.refusal
             return self.refusal
 
         async def answer(question):
             await asyncio.sleep(0.001)
             if (outcome := self.answer(number, question)) is None:
                 raise self.exceptions.RayActorError("The actor is dead because its worker process has died.\nmore")
-            return outcome
+            if isinstance(outcome, Exception):
+                raise outcome
+            return await outcome if asyncio.iscoroutine(outcome) else outcome
 
         methods = {"host": host, "start": start, "answer": answer}
         return SimpleNamespace(**{name: SimpleNamespace(remote=method) for name, method in methods.items()})
 
 
 def evaluated(bench, ray, tasks=2, **options):
-    workers = Workers(ray, RayExecutor(name="ray", tasks=tasks, **options))
+    workers = Workers(ray, RayExecutor(name="ray", tasks=tasks, **options), Worker)
     with workers:
         return asyncio.run(aevaluate_on(workers, Asked(bench, bench.data.split("dev")), tasks))
 
@@ -191,6 +239,88 @@ def test_what_a_worker_lacks_is_one_line_with_the_node(bench):
     with pytest.raises(UserError, match=r"worker on node-\d: data: no such folder"):
         evaluated(bench, ray)
     assert len(ray.killed) == 2
+
+
+NO_SPACE = "no space is left on the disk ([Errno 28] No space left on device: '/data/x')"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "line"),
+    [
+        (Refusal(NO_SPACE, is_outage=True), r"worker on node-\d: no space is left on the disk \(\[Errno 28\]"),
+        (Refusal("lm.default: no answer", is_outage=True), r"worker on node-\d: lm\.default: no answer"),
+        (
+            ScriptedRay.exceptions.OutOfDiskError("Local disk is full\nThe object cannot be created"),
+            r"executor=ray: no space is left on a node's disk, .* \(Local disk is full\); free some",
+        ),
+    ],
+)
+def test_what_a_node_can_do_no_more_is_one_line(bench, outcome, line):
+    with pytest.raises(ServiceError, match=line) as raised:
+        evaluated(bench, ScriptedRay(lambda _, question: outcome))
+    assert "\n" not in str(raised.value)
+
+
+def test_an_answer_that_is_lost_on_its_way_is_asked_for_again(bench):
+    lost = ScriptedRay.exceptions.ObjectLostError("Failed to retrieve object 00ff")
+    ray = ScriptedRay(lambda number, question: row(question) if number > 1 else lost)
+    assert len(evaluated(bench, ray).rows) == 12
+    assert ray.made == 4
+
+
+class Unmade(ScriptedRay.exceptions.RayActorError):
+    actor_init_failed = True
+
+
+FOREIGN = "The actor with name Worker failed to import on the worker.\n\nTraceback ...\nModuleNotFoundError: none"
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "line"),
+    [
+        (
+            Unmade("The actor died because of an error raised in its creation task, ray::W (ip=10.0.0.7)\nx: y"),
+            UserError,
+            r"a worker can't start on 10\.0\.0\.7 \(x: y\); install the same versions",
+        ),
+        (
+            ScriptedRay.exceptions.RayTaskError(FOREIGN),
+            UserError,
+            r"a worker can't start on a node \(ModuleNotFoundError: none\); install the same versions",
+        ),
+        (ScriptedRay.exceptions.RayTaskError("a bug"), ScriptedRay.exceptions.RayTaskError, "a bug"),
+    ],
+)
+def test_a_worker_that_can_never_start_ends_the_work_at_once(bench, monkeypatch, error, kind, line):
+    ray = ScriptedRay(lambda _, question: row(question))
+    monkeypatch.setattr(ray, "refusal", error)
+    with pytest.raises(kind, match=line):
+        evaluated(bench, ray)
+    assert ray.made == 2
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_a_head_that_stays_away_ends_the_work_in_one_line_with_what_was_answered_kept(bench, monkeypatch, comes_back):
+    monkeypatch.setattr(head, "_PAUSE", 0.02)
+    monkeypatch.setattr(head, "_LIMIT", 0.3)
+    server = socket.create_server(("127.0.0.1", 0))
+    address = server.getsockname()
+    asked = []
+
+    def answer(_, question):
+        asked.append(question.id)
+        return row(question) if comes_back or len(asked) < 6 else asyncio.sleep(60)
+
+    ray = ScriptedRay(answer, head=f"127.0.0.1:{address[1]}")
+    server.close()
+    if comes_back:
+        with socket.create_server(address):
+            assert len(evaluated(bench, ray).rows) == 12
+        return
+    line = r"the cluster's head at 127\.0\.0\.1:\d+ has given no answer for 0\.3 s; what was answered is kept"
+    with pytest.raises(ServiceError, match=line):
+        evaluated(bench, ray)
+    assert 1 <= len(KeptRows(bench, None).read(bench.data.split("dev"))) <= 6
 
 
 def test_a_cluster_without_room_for_a_worker_is_one_line(bench):
@@ -246,110 +376,74 @@ def test_what_a_worker_finds_different_or_missing_is_one_line(bench, monkeypatch
     assert re.match(line, told.message)
 
 
-# What is above is the control of it; below are real workers.
+def test_a_disk_that_takes_no_more_is_what_a_worker_says(bench, monkeypatch):
+    worker, told = started(bench)
+    assert told is None
 
-SLOW = pytest.mark.slow(reason="a Ray cluster of two nodes and its workers take most of a minute to start")
-TIMES = ("seconds", "cached_calls")
+    async def full(*_):
+        raise RuntimeError("a library's own words") from OSError(28, "No space left on device", "/data/x")
+
+    monkeypatch.setattr("hoptimizer.executors.worker.ask", full)
+    outcome = asyncio.run(worker.answer(bench.data.split("dev")[0]))
+    assert (outcome.message, outcome.is_outage) == (f"{NO_SPACE}; mend that, and give the same command again", True)
+    worker.close()
 
 
 @pytest.fixture
-def cluster(monkeypatch, tmp_path):
-    """Two nodes on this machine, whose workers share a home with the command."""
-    cluster_utils = pytest.importorskip("ray.cluster_utils")
-    (tmp_path / "home").mkdir()
-    (tmp_path / "home" / "models").symlink_to(home() / "models")
-    settings = {"RAY_AUTH_MODE": "disabled", "RAY_worker_niceness": "0", "HOPTIMIZER_HOME": str(tmp_path / "home")}
-    for name, value in settings.items():
-        monkeypatch.setenv(name, value)
-    node = {"num_cpus": 2, "object_store_memory": 80 << 20}
-    found = cluster_utils.Cluster(initialize_head=True, head_node_args=node | {"include_dashboard": False})
-    found.second = found.add_node(**node)
-    yield found
-    found.shutdown()
+def vectors(monkeypatch, tmp_path):
+    """An index in a home of its own, of a corpus of three windows; gives ``elsewhere -> the bytes of its files``."""
+    monkeypatch.setattr("hoptimizer.retrieval.encoders.windows.WINDOW", 12)
+    corpus = Corpus(load("atlas").corpus.passages[:30])
+    models = home() / "models"
+
+    def build(settings, name, elsewhere=None):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "models").symlink_to(models)
+        monkeypatch.setenv("HOPTIMIZER_HOME", str(tmp_path / name))
+        told = []
+        build_retriever(settings, corpus, elsewhere=elsewhere, progress=lambda *done: told.append(done))
+        assert told[-1] == (30, 30)
+        files = sorted(file for file in (tmp_path / name / "indexes").rglob("*") if file.is_file())
+        return {file.name: file.read_bytes() for file in files}
+
+    return build
 
 
-def hop(folder, *words, **environment):
-    return subprocess.Popen(
-        [sys.executable, "-m", "hoptimizer.cli", *words],
-        cwd=folder,
-        env=os.environ | environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+@pytest.mark.parametrize("settings", [DenseSettings(), RetrieverSettings(index="exact")], ids=["dense", "colbert"])
+def test_an_index_of_vectors_from_elsewhere_is_the_one_of_this_process(vectors, settings, monkeypatch):
+    sizes = []
+
+    @contextlib.contextmanager
+    def elsewhere(settings, digest, passages):
+        worker, threads = PassageWorker(), torch.get_num_threads()
+        torch.set_num_threads(1)  # as Ray does for a worker with one CPU
+        assert asyncio.run(worker.start(EncodingTask(settings.model_dump(), digest))) is None
+
+        def each(windows):
+            ahead = list(windows)  # other processes take several at once
+            sizes.extend(map(len, ahead))
+            for window in ahead:
+                yield _tensors(asyncio.run(worker.answer(window)))
+
+        yield each
+        torch.set_num_threads(threads)
+
+    assert vectors(settings, "elsewhere", elsewhere) == vectors(settings, "here")
+    assert sizes == [12, 12, 6]
 
 
-def result(process):
-    out, err = process.communicate(timeout=240)
-    assert process.returncode == 0, err[-2000:]
-    return json.loads(out)
-
-
-def workers_of(node):
-    [raylet] = node.all_processes["raylet"]
-    children = psutil.Process(raylet.process.pid).children(recursive=True)
-    return [child for child in children if child.name().startswith("ray::Worker")]
-
-
-def wait_for(found, process):
-    deadline = time.monotonic() + 200
-    while not (value := found()):
-        assert process.poll() is None, process.stderr.read()[-2000:]
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    return value
-
-
-@SLOW
-def test_workers_and_a_node_that_are_killed_cost_only_what_they_had_in_hand_and_no_log_has_a_key(cluster, tmp_path):
-    thought = "[[ ## reasoning ## ]]\nIt is there.\n\n[[ ## answer ## ]]\nLyon\n\n[[ ## completed ## ]]"
-    with ChatServer(lambda _: thought, seconds=0.4) as server:
-        lm = {"model": "openai/x", "api_base": server.url, "api_key": "sk-canary-1"}
-        words = [
-            "eval",
-            "data={name: atlas, test: 120}",
-            "program=rag",
-            "retriever=bm25",
-            f"lm.default={json.dumps(lm)}",
-        ]
-        words += ["workers=4", "--split", "test", "--json"]
-        alone = result(hop(tmp_path, *words, HOPTIMIZER_HOME=str(tmp_path / "home" / "other")))
-        needed = len(server.bodies)
-        server.bodies.clear()
-        process = hop(tmp_path, *words, f"executor={{name: ray, address: '{cluster.address}', tasks: 2, cpus: 2}}")
-
-        def kept():
-            return sum(len(file.read_bytes().splitlines()) for file in (tmp_path / "home" / "answers").glob("*"))
-
-        wait_for(lambda: kept() >= 20, process)
-        workers_of(cluster.head_node)[0].send_signal(signal.SIGKILL)
-        cluster.remove_node(cluster.second, allow_graceful=False)
-        assert kept() < 120
-        spread = result(process)
-        assert needed <= len(server.bodies) <= needed + 4 * 3
-    store = Tracker(f"sqlite:///{tmp_path}/mlflow.db", "atlas")
-    tables = [store.predictions(run["run_id"], "test").table for run in (alone, spread)]
-    columns = [name for name in tables[0] if name not in TIMES]
-    assert tables[0][columns].equals(tables[1][columns])
-    assert list((tmp_path / "home" / "answers").iterdir()) == []
-    logs = [file for file in Path(cluster.head_node.get_session_dir_path()).rglob("*") if file.is_file()]
-    assert logs
-    assert [file for file in logs if b"sk-canary-1" in file.read_bytes()] == []
-
-
-@SLOW
-def test_a_study_on_a_cluster_has_the_table_of_one_in_a_process(cluster, tmp_path):
-    base = {"data": {"name": "atlas", "dev": 20}, "program": {"name": "rag", "reader": "none"}, "retriever": "bm25"}
-    (tmp_path / "study.yaml").write_text(json.dumps({"base": base, "grid": {"retriever.k": [1, 2, 3]}}))
-    words = ["study", "study.yaml", "--json"]
-    ray = f"executor={{name: ray, address: '{cluster.address}', tasks: 2}}"
-    tables = [
-        result(hop(tmp_path, *words, f"tracking.uri=sqlite:///{name}.db", *more))["cells"]
-        for name, more in (("alone", []), ("spread", [ray]))
-    ]
-    cells = [
-        [{name: value for name, value in cell["metrics"].items() if "seconds" not in name} for cell in table]
-        for table in tables
-    ]
-    assert cells[0] == cells[1]
-    assert [cell["status"] for cell in tables[1]] == ["finished"] * 3
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        ({"versions": {"torch": "1.0"}}, "it has torch .* and not 1.0; install the same versions on all nodes"),
+        ({"digest": "another"}, "dense all-minilm-l6-v2: its model there is another one than the driver's; copy it"),
+        (
+            {"settings": {"name": "dense", "model": "/nowhere/x"}},
+            "retriever.model: '/nowhere/x' is no folder and no hub id",
+        ),
+    ],
+)
+def test_what_an_encoding_worker_lacks_is_one_line(changed, line):
+    task = {"settings": DenseSettings().model_dump(), "digest": ""} | changed
+    told = asyncio.run(PassageWorker().start(EncodingTask(**task)))
+    assert re.match(line, told.message)

@@ -25,7 +25,7 @@ def connected(settings: RayExecutor) -> Iterator[ModuleType]:
         settings: the config's ``executor`` section.
 
     Raises:
-        UserError: Ray is not installed, there is no cluster, or it has another version of Python or Ray.
+        UserError: Ray is not installed, there is no cluster, or it has another version of Python or Ray, or a token.
         ServiceError: the cluster gives no answer.
     """
     # Before Ray is imported: it asks twenty times for ten seconds each by default, and reports its use to its makers.
@@ -55,6 +55,11 @@ def connected(settings: RayExecutor) -> Iterator[ModuleType]:
         ) from error
     except (RuntimeError, ValueError) as error:  # other versions of Ray or Python, among them
         raise UserError(f"executor.address: {settings.address}: {' '.join(str(error).split())}") from error
+    except ray.exceptions.AuthenticationError as error:
+        raise UserError(
+            f"executor.address: {settings.address}: {error.message}; give the cluster's token in RAY_AUTH_TOKEN, or in "
+            "the file that RAY_AUTH_TOKEN_PATH names, and set RAY_AUTH_MODE=token"
+        ) from error
     except SystemExit as error:  # Ray's way to say that the head gave no answer
         raise _silent(settings.address, "it does not answer as one") from error
     try:

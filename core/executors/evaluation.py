@@ -7,6 +7,7 @@ from typing import Any
 from hoptimizer.compiled import variant_of
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.runner import Evaluation, EvaluationProgress, QuestionResult, aevaluate_by
+from hoptimizer.executors.head import while_head_answers
 from hoptimizer.executors.kept_rows import KeptRows
 from hoptimizer.executors.pool import Pool, Workers
 from hoptimizer.executors.task import Task, unmasked
@@ -50,7 +51,8 @@ async def aevaluate_on(workers: Workers, asked: Asked, tasks: int) -> Evaluation
     left = len(asked.questions) - len(known)
     size = min(tasks, left)
     task = Task(bench.data.digest, asked.state, variant_of(asked.run_id) if asked.run_id else "")
-    pool = Pool(workers, size, _values(bench, max(size, 1)), task, share=-(-config.workers // max(size, 1)))
+    told = (_values(bench, max(size, 1)), task)
+    pool: Pool[QuestionResult] = Pool(workers, size, told, share=-(-config.workers // max(size, 1)))
 
     async def answer(question: Question) -> QuestionResult:
         if row := known.get(question.id):
@@ -59,7 +61,7 @@ async def aevaluate_on(workers: Workers, asked: Asked, tasks: int) -> Evaluation
         kept.keep(row)
         return replace(row, question=question)
 
-    async with pool:
+    async with while_head_answers(workers.ray), pool:
         return await aevaluate_by(
             answer,
             asked.questions,

@@ -1,22 +1,24 @@
-"""The workers of a cluster, and questions handed out to them."""
+"""The workers of a cluster, and work handed out to them."""
 
 import asyncio
 import contextlib
 import logging
+import re
 import threading
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from hoptimizer.common.errors import ServiceError, UserError
-from hoptimizer.eval.datasets.question import Question
-from hoptimizer.eval.runner import QuestionResult
 from hoptimizer.executors.settings import RayExecutor
-from hoptimizer.executors.task import Refusal, Task
-from hoptimizer.executors.worker import Worker
+from hoptimizer.executors.task import Refusal
+
+Answer = TypeVar("Answer")
 
 # Calls of a worker that Ray lets be under way; how many there are, the driver decides.
 _MOST_CALLS = 10_000
+# What Ray says where a worker's code is not on its node.
+_IMPORT = "failed to import on the worker"
 _log = logging.getLogger(__name__)
 
 
@@ -26,11 +28,13 @@ class Workers:
     Args:
         ray: connected to the cluster.
         settings: what a worker takes.
+        kind: the class of what runs in a worker's process, with the methods ``host``, ``start`` and ``answer``, as
+            :class:`~hoptimizer.executors.worker.Worker` has them.
     """
 
-    def __init__(self, ray: ModuleType, settings: RayExecutor) -> None:
+    def __init__(self, ray: ModuleType, settings: RayExecutor, kind: type[Any]) -> None:
         self.ray, self.settings = ray, settings
-        self._class = ray.remote(Worker).options(
+        self._class = ray.remote(kind).options(
             num_cpus=settings.cpus, num_gpus=settings.gpus, max_concurrency=_MOST_CALLS, max_restarts=0
         )
         self._idle: list[Any] = []
@@ -71,15 +75,14 @@ class _Seat:
 
 
 @dataclass
-class Pool:
-    """Workers that answer the questions of one evaluation. A worker that dies is replaced, and what it had in hand is
-    asked again.
+class Pool(Generic[Answer]):
+    """Workers that answer the questions of one evaluation, or do other work that comes in parts. A worker that dies is
+    replaced, and what it had in hand is asked again.
 
     Args:
         workers: lends them.
         size: how many there are.
-        values: the config as plain data, its keys included.
-        task: what they make their program from.
+        told: arguments of each worker's start: what it makes its program from.
         share: questions under way at each of them.
 
     Example:
@@ -88,8 +91,7 @@ class Pool:
 
     workers: Workers
     size: int
-    values: dict[str, Any]
-    task: Task
+    told: tuple[Any, ...]
     share: int
     _seats: list[_Seat] = field(default_factory=list)
     _starts: set["asyncio.Task[None]"] = field(default_factory=set)
@@ -97,7 +99,7 @@ class Pool:
 
     async def __aenter__(self) -> "Pool":
         # Each place of a question at a worker, or why there are none.
-        self._free: asyncio.Queue[_Seat | UserError] = asyncio.Queue()
+        self._free: asyncio.Queue[_Seat | Exception] = asyncio.Queue()
         for _ in range(self.size):
             self._start()
         return self
@@ -109,11 +111,11 @@ class Pool:
             # What was stopped has questions in hand that nobody wants.
             (self.workers.end if kind or seat.host == _Seat.host else self.workers.give)(seat.worker)
 
-    async def ask(self, question: Question) -> QuestionResult:
+    async def ask(self, question: Any) -> Answer:  # noqa: ANN401 - whatever the workers answer
         """A question's outcome.
 
         Args:
-            question: of the data set that the task names.
+            question: what the workers' ``answer`` takes.
 
         Raises:
             UserError: workers can't do what they were told.
@@ -121,20 +123,26 @@ class Pool:
         """
         while True:
             place = await self._free.get()
-            if isinstance(place, UserError):
+            if isinstance(place, Exception):
                 self._free.put_nowait(place)  # the others have to hear of it
                 raise place
             if place.is_dead:
                 continue
+            errors = self.workers.ray.exceptions
             try:
-                outcome: QuestionResult | Refusal = await place.worker.answer.remote(question)
-            except self.workers.ray.exceptions.RayActorError as error:
+                outcome: Answer | Refusal = await place.worker.answer.remote(question)
+            except (errors.RayActorError, errors.ObjectLostError) as error:  # an answer can be lost with its node, too
                 self._lost(place, error)
                 continue
+            except errors.OutOfDiskError as error:
+                raise ServiceError(
+                    f"executor=ray: no space is left on a node's disk, where Ray keeps what is in transit "
+                    f"({_reason(error)}); free some, and give the same command again"
+                ) from error
             self._deaths = 0
             self._free.put_nowait(place)
             if isinstance(outcome, Refusal):
-                raise _told(outcome, "")
+                raise _told(outcome, f"worker on {place.host}: ")
             return outcome
 
     def _start(self) -> None:
@@ -142,7 +150,12 @@ class Pool:
         self._seats.append(seat)
         start = asyncio.create_task(self._started(seat))
         self._starts.add(start)
-        start.add_done_callback(self._starts.discard)
+        start.add_done_callback(self._start_ended)
+
+    def _start_ended(self, start: "asyncio.Task[None]") -> None:
+        self._starts.discard(start)
+        if not start.cancelled() and isinstance(error := start.exception(), Exception):
+            self._free.put_nowait(error)  # nobody else would hear of it
 
     async def _started(self, seat: _Seat) -> None:
         """Wait for a worker, which gets its places once its program is made."""
@@ -150,9 +163,14 @@ class Pool:
             if not (host := await self._host(seat)):
                 return
             seat.host = host
-            refusal = await seat.worker.start.remote(self.values, self.task)
+            refusal = await seat.worker.start.remote(*self.told)
         except self.workers.ray.exceptions.RayActorError as error:
             self._lost(seat, error)
+            return
+        except self.workers.ray.exceptions.RayTaskError as error:
+            if _IMPORT not in str(error):
+                raise
+            self._free.put_nowait(_cant_start(error))
             return
         if refusal:
             self._free.put_nowait(_told(refusal, f"worker on {seat.host}: "))
@@ -186,8 +204,12 @@ class Pool:
             return
         seat.is_dead = True
         self._seats.remove(seat)
+        self.workers.end(seat.worker)
         self._deaths += 1
         reason = _reason(error)
+        if getattr(error, "actor_init_failed", False):  # the next one would fail likewise
+            self._free.put_nowait(_cant_start(error))
+            return
         if self._deaths > 2 * self.size + 1:
             self._free.put_nowait(
                 ServiceError(
@@ -208,9 +230,18 @@ def _told(refusal: Refusal, where: str) -> UserError:
     return (ServiceError if refusal.is_outage else UserError)(f"{where}{refusal.message}")
 
 
+def _cant_start(error: Exception) -> UserError:
+    """What a node's own packages keep from starting."""
+    found = re.search(r"\bip=([\w.:]+)", str(error))
+    return UserError(
+        f"executor=ray: a worker can't start on {found[1] if found else 'a node'} ({_reason(error)}); install the same "
+        "versions of Python, hoptimizer and DSPy on all nodes"
+    )
+
+
 def _reason(error: Exception) -> str:
     """The line of Ray's message that says why: the last one of an error at the start, else the first."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
-    return lines[-1] if "creation task" in lines[0] else lines[0]
+    return lines[-1] if "creation task" in lines[0] or _IMPORT in str(error) else lines[0]

@@ -11,13 +11,25 @@ from pydantic import BaseModel, SecretStr
 from hoptimizer.config import Config
 
 
-def versions() -> dict[str, str]:
-    """What driver and workers must have in common, since answers and the code that reads them depend on it."""
-    return {
-        "Python": ".".join(platform.python_version_tuple()[:2]),
-        "hoptimizer": version("hoptimizer"),
-        "dspy": version("dspy"),
-    }
+def versions(*packages: str) -> dict[str, str]:
+    """What driver and workers must have in common, since results and the code that reads them depend on it.
+
+    Args:
+        packages: others than those that always count.
+    """
+    python = ".".join(platform.python_version_tuple()[:2])
+    return {"Python": python} | {name: version(name) for name in ("hoptimizer", "dspy", *packages)}
+
+
+def differing(there: Mapping[str, str]) -> str | None:
+    """What a worker says where its versions are others than the driver's; ``None`` where they are the same.
+
+    Args:
+        there: the driver's.
+    """
+    here = versions(*(name for name in there if name != "Python"))
+    told = ", ".join(f"{name} {here[name]} and not {found}" for name, found in there.items() if here[name] != found)
+    return f"it has {told}; install the same versions on all nodes" if told else None
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,16 @@
 """Several programs that the workers of a Ray cluster are asked side by side, such as the cells of a study."""
 
 import asyncio
-import contextlib
 import queue
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
+from hoptimizer.common.concurrency import beside
 from hoptimizer.eval.runner import Evaluation
 from hoptimizer.executors.connection import connected
 from hoptimizer.executors.evaluation import Asked, aevaluate_on
 from hoptimizer.executors.pool import Workers
 from hoptimizer.executors.settings import RayExecutor
+from hoptimizer.executors.worker import Worker
 from hoptimizer.scoring import running
 from hoptimizer.tracking.tracker import Tracker
 from hoptimizer.variants import Scoring, state_of
@@ -52,7 +52,7 @@ def answer_on_cluster(scorings: Sequence[Scoring], tracker: Tracker, settings: R
 
         await asyncio.gather(*(one(number, scoring) for number, scoring in enumerate(scorings)))
 
-    with connected(settings) as ray, Workers(ray, settings) as workers, _beside() as loop:
+    with connected(settings) as ray, Workers(ray, settings, Worker) as workers, beside() as loop:
         work = asyncio.run_coroutine_threadsafe(answer(workers), loop)
         work.add_done_callback(lambda _: ended.put(None))
         try:
@@ -73,24 +73,3 @@ def _asked(scoring: Scoring, states: dict[str, dict[str, object]]) -> Asked:
         states[scoring.run_id] if scoring.run_id else None,
         running(scoring.report, stage, scoring.config.objective),
     )
-
-
-@contextlib.contextmanager
-def _beside() -> Iterator[asyncio.AbstractEventLoop]:
-    """An event loop in a thread of its own. What is left in it is cancelled, and ended, with it."""
-    loop = asyncio.new_event_loop()
-
-    async def end() -> None:
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-
-    with ThreadPoolExecutor(1) as thread:
-        thread.submit(loop.run_forever)
-        try:
-            yield loop
-        finally:
-            asyncio.run_coroutine_threadsafe(end(), loop).result()
-            loop.call_soon_threadsafe(loop.stop)
-    loop.close()

@@ -6,13 +6,14 @@ import contextvars
 import socket
 from typing import Any
 
+from hoptimizer.common.disk import disk_failure
 from hoptimizer.common.errors import ServiceError, UserError
 from hoptimizer.common.progress import silent
 from hoptimizer.compiled import restore
 from hoptimizer.config import make_config
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.runner import QuestionResult, ask
-from hoptimizer.executors.task import Refusal, Task, versions
+from hoptimizer.executors.task import Refusal, Task, differing
 from hoptimizer.workbench import Workbench
 
 
@@ -40,14 +41,15 @@ class Worker:
         Returns:
             why it can't be made, or ``None``.
         """
-        if differing := [name for name, there in task.versions.items() if versions()[name] != there]:
-            told = ", ".join(f"{name} {versions()[name]} and not {task.versions[name]}" for name in differing)
-            return Refusal(f"it has {told}; install the same versions on all nodes")
+        if told := differing(task.versions):
+            return Refusal(told)
         self.close()
         try:
             self._context.run(self._make, values, task)
-        except UserError as error:
-            return Refusal(str(error), isinstance(error, ServiceError))
+        except Exception as error:
+            if refusal := refusal_of(error):
+                return refusal
+            raise
         return None
 
     def _make(self, values: dict[str, Any], task: Task) -> None:
@@ -73,5 +75,20 @@ class Worker:
         try:
             # DSPy's settings are those of the context in which the program was made.
             return await asyncio.create_task(asked, context=self._context.copy())
-        except UserError as error:
-            return Refusal(str(error), isinstance(error, ServiceError))
+        except Exception as error:
+            if refusal := refusal_of(error):
+                return refusal
+            raise
+
+
+def refusal_of(error: Exception) -> Refusal | None:
+    """What a worker answers in the place of an error that its user can mend; ``None`` for any other one.
+
+    Args:
+        error: the one that is being handled.
+    """
+    if isinstance(error, UserError):
+        return Refusal(str(error), isinstance(error, ServiceError))
+    if line := disk_failure(error):
+        return Refusal(f"{line}; mend that, and give the same command again", is_outage=True)
+    return None

@@ -50,6 +50,11 @@ class DataSet:
                 sha.update(question.model_dump_json().encode() + b"\n")
         return sha.hexdigest()
 
+    @property
+    def supporting(self) -> dict[str, list[str]]:
+        """The ids of the supporting passages, by the question."""
+        return {question.question: question.passages for questions in self.splits.values() for question in questions}
+
     def split(self, name: str, n: int | None = None) -> list[Question]:
         """Questions of a split.
 

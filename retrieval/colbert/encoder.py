@@ -1,7 +1,7 @@
 """Token vectors of passages and queries by a ColBERT checkpoint (Khattab and Zaharia, 2020, section 3.2)."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -13,9 +13,9 @@ from transformers import PreTrainedModel
 from hoptimizer.models.engine.loading import device_and_dtype, loading
 from hoptimizer.retrieval.colbert.checkpoint import Checkpoint
 from hoptimizer.retrieval.colbert.shim import adapt_colbert_ai
+from hoptimizer.retrieval.encoders.windows import PassageEncoder
 
-# Passages that are tokenized and put in order at a time, and passages per batch.
-_WINDOW = 2048
+# Passages per batch.
 _BATCH = 32
 
 
@@ -40,7 +40,11 @@ class Tokens:
         return Tokens(ids[:, :longest], mask[:, :longest], kept[:, :longest])
 
 
-class TokenEncoder(ABC):
+PassageTokenEncoder = PassageEncoder[list[torch.Tensor]]
+"""What gives the tokens of passages their vectors, here or in other processes."""
+
+
+class TokenEncoder(PassageTokenEncoder):
     """A checkpoint that gives each token of a text a vector, run in the hardware's best precision.
 
     Passages are encoded in the order of their lengths, so that a batch holds hardly any padding. colbert-ai's own
@@ -61,25 +65,18 @@ class TokenEncoder(ABC):
     config: Any
 
     @torch.inference_mode()
-    def passages(self, texts: Sequence[str]) -> Iterator[tuple[list[int], list[torch.Tensor]]]:
-        """Encode passages, roughly by length; those that are too long are cut at the checkpoint's ``doc_maxlen``.
+    def window(self, texts: list[str]) -> Iterator[tuple[list[int], list[torch.Tensor]]]:
+        """Encode one window of passages; those that are too long are cut at the checkpoint's ``doc_maxlen``.
 
         Yields:
-            The places in ``texts`` of a batch's passages, and for each passage its vectors ``(tokens, dim)``: fp16, of
-            length 1, on the CPU, without those of punctuation.
+            The rows of a batch's passages, and for each passage its vectors ``(tokens, dim)``: fp16, of length 1, on
+            the CPU, without those of punctuation.
         """
-        lengths = [len(text) for text in texts]
-        order = sorted(range(len(texts)), key=lengths.__getitem__)
-        for start in range(0, len(order), _WINDOW):
-            window = order[start : start + _WINDOW]
-            tokens = self.tokenize_passages([texts[i] for i in window])
-            for rows in tokens.kept.sum(1).cpu().argsort(stable=True).split(_BATCH):
-                batch = tokens.rows(rows)
-                vectors, kept = self.vectors(batch).half().cpu(), batch.kept.cpu()
-                yield (
-                    [window[row] for row in rows.tolist()],
-                    [vector[keep] for vector, keep in zip(vectors, kept, strict=True)],
-                )
+        tokens = self.tokenize_passages(texts)
+        for rows in tokens.kept.sum(1).cpu().argsort(stable=True).split(_BATCH):
+            batch = tokens.rows(rows)
+            vectors, kept = self.vectors(batch).half().cpu(), batch.kept.cpu()
+            yield rows.tolist(), [vector[keep] for vector, keep in zip(vectors, kept, strict=True)]
 
     @torch.inference_mode()
     def queries(self, texts: list[str]) -> list[torch.Tensor]:

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from hoptimizer.common.progress import Progress
-from hoptimizer.retrieval.colbert.encoder import TokenEncoder
+from hoptimizer.retrieval.colbert.encoder import PassageTokenEncoder, TokenEncoder
 from hoptimizer.retrieval.colbert.token_store import TokenStore
 
 # Token vectors, and queries, that are compared at a time, so that the products stay in a processor's cache.
@@ -120,7 +120,7 @@ class ExactIndex:
             row, start = row + passages, start + passages * length
 
     @staticmethod
-    def write(folder: Path, encoder: TokenEncoder, texts: Sequence[str], progress: Progress) -> None:
+    def write(folder: Path, encoder: PassageTokenEncoder, texts: Sequence[str], progress: Progress) -> None:
         """Encode passages into ``folder``."""
         TokenStore.write(folder, encoder, texts, progress)
 

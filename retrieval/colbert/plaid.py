@@ -12,7 +12,7 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.common.progress import Progress
 from hoptimizer.models.engine.loading import quiet_loading
 from hoptimizer.retrieval.colbert import plaid_build
-from hoptimizer.retrieval.colbert.encoder import TokenEncoder
+from hoptimizer.retrieval.colbert.encoder import PassageTokenEncoder, TokenEncoder
 from hoptimizer.retrieval.colbert.shim import adapt_colbert_ai, load_extensions
 from hoptimizer.retrieval.colbert.token_store import stored_order
 from hoptimizer.retrieval.index_folder import BrokenIndexError
@@ -73,7 +73,7 @@ class PlaidIndex:
         return [(self._places[number], score) for number, score in found[:k]]
 
     @staticmethod
-    def write(folder: Path, encoder: TokenEncoder, texts: Sequence[str], progress: Progress) -> None:
+    def write(folder: Path, encoder: PassageTokenEncoder, texts: Sequence[str], progress: Progress) -> None:
         """Encode passages with our encoder, and cluster and compress their vectors into ``folder``.
 
         Raises:

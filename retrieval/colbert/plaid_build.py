@@ -21,7 +21,8 @@ from torch.nn import functional
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.progress import Progress
-from hoptimizer.retrieval.colbert.encoder import TokenEncoder
+from hoptimizer.retrieval.colbert.encoder import PassageTokenEncoder
+from hoptimizer.retrieval.encoders.windows import WINDOW
 
 CODES, RESIDUALS, PLACES, LENGTHS = "codes.i32", "residuals.u8", "places.npy", "lengths.npy"
 PADDING = 512
@@ -39,13 +40,12 @@ _SAMPLE = 1 << 28
 _HELD_OUT = 1 << 24
 # colbert-ai sets a twentieth of the sample aside to choose the residuals' quantiles by, up to so many vectors.
 _SHARE_HELD_OUT, _MOST_HELD_OUT = 0.05, 50_000
-# Passages of the sample that are encoded at a time, and vectors that are compared with all centroids.
-_WINDOW = 2048
+# Vectors that are compared with all centroids at a time.
 _TOKENS = 2048
 
 
 def build(
-    folder: Path, encoder: TokenEncoder, texts: Sequence[str], settings: dict[str, int], progress: Progress
+    folder: Path, encoder: PassageTokenEncoder, texts: Sequence[str], settings: dict[str, int], progress: Progress
 ) -> None:
     """Encode passages and write their index, in the order in which they are encoded: roughly by length.
 
@@ -102,20 +102,20 @@ def _bits(dim: int, most: int) -> int:
     return fitting[0]
 
 
-def _sample(encoder: TokenEncoder, texts: Sequence[str]) -> Iterator[Batch]:
+def _sample(encoder: PassageTokenEncoder, texts: Sequence[str]) -> Iterator[Batch]:
     """Passages drawn at random, as many as colbert-ai draws, but with no more than ``_SAMPLE`` numbers."""
     wanted = min(len(texts), 1 + int(16 * math.sqrt(120 * len(texts))))
     drawn = random.Random(_SEED).sample(range(len(texts)), wanted)
     room = _SAMPLE // encoder.dim
-    for start in range(0, wanted, _WINDOW):
-        window = drawn[start : start + _WINDOW]
+    windows = (drawn[start : start + WINDOW] for start in range(0, wanted, WINDOW))
+    for number, window in enumerate(encoder.windows(texts, windows)):
+        batches = list(window)
         # In any order, because the last window may be cut off, and passages are encoded by length.
-        batches = list(encoder.passages([texts[place] for place in window]))
-        for rows, vectors in random.Random(start).sample(batches, len(batches)):
+        for places, vectors in random.Random(number * WINDOW).sample(batches, len(batches)):
             room -= sum(map(len, vectors))
             if room < 0:
                 return
-            yield [window[row] for row in rows], vectors
+            yield places, vectors
 
 
 def _divided(sample: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

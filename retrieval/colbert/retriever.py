@@ -8,8 +8,9 @@ import torch
 
 from hoptimizer.common.progress import Progress
 from hoptimizer.retrieval.colbert.checkpoint import Checkpoint, find_checkpoint
-from hoptimizer.retrieval.colbert.encoder import ColBERTEncoder, TokenEncoder
+from hoptimizer.retrieval.colbert.encoder import ColBERTEncoder, PassageTokenEncoder, TokenEncoder
 from hoptimizer.retrieval.colbert.exact import ExactIndex
+from hoptimizer.retrieval.encoders.windows import Elsewhere, indexing
 from hoptimizer.retrieval.index_folder import Kind, Manifest, index_folder, new_manifest, open_index
 from hoptimizer.retrieval.passage import Corpus, Passage
 from hoptimizer.retrieval.retriever import Retriever
@@ -34,7 +35,7 @@ class Index(Protocol):
         dim)``."""
 
     @staticmethod
-    def write(folder: Path, encoder: TokenEncoder, texts: Sequence[str], progress: Progress) -> None:
+    def write(folder: Path, encoder: PassageTokenEncoder, texts: Sequence[str], progress: Progress) -> None:
         """Encode ``texts`` and write their index into ``folder``."""
 
 
@@ -45,6 +46,7 @@ class ColBERTRetriever(Retriever):
         settings: which checkpoint and index.
         corpus: the passages to search.
         progress: called with the passages encoded so far and all there are, while an index is built.
+        elsewhere: encodes a large corpus in other processes; ``None`` for this one.
 
     Raises:
         UserError: the checkpoint can't be had, or the index can't be written.
@@ -65,13 +67,28 @@ class ColBERTRetriever(Retriever):
     name = "colbert"
 
     def __init__(
-        self, settings: RetrieverSettings, corpus: Corpus, progress: Progress = lambda done, total: None
+        self,
+        settings: RetrieverSettings,
+        corpus: Corpus,
+        progress: Progress = lambda done, total: None,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         self.corpus = corpus
         checkpoint = find_checkpoint(settings.checkpoint)
         self._encoder = load_encoder(checkpoint)
         self.kind = index_kind(settings, corpus)
-        self._index = _open(self.kind, corpus, checkpoint, self._encoder, progress)
+        index, encoder, texts = _index_class(self.kind), self._encoder, corpus.texts
+
+        def build(draft: Path) -> None:
+            with indexing(encoder, settings, checkpoint.digest, len(corpus), elsewhere) as one:
+                index.write(draft, one, texts, progress)
+
+        self._index = open_index(
+            index_folder(corpus, checkpoint, self.kind),
+            manifest(self.kind, corpus, checkpoint),
+            build=build,
+            load=lambda found: index(found, encoder, texts),
+        )
 
     def search(self, queries: list[str], k: int) -> list[list[Passage]]:
         if not queries:
@@ -103,18 +120,6 @@ def index_kind(settings: RetrieverSettings, corpus: Corpus) -> Kind:
 def manifest(kind: Kind, corpus: Corpus, checkpoint: Checkpoint) -> Manifest:
     """What the manifest of an index of ``corpus`` must say."""
     return new_manifest(corpus, checkpoint, kind, _index_class(kind).SETTINGS)
-
-
-def _open(kind: Kind, corpus: Corpus, checkpoint: Checkpoint, encoder: TokenEncoder, progress: Progress) -> Index:
-    index = _index_class(kind)
-    folder = index_folder(corpus, checkpoint, kind)
-    texts = corpus.texts
-    return open_index(
-        folder,
-        manifest(kind, corpus, checkpoint),
-        build=lambda draft: index.write(draft, encoder, texts, progress),
-        load=lambda found: index(found, encoder, texts),
-    )
 
 
 def _index_class(kind: Kind) -> type[Index]:

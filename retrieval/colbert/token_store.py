@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from hoptimizer.common.progress import Progress
-from hoptimizer.retrieval.colbert.encoder import TokenEncoder
+from hoptimizer.retrieval.colbert.encoder import PassageTokenEncoder
 from hoptimizer.retrieval.index_folder import BrokenIndexError
 from hoptimizer.retrieval.mapped import mapped
 
@@ -43,7 +43,7 @@ class TokenStore:
         self.coarse = mapped(folder / _COARSE, torch.bfloat16, shape)
 
     @staticmethod
-    def write(folder: Path, encoder: TokenEncoder, texts: Sequence[str], progress: Progress) -> None:
+    def write(folder: Path, encoder: PassageTokenEncoder, texts: Sequence[str], progress: Progress) -> None:
         """Encode passages into four files of ``folder``."""
         places: list[int] = []
         lengths: list[int] = []

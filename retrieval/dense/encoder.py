@@ -10,12 +10,10 @@ from hoptimizer.models.small.encoder import ROWS, WIDTH, by_length
 from hoptimizer.retrieval.dense.model import DenseModel
 from hoptimizer.retrieval.encoders.sentence_modules import load_projections
 from hoptimizer.retrieval.encoders.text_encoder import load_text_encoder
-
-# Passages that are tokenized and put in order at a time.
-_WINDOW = 2048
+from hoptimizer.retrieval.encoders.windows import PassageEncoder
 
 
-class DenseEncoder:
+class DenseEncoder(PassageEncoder[Tensor]):
     """An encoder in the hardware's best precision, with the pooling and the projections of its model.
 
     Args:
@@ -42,19 +40,15 @@ class DenseEncoder:
         self._max_tokens = min(model.encoding.max_tokens, places, self._tokenizer.model_max_length)
 
     @torch.inference_mode()
-    def passages(self, texts: Sequence[str]) -> Iterator[tuple[list[int], Tensor]]:
-        """Encode passages, roughly by length.
+    def window(self, texts: list[str]) -> Iterator[tuple[list[int], Tensor]]:
+        """Encode one window of passages.
 
         Yields:
-            The places in ``texts`` of some passages, and their vectors ``(passages, dim)``: fp16, on the CPU.
+            The rows of some passages, and their vectors ``(passages, dim)``: fp16, on the CPU.
         """
-        lengths = [len(text) for text in texts]
-        order = sorted(range(len(texts)), key=lengths.__getitem__)
-        for start in range(0, len(order), _WINDOW):
-            window = order[start : start + _WINDOW]
-            rows = self._tokenize([self._encoding.passage_prefix + texts[i] for i in window])
-            for places in by_length(rows):
-                yield [window[place] for place in places], self._vectors([rows[i] for i in places]).half().cpu()
+        rows = self._tokenize([self._encoding.passage_prefix + text for text in texts])
+        for places in by_length(rows):
+            yield places, self._vectors([rows[i] for i in places]).half().cpu()
 
     @torch.inference_mode()
     def queries(self, texts: Sequence[str]) -> Tensor:

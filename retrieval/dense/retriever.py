@@ -1,9 +1,12 @@
 """Dense retrieval: one vector for a passage and one for a query (Karpukhin et al., 2020)."""
 
+from pathlib import Path
+
 from hoptimizer.common.progress import Progress
 from hoptimizer.retrieval.dense.encoder import DenseEncoder
 from hoptimizer.retrieval.dense.model import DenseModel, find_model
 from hoptimizer.retrieval.dense.vectors import VectorIndex
+from hoptimizer.retrieval.encoders.windows import Elsewhere, indexing
 from hoptimizer.retrieval.index_folder import Manifest, index_folder, new_manifest, open_index
 from hoptimizer.retrieval.passage import Corpus, Passage
 from hoptimizer.retrieval.retriever import Retriever
@@ -19,6 +22,7 @@ class DenseRetriever(Retriever):
         settings: which encoder, and how it is used.
         corpus: the passages to search.
         progress: called with the passages encoded so far and all there are, while an index is built.
+        elsewhere: encodes a large corpus in other processes; ``None`` for this one.
 
     Raises:
         UserError: the encoder can't be had, or the index can't be written.
@@ -36,15 +40,26 @@ class DenseRetriever(Retriever):
 
     name = "dense"
 
-    def __init__(self, settings: DenseSettings, corpus: Corpus, progress: Progress = lambda done, total: None) -> None:
+    def __init__(
+        self,
+        settings: DenseSettings,
+        corpus: Corpus,
+        progress: Progress = lambda done, total: None,
+        elsewhere: Elsewhere | None = None,
+    ) -> None:
         self.corpus = corpus
         model = find_model(settings)
         self._encoder = encoder = DenseEncoder(model)
         texts = corpus.texts
+
+        def build(draft: Path) -> None:
+            with indexing(encoder, settings, model.digest, len(corpus), elsewhere) as one:
+                VectorIndex.write(draft, one, texts, progress)
+
         self._index = open_index(
             index_folder(corpus, model, "dense"),
             manifest(corpus, model),
-            build=lambda draft: VectorIndex.write(draft, encoder, texts, progress),
+            build=build,
             load=lambda found: VectorIndex(found, len(corpus), encoder.dim, encoder.device),
         )
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hoptimizer.common.progress import Progress
-from hoptimizer.retrieval.dense.encoder import DenseEncoder
+from hoptimizer.retrieval.encoders.windows import PassageEncoder
 from hoptimizer.retrieval.index_folder import BrokenIndexError
 from hoptimizer.retrieval.mapped import mapped
 
@@ -71,7 +71,7 @@ class VectorIndex:
         return list(zip(places[best.indices[:k]].tolist(), best.values[:k].tolist(), strict=True))
 
     @staticmethod
-    def write(folder: Path, encoder: DenseEncoder, texts: Sequence[str], progress: Progress) -> None:
+    def write(folder: Path, encoder: PassageEncoder[Tensor], texts: Sequence[str], progress: Progress) -> None:
         """Encode passages into ``folder``, in corpus order."""
         rows = np.memmap(folder / VECTORS, dtype=np.float16, mode="w+", shape=(len(texts), encoder.dim))
         done = 0

@@ -1,0 +1,80 @@
+"""What runs in a worker's process while an index is built: an encoder of its own, which gets windows of passages."""
+
+import socket
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hoptimizer.executors.task import Refusal, differing, versions
+from hoptimizer.executors.worker import refusal_of
+from hoptimizer.retrieval.build import build_encoder
+from hoptimizer.retrieval.settings import settings_model
+
+Encoded = list[tuple[list[int], NDArray[np.float16] | list[NDArray[np.float16]]]]
+"""The batches of a window: rows, and their vectors as an encoder gives them, in arrays, which Ray hands over whole."""
+
+
+# On these packages the last bits of vectors depend, besides.
+_DECIDING = ("torch", "transformers")
+
+
+@dataclass(frozen=True)
+class EncodingTask:
+    """What a worker encodes with.
+
+    Attributes:
+        settings: of the retriever, as plain data.
+        digest: of the model that it must have.
+        versions: what the driver has of :func:`~hoptimizer.executors.task.versions`.
+    """
+
+    settings: dict[str, Any]
+    digest: str
+    versions: dict[str, str] = field(default_factory=lambda: versions(*_DECIDING))
+
+
+class PassageWorker:
+    """Gives passages their vectors by a model that is loaded here, from this machine's weights.
+
+    It is an actor of Ray's, which calls its methods in one event loop. It knows nothing of Ray itself.
+    """
+
+    async def host(self) -> str:
+        """The name of the machine."""
+        return socket.gethostname()
+
+    async def start(self, task: EncodingTask) -> Refusal | None:
+        """Load the encoder.
+
+        Args:
+            task: which one.
+
+        Returns:
+            why it can't be loaded, or ``None``.
+        """
+        if told := differing(task.versions):
+            return Refusal(told)
+        try:
+            settings = settings_model(task.settings["name"]).model_validate(task.settings)
+            self._encoder, digest = build_encoder(settings)
+        except Exception as error:
+            if refusal := refusal_of(error):
+                return refusal
+            raise
+        if digest != task.digest:
+            return Refusal(f"{settings.shown}: its model there is another one than the driver's; copy it to all nodes")
+        return None
+
+    async def answer(self, texts: list[str]) -> Encoded:
+        """Encode a window of passages.
+
+        Args:
+            texts: in order of length.
+        """
+        return [
+            (rows, vectors.numpy() if isinstance(vectors, torch.Tensor) else [one.numpy() for one in vectors])
+            for rows, vectors in self._encoder.window(texts)
+        ]

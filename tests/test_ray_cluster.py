@@ -1,0 +1,184 @@
+"""``executor: ray`` on a real cluster: two nodes on this machine, whose workers and nodes are killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from chat_server import ChatServer
+
+from hoptimizer import Tracker, evaluate_variant, load_config, load_study, run_study
+from hoptimizer.common.paths import home
+from hoptimizer.eval import load
+from hoptimizer.executors.encoding import encoders_on
+from hoptimizer.executors.settings import RayExecutor
+from hoptimizer.retrieval import Corpus, DenseSettings, build_retriever
+
+SLOW = pytest.mark.slow(reason="a Ray cluster of two nodes and its workers take most of a minute to start")
+# Columns of a run that no other one shares, and what depends on who asked first.
+OWN = ("trace", "seconds", "cached_calls")
+THOUGHT = "[[ ## reasoning ## ]]\nIt is there.\n\n[[ ## answer ## ]]\nLyon\n\n[[ ## completed ## ]]"
+# Seconds that a command may take: it starts processes that take a minute of CPU, of which a busy machine gives little.
+LIMIT = 900
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """Two nodes on this machine, whose workers share a home with the command; the last test takes one of them away."""
+    cluster_utils = pytest.importorskip("ray.cluster_utils")
+    folder = tmp_path_factory.mktemp("cluster")
+    (folder / "home").mkdir()
+    (folder / "home" / "models").symlink_to(home() / "models")
+    settings = {"RAY_AUTH_MODE": "disabled", "RAY_worker_niceness": "0", "HOPTIMIZER_HOME": str(folder / "home")}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in settings.items():
+            patch.setenv(name, value)
+        node = {"num_cpus": 2, "object_store_memory": 80 << 20}
+        found = cluster_utils.Cluster(initialize_head=True, head_node_args=node | {"include_dashboard": False})
+        found.second = found.add_node(**node)
+        yield found
+        found.shutdown()
+
+
+def hop(folder, *words, **environment):
+    return subprocess.Popen(
+        [sys.executable, "-m", "hoptimizer.cli", *words],
+        cwd=folder,
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def result(process):
+    out, err = process.communicate(timeout=LIMIT)
+    assert process.returncode == 0, err[-2000:]
+    return json.loads(out)
+
+
+def evaluation(server):
+    """Words of a config whose language model is a server."""
+    lm = {"model": "openai/x", "api_base": server.url, "api_key": "sk-canary-1"}
+    words = ["data={name: atlas, test: 60}", "program=rag", "retriever=bm25", f"lm.default={json.dumps(lm)}"]
+    return [*words, "workers=4", "tracking.uri=sqlite:///mlflow.db"]
+
+
+def kept():
+    """The number of outcomes that commands have kept."""
+    return sum(len(file.read_bytes().splitlines()) for file in (home() / "answers").glob("*"))
+
+
+def workers_of(node):
+    [raylet] = node.all_processes["raylet"]
+    children = psutil.Process(raylet.process.pid).children(recursive=True)
+    return [child for child in children if child.name().startswith(("ray::Worker", "ray::Passage"))]
+
+
+def wait_for(found, process):
+    deadline = time.monotonic() + LIMIT
+    while not (value := found()):
+        assert process.poll() is None, process.stderr.read()[-2000:]
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    return value
+
+
+@SLOW
+def test_a_study_on_a_cluster_has_the_table_of_one_in_a_process(cluster, tmp_path, monkeypatch):
+    base = {"data": {"name": "atlas", "dev": 20}, "program": {"name": "rag", "reader": "none"}, "retriever": "bm25"}
+    (tmp_path / "study.yaml").write_text(json.dumps({"base": base, "grid": {"retriever.k": [1, 2, 3]}}))
+    monkeypatch.chdir(tmp_path)
+    alone = run_study(load_study(Path("study.yaml"), ["tracking.uri=sqlite:///alone.db"]))
+    ray = f"executor={{name: ray, address: '{cluster.address}', tasks: 2}}"
+    spread = result(hop(tmp_path, "study", "study.yaml", "--json", "tracking.uri=sqlite:///spread.db", ray))["cells"]
+
+    def untimed(metrics):
+        return {name: value for name, value in metrics.items() if "seconds" not in name}
+
+    assert [untimed(cell.metrics) for cell in alone.outcomes] == [untimed(cell["metrics"]) for cell in spread]
+    assert [cell["status"] for cell in spread] == ["finished"] * 3
+
+
+@SLOW
+def test_an_index_by_workers_one_of_which_is_killed_is_the_one_of_a_process(cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr("hoptimizer.retrieval.encoders.windows.WINDOW", 16)
+    corpus = Corpus(load("atlas").corpus.passages[:160])
+    there, models, killed = home(), home() / "models", []
+
+    def kill_once(done, total):
+        if not killed:
+            killed.append(next(worker for node in cluster.list_all_nodes() for worker in workers_of(node)))
+            killed[0].send_signal(signal.SIGKILL)
+
+    elsewhere = encoders_on(RayExecutor(name="ray", address=cluster.address, tasks=2))
+    build_retriever(DenseSettings(), corpus, progress=kill_once, elsewhere=elsewhere)
+    monkeypatch.setenv("HOPTIMIZER_HOME", str(tmp_path / "alone"))
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "alone" / "models").symlink_to(models)
+    build_retriever(DenseSettings(), corpus)
+    [alone] = (tmp_path / "alone" / "indexes").glob("*/vectors.f16")
+    spread = there / "indexes" / alone.parent.name / alone.name
+    assert killed
+    assert spread.read_bytes() == alone.read_bytes()
+
+
+@SLOW
+def test_workers_and_a_node_that_are_killed_cost_only_what_they_had_in_hand_and_no_log_has_a_key(
+    cluster, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    with ChatServer(lambda _: THOUGHT, seconds=0.4) as server:
+        words = evaluation(server)
+        with monkeypatch.context() as other:  # whose cache has the answers
+            other.setenv("HOPTIMIZER_HOME", str(tmp_path))
+            alone = evaluate_variant(load_config(None, words), split="test").run_id
+        needed = len(server.bodies)
+        server.bodies.clear()
+        ray = f"executor={{name: ray, address: '{cluster.address}', tasks: 2, cpus: 2}}"
+        process = hop(tmp_path, "eval", *words, ray, "--split", "test", "--json")
+
+        wait_for(lambda: kept() >= 10, process)
+        wait_for(lambda: workers_of(cluster.head_node), process)[0].send_signal(signal.SIGKILL)
+        cluster.remove_node(cluster.second, allow_graceful=False)
+        assert kept() < 60
+        spread = result(process)["run_id"]
+        assert needed <= len(server.bodies) <= needed + 4 * 3
+    store = Tracker("sqlite:///mlflow.db", "atlas")
+    tables = [store.predictions(run, "test").table for run in (alone, spread)]
+    assert [name for name in tables[0] if not tables[0][name].equals(tables[1][name]) and name not in OWN] == []
+    assert list((home() / "answers").iterdir()) == []
+    logs = [file for file in Path(cluster.head_node.get_session_dir_path()).rglob("*") if file.is_file()]
+    assert logs
+    assert [file for file in logs if b"sk-canary-1" in file.read_bytes()] == []
+
+
+@SLOW
+def test_a_head_that_is_killed_early_ends_the_command_in_one_line_and_the_same_goes_on_elsewhere(
+    cluster, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    with ChatServer(lambda _: THOUGHT, seconds=2) as server:
+        words = evaluation(server)
+        ray = f"executor={{name: ray, address: '{cluster.address}', tasks: 2, cpus: 1}}"
+        process = hop(tmp_path, "eval", *words, ray, "--split", "test", "--json")
+        wait_for(lambda: kept() >= 4, process)
+        cluster.head_node.kill_gcs_server(check_alive=False)
+        _, err = process.communicate(timeout=LIMIT)
+        [line] = [line for line in err.splitlines() if line.startswith("hop: ")]
+        assert "head at" in line
+        assert "has given no answer for 20 s; what was answered is kept" in line
+        assert process.returncode == 1
+        assert "Traceback" not in err
+        known = kept()
+        assert 4 <= known < 60
+        server.seconds = 0
+        server.bodies.clear()
+        config = load_config(None, [*words, "executor={name: ray, address: local, tasks: 1}"])
+        assert len(evaluate_variant(config, split="test").after.rows) == 60
+        assert len(server.bodies) <= 60 - known
