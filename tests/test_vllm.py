@@ -4,19 +4,24 @@ import json
 import os
 import re
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
 
+import dspy
 import pytest
 import yaml
+from chat_server import ChatServer
+from dspy.utils.exceptions import ContextWindowExceededError
 from scripted import ScriptedRetriever
 from small_models import tiny_lm
 
-from hoptimizer import make_config
+from hoptimizer import load_variant, make_config
 from hoptimizer.cli import main
+from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import home
-from hoptimizer.models import LMSettings, build_lm
+from hoptimizer.models import LMSettings, build_adapter, build_lm
 from hoptimizer.models.lm import tuned
 from hoptimizer.programs import RAG
 from hoptimizer.stored import state_to_store
@@ -219,3 +224,47 @@ def test_the_process_becomes_vllms_server(tmp_path):
     assert done.returncode == 7
     assert json.loads(told)["command"][0] == str(python)
     assert called.startswith("1 -m vllm.entrypoints.openai.api_server --model ")
+
+
+def served(server, **settings):
+    return build_lm(LMSettings(model="openai/x", api_base=server.url, api_key="none", cache=False, **settings))
+
+
+def test_a_server_is_sent_the_schema_of_an_answer_where_the_config_says_that_it_follows_one():
+    with ChatServer(lambda _: '{"knows": "yes"}') as server, dspy.context(adapter=build_adapter()):
+        for settings in ({}, {"structured_outputs": True}):
+            lm = served(server, prompt_format="json", **settings)
+            assert dspy.Predict("question -> knows: Literal['yes', 'no']")(question="Who?", lm=lm).knows == "yes"
+    plain, bound = server.bodies
+    assert "response_format" not in plain
+    assert bound["response_format"]["json_schema"]["schema"]["properties"]["knows"]["enum"] == ["yes", "no"]
+
+
+@pytest.mark.parametrize("format_", ["chat", "auto"])
+def test_field_markers_have_no_schema(format_):
+    lm = {"model": "openai/x", "structured_outputs": True, "prompt_format": format_}
+    with pytest.raises(UserError, match="structured_outputs goes with prompt_format=json or plain, got"):
+        make_config({"data": "atlas", "lm": lm})
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "This model's maximum context length is 2048 tokens. However, your prompt contains at least 2049 input tokens",
+        "the request exceeds the available context size, try increasing it",
+    ],
+)
+def test_a_prompt_that_a_server_finds_too_long_is_one_that_a_program_shortens(said):
+    with ChatServer(failing=9, status=400, error=said) as server, pytest.raises(ContextWindowExceededError):
+        served(server)("Who?")
+
+
+def test_a_variant_whose_model_is_served_needs_no_weights_here(variant):
+    shutil.rmtree(variant / "lm")
+    with ChatServer(lambda _: '{"answer": "Lyon"}') as server:
+        lm = {"model": "openai/toy", "api_base": server.url, "api_key": "none", "prompt_format": "plain"}
+        words = ["lm.default=openai/toy", f"lm.default.api_base={server.url}", "lm.default.api_key=none"]
+        words += [f"lm.reader={json.dumps(lm)}", "retriever=bm25"]
+        program = load_variant(variant, words)
+        assert program(question="Where is it?").answer == "Lyon"
+    assert server.bodies[0]["model"] == "toy"
