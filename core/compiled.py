@@ -195,9 +195,11 @@ def restore(bench: Workbench, state: dict[str, Any], variant: str) -> Program:
     for step in state["program"].get("models", []):
         if step in steps and step not in program.models:
             program.models[step] = bench.step_model(f"{variant}/steps/{step}", step)
-    tuned = {step: model for step, model in state["program"].get("lms", {}).items() if step in steps}
+    # A step whose language model the config names needs no weights here: they may be served elsewhere.
+    needed = [step for step in steps if step not in program.lms]
+    tuned = {step: model for step, model in state["program"].get("lms", {}).items() if step in needed}
     lms = {model: bench.tuned_lm(model, variant) for model in set(tuned.values())}
-    program.lms = {step: lms[model] for step, model in tuned.items()} | program.lms
+    program.lms |= {step: lms[model] for step, model in tuned.items()}
     return program
 
 

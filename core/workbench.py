@@ -12,11 +12,10 @@ from typing import Any
 
 import dspy
 from dspy.clients import base_lm
-from filelock import FileLock
 
 from hoptimizer.answers import answer_all
 from hoptimizer.common.errors import UserError
-from hoptimizer.common.paths import draft_of, home
+from hoptimizer.common.paths import home
 from hoptimizer.common.progress import Report, in_notebook
 from hoptimizer.config import Config
 from hoptimizer.eval.datasets.dataset import DataSet, load
@@ -186,18 +185,12 @@ class Workbench:
         return fetch(source, self.config.tracking.uri, folder)
 
     def _kept(self, source: str) -> Path:
-        """A folder, or one of a tracked run, which is fetched once for good: DSPy's cache knows a local model by its
-        folder, and answers of a compile or an evaluation that was killed are looked for there."""
+        """A folder, or one of a tracked run, which is fetched once for good."""
         if Path(source).is_dir():
             return Path(source)
-        parent = home() / "finetuned" / hashlib.sha256(source.encode()).hexdigest()[:16]
-        folder = parent / Path(source).name
-        parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(parent / ".lock"):
-            if not folder.exists():
-                with draft_of(folder) as draft:
-                    self._fetch(source, draft).replace(folder)
-        return folder
+        from hoptimizer.tracking.fetching import fetch_once  # brings MLflow
+
+        return fetch_once(source, self.config.tracking.uri)
 
     @cached_property
     def _fetched(self) -> tempfile.TemporaryDirectory[str]:

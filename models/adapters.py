@@ -182,7 +182,8 @@ class LMAdapter(dspy.ChatAdapter):
 
     Local models get DSPy's JSON prompt format and a schema, to which their decoding is bound. Other models get DSPy's
     chat prompt format, DSPy's own default, which asks a second time in JSON if an answer can't be parsed; both calls
-    are counted then. ``LMSettings.prompt_format`` overrides either.
+    are counted then. ``LMSettings.prompt_format`` overrides either. With ``LMSettings.structured_outputs``, a server
+    gets the schema, too.
     """
 
     def __init__(self) -> None:
@@ -198,7 +199,8 @@ class LMAdapter(dspy.ChatAdapter):
             return self._chat
         if kind == "plain":
             return self._plain
-        return self._schema if local else self._json
+        bound = getattr(lm, "structured_outputs", None)
+        return self._schema if local or bound else self._json
 
     def __call__(
         self,

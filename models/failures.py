@@ -1,6 +1,7 @@
 """What the failure of a language model's call means for the other calls."""
 
 import contextlib
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,6 +27,8 @@ _OF_THE_CALL = (LMInvalidRequestError, LMUnsupportedFeatureError, LMCollectionLi
 _NOT_FOUND = 404
 # How OpenAI and servers like it say that the money is spent, with the status of a rate limit.
 _QUOTA_CODE, _QUOTA_WORDS = "insufficient_quota", "exceeded your current quota"
+# OpenAI has a code for it, by which DSPy tells it; vLLM, SGLang and llama.cpp say it in words alone.
+_TOO_LONG = re.compile(r"context (length|size|window)")
 
 
 def is_permanent(error: BaseException) -> bool:
@@ -52,6 +55,18 @@ def is_outage(error: BaseException) -> bool:
         (True, False)
     """
     return isinstance(error, LMError) and not isinstance(error, _OF_THE_CALL) and not is_permanent(error)
+
+
+def is_too_long(error: BaseException) -> bool:
+    """Whether a server refused a call because its prompt, with the answer, outgrows the model's context.
+
+    Example:
+        >>> from dspy.utils.exceptions import LMInvalidRequestError
+        >>> from hoptimizer.models.failures import is_too_long
+        >>> is_too_long(LMInvalidRequestError("This model's maximum context length is 2048 tokens. However, ..."))
+        True
+    """
+    return isinstance(error, LMInvalidRequestError) and bool(_TOO_LONG.search(error.message))
 
 
 def unusable(error: BaseException, who: str, section: str) -> UserError | None:

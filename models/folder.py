@@ -10,7 +10,7 @@ from hoptimizer.common.strict import read_json
 _SETTINGS = ("config.json", "tokenizer_config.json", "generation_config.json", "special_tokens_map.json")
 # The files that a model's weights are spread over.
 _SHARDS = "*.index.json"
-_ADAPTER = "adapter_config.json"
+ADAPTER = "adapter_config.json"
 # The hub's cache has a folder of links for each version of a model, which lead to the files in a folder beside it.
 _VERSIONS, _CACHED = "snapshots", "models--"
 
@@ -37,8 +37,8 @@ def check_model(folder: Path) -> dict[str, dict[str, Any]]:
         {'config.json': {'model_type': 'llama'}}
     """
     check_links(folder, _root(folder.absolute()))
-    if (folder / _ADAPTER).exists():
-        raise UserError(f"{folder}: an adapter of another model ({_ADAPTER}); merge it into that model first")
+    if (folder / ADAPTER).exists():
+        raise UserError(f"{folder}: an adapter of another model ({ADAPTER}); merge it into that model first")
     found = {name: _settings(folder / name) for name in _SETTINGS if (folder / name).is_file()}
     for index in folder.glob(_SHARDS):
         shards = _settings(index).get("weight_map")

@@ -56,6 +56,7 @@ def build_lm(settings: LMSettings) -> dspy.LM:
         )
     else:
         lm = _served(settings)
+        lm.structured_outputs = settings.structured_outputs
     lm.prompt_format = prompt_format
     return lm
 

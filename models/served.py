@@ -10,11 +10,17 @@ from typing import Any
 
 import dspy
 from dspy.utils.callback import with_callbacks
-from dspy.utils.exceptions import LMError, LMRateLimitError, LMTimeoutError, LMTransportError
+from dspy.utils.exceptions import (
+    ContextWindowExceededError,
+    LMError,
+    LMRateLimitError,
+    LMTimeoutError,
+    LMTransportError,
+)
 from pydantic import RootModel, SecretStr
 from tenacity import AsyncRetrying, RetryCallState, Retrying, wait_random, wait_random_exponential
 
-from hoptimizer.models.failures import is_outage
+from hoptimizer.models.failures import is_outage, is_too_long
 from hoptimizer.models.same_calls import after_the_same
 from hoptimizer.models.settings import NO_KEY, secrets_in
 from hoptimizer.models.slots import Slots
@@ -136,7 +142,7 @@ class ServedLM(dspy.LM):
     @contextmanager
     def _presentable(self) -> Iterator[None]:
         """Errors that rise from it hold no secrets, which some servers repeat, and tell a slow server from a missing
-        one."""
+        one and a prompt that is too long from one that is wrong."""
         try:
             yield
         except TimeoutError as error:
@@ -145,6 +151,8 @@ class ServedLM(dspy.LM):
             shown = _without(error.message, self._secrets())
             if isinstance(error, LMTransportError) and "read timed out" in shown:
                 raise self._too_slow() from error
+            if is_too_long(error):  # a program shortens its prompt then
+                raise ContextWindowExceededError(model=self.model, message=shown, status=error.status) from None
             if shown == error.message:
                 raise
             error.message, error.args = shown, (f"[{self.model}] {shown}",)

@@ -28,9 +28,12 @@ NO_KEY = "none"
 # How a server is reached, which does not decide on its answers.
 _CONNECTION = ("timeout", "num_retries", "max_concurrency")
 # What means nothing to a model in this process.
-_OF_SERVERS = ("api_base", "api_key", *_CONNECTION, "reasoning_effort", "extra_body", "extra_headers")
+_OF_SERVERS = (
+    *("api_base", "api_key", *_CONNECTION, "structured_outputs"),
+    *("reasoning_effort", "extra_body", "extra_headers"),
+)
 # Dumped where they are given: a config without them keeps its digest, by which work is resumed and answers are cached.
-_WHERE_GIVEN = (*_CONNECTION, "top_p", "reasoning_effort", "extra_body")
+_WHERE_GIVEN = (*_CONNECTION, "structured_outputs", "top_p", "reasoning_effort", "extra_body")
 
 # A command line makes a number of what looks like one.
 _Secret = Annotated[SecretStr, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
@@ -54,6 +57,9 @@ class LMSettings(BaseModel):
             field markers), ``plain`` (a document without a chat template, for small models), or ``auto``: what the
             weights store says of a model, json for other local models, chat for all others. With json and plain, a
             local model's answers are bound to the signature's schema.
+        structured_outputs: whether a server is sent the schema of each answer, to which it binds what it writes, with
+            ``prompt_format: json``; ``None`` for what DSPy knows of the provider's model, which of a server of one's
+            own is nothing. With ``plain`` it always is.
         top_p: sample among the likeliest tokens that have this probability together, where the temperature is above 0.
         reasoning_effort: how long a reasoning model is to think, as its provider takes it.
         timeout: the longest wait for a server's answer, in seconds; ``None`` for three minutes.
@@ -86,6 +92,7 @@ class LMSettings(BaseModel):
     prompt_format: Literal["auto"] | PromptFormat = "auto"
     cache: bool = True
     seed: int | None = None
+    structured_outputs: Literal[True] | None = None
     top_p: float | None = Field(default=None, gt=0, le=1)
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     timeout: float | None = Field(default=None, gt=0, le=86_400)  # a day
@@ -105,6 +112,12 @@ class LMSettings(BaseModel):
         if self.is_local and given:
             verb = "has" if len(given) == 1 else "have"
             raise ValueError(f"{', '.join(given)} {verb} no meaning for {self.model}, which runs in this process")
+        return self
+
+    @model_validator(mode="after")
+    def _has_a_schema(self) -> "LMSettings":
+        if self.structured_outputs and self.prompt_format not in ("json", "plain"):
+            raise ValueError(f"structured_outputs goes with prompt_format=json or plain, got {self.prompt_format}")
         return self
 
     @field_validator("model")

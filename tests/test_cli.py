@@ -46,6 +46,7 @@ VERBS = [
     ["data", "new"],
     ["models", "list"],
     ["models", "pull"],
+    ["models", "serve"],
     ["index", "build"],
     ["index", "search"],
     ["index", "info"],

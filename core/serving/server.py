@@ -4,11 +4,12 @@ import contextlib
 import signal
 import socket
 from collections.abc import Iterator
-
-import uvicorn
-from fastapi import FastAPI
+from typing import TYPE_CHECKING
 
 from hoptimizer.common.errors import UserError
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 _BACKLOG = 2048
 # Seconds beyond its timeout that a request is given to end when the server does.
@@ -46,7 +47,7 @@ def address(listener: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def serve(app: FastAPI, listener: socket.socket, timeout: float) -> None:
+def serve(app: "FastAPI", listener: socket.socket, timeout: float) -> None:
     """Serve until SIGTERM or Ctrl-C comes; what was taken on is answered first. A second Ctrl-C ends it at once.
 
     Args:
@@ -57,6 +58,8 @@ def serve(app: FastAPI, listener: socket.socket, timeout: float) -> None:
     Raises:
         KeyboardInterrupt: Ctrl-C came.
     """
+    import uvicorn  # of the extra "server", which an address alone does not need
+
     config = uvicorn.Config(
         app,
         log_level="warning",

@@ -1,12 +1,15 @@
 """What a ``runs:/`` or ``models:/`` URI names, wherever its run is kept."""
 
+import hashlib
 import re
 from pathlib import Path
 
 import mlflow
+from filelock import FileLock
 from mlflow.exceptions import MlflowException
 
 from hoptimizer.common.errors import UserError
+from hoptimizer.common.paths import draft_of, home
 from hoptimizer.common.urls import line_without_secrets, without_secrets
 from hoptimizer.tracking.downloading import download, fetch_part
 from hoptimizer.tracking.journal import store_of
@@ -52,6 +55,32 @@ def fetch(source: str, uri: str, folder: Path) -> Path:
         reason = line_without_secrets(error)
         store = without_secrets(uri)
         raise UserError(f"{source}: can't be fetched from {store}: {reason}; name what a run there holds") from error
+
+
+def fetch_once(source: str, uri: str) -> Path:
+    """Download a folder of what MLflow keeps, for good.
+
+    DSPy's cache knows a local model by its folder, and answers of a compile or an evaluation that was killed are looked
+    for there.
+
+    Args:
+        source: as of :func:`fetch`.
+        uri: the tracking URI.
+
+    Returns:
+        the folder, which is in ``finetuned`` under hoptimizer's home.
+
+    Raises:
+        UserError: there is no such thing.
+    """
+    parent = home() / "finetuned" / hashlib.sha256(source.encode()).hexdigest()[:16]
+    folder = parent / Path(source).name
+    parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(parent / ".lock"):
+        if not folder.exists():
+            with draft_of(folder) as draft:
+                fetch(source, uri, draft).replace(folder)
+    return folder
 
 
 def run_of_model(source: str, uri: str) -> str:
