@@ -9,6 +9,7 @@ from torch import nn
 
 from hoptimizer.common.memory import drop_pages
 from hoptimizer.models.engine.packed import JointLinear, PackedLinear, pack
+from hoptimizer.models.engine.threads import Threads, by_all
 
 SHAPES = [(896, 4864), (4864, 896), (576, 192), (1536, 1536), (64, 50)]
 needs_bf16 = pytest.mark.skipif(not torch.cpu._is_avx512_bf16_supported(), reason="the engine computes in fp32 here")
@@ -83,6 +84,21 @@ def test_layers_that_get_the_same_inputs_make_one_product_with_the_same_bits(bia
         for rows in (2, 3, 16, 33, 300, 2):
             inputs = torch.randn(rows, 896, dtype=torch.bfloat16)
             assert torch.equal(packed(inputs), model(inputs)), rows
+
+
+@needs_bf16
+def test_products_of_several_rows_alone_are_made_by_all_threads_with_the_same_bits():
+    torch.manual_seed(7)
+    linear = nn.Linear(896, 4864).bfloat16()
+    packed, inputs, threads, before = PackedLinear(linear), torch.randn(32, 896).bfloat16(), Threads(), []
+    with torch.inference_mode():
+        whole = packed(inputs)
+        for tokens in (1, 32, 1000):
+            with threads.of(tokens):
+                before.append((torch.get_num_threads(), by_all(torch.get_num_threads)))
+                assert torch.equal(packed(inputs), whole)
+    every = torch.get_num_threads()
+    assert before == [(1, 1), (1, every), (every, every)]
 
 
 def test_layers_in_other_precisions_are_left_as_they_are():

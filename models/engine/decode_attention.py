@@ -115,7 +115,7 @@ class DecodeAttention:
             self._own.append(_Block(layers, part, scores.flatten(0, 1)[part], weights.flatten(0, 1)[part]))
         self._ends = torch.tensor(lengths, device=device)[:, None]
         visible = min(token.stop for token in tokens) // BLOCK * BLOCK
-        self._masks = {None: self._mask(visible, None)}
+        self._masks: dict[int | None, tuple[Tensor, Tensor]] = {None: self._mask(visible, None)}
 
     def _mask(self, start: int, window: int | None) -> tuple[Tensor, Tensor]:
         """The scores from position ``start`` on, and which of them nobody may see."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hoptimizer.common.memory import drop_pages
+from hoptimizer.models.engine.threads import by_all
 
 # What torch.compile packs for, too: the order suits few rows, and is no worse for many.
 _ROWS = 2
@@ -46,7 +47,7 @@ class PackedLinear(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """The layer's outputs."""
-        out: Tensor = torch.ops.mkldnn._linear_pointwise(inputs, self._weight, self.bias, "none", [], "")
+        out: Tensor = by_all(torch.ops.mkldnn._linear_pointwise, inputs, self._weight, self.bias, "none", [], "")
         return out
 
 
