@@ -182,9 +182,8 @@ def vllm_command(
     """
     command = [python, "-m", _SERVER, "--model", model.source, "--served-model-name", model.name]
     command += ["--host", host, "--port", str(port)]
-    # As in this process, settings of a call are those of the config, and none the model's own; and what the schema
-    # leaves no choice of is certain.
-    command += ["--generation-config", "vllm", "--logprobs-mode", "processed_logprobs"]
+    # As in this process, settings of a call are those of the config, and none the model's own.
+    command += ["--generation-config", "vllm"]
     if model.is_bare:
         command += ["--chat-template", _BARE_TEMPLATE]
     if gpus:
