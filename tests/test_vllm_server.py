@@ -112,19 +112,11 @@ def test_decisions_are_bound_to_their_choices_in_the_json_format(told):
     assert [step.failure for step in steps if step.failure] == []
 
 
-def test_probabilities_are_those_of_this_process(told):
-    here, there = (
-        [
-            (step.outputs["answer"], step.outputs["probability"])
-            for one in answers
-            for step in one.steps
-            if step.step == "reader"
-        ]
-        for answers in (asked("replug", LOCAL), asked("replug", settings(told)))
-    )
-    pairs = [(one[1], other[1]) for one, other in zip(here, there, strict=True) if one[0] == other[0] and one[0]]
-    assert len(pairs) >= len(here) / 2
-    assert [other for _, other in pairs] == pytest.approx([one for one, _ in pairs], rel=0.25)
+def test_every_reading_has_its_probability(told):
+    """Not that of this process, which counts what the schema forces as certain."""
+    readings = [step for one in asked("replug", settings(told)) for step in one.steps if step.step == "reader"]
+    assert [step.failure for step in readings if step.failure] == []
+    assert all(0 < step.outputs["probability"] <= 1 for step in readings)
 
 
 def test_a_prompt_that_outgrows_the_context_is_shortened(told):

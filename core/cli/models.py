@@ -113,22 +113,18 @@ def serve_command(
     """
     import shlex
     from dataclasses import replace
-    from typing import get_args
 
     from hoptimizer.cli.screen.console import show, tell, working
-    from hoptimizer.common.errors import unknown
-    from hoptimizer.models.settings import PromptFormat
     from hoptimizer.serving import vllm
     from hoptimizer.serving.server import address, listening
 
-    if prompt_format not in (None, *get_args(PromptFormat)):
-        raise unknown("prompt format", prompt_format, get_args(PromptFormat))
+    wanted = vllm.checked_format(prompt_format)
     interpreter = str(python or "python") if dry_run else vllm.vllm_python(python)
     with listening(host, port) as listener:
         url = address(listener)
     with working():
         served = vllm.servable(model, store_uri([f"tracking.uri={uri}"] if uri else ()))
-    served = replace(served, name=name or served.name, prompt_format=prompt_format or served.prompt_format)
+    served = replace(served, name=name or served.name, prompt_format=wanted or served.prompt_format)
     loras = vllm.adapters(lora or (), served.name)
     command = vllm.vllm_command(interpreter, served, host, int(url.rpartition(":")[2]), gpus, loras, extra or ())
     lms = {one: vllm.lm_config(served, one, url) for one in (served.name, *(lora.name for lora in loras))}

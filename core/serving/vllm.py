@@ -8,11 +8,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 
-from hoptimizer.common.errors import UserError
+from hoptimizer.common.errors import UserError, unknown
 from hoptimizer.common.paths import check_links, expanded
 from hoptimizer.common.strict import read_json
 from hoptimizer.models.folder import ADAPTER, check_model
@@ -73,6 +73,19 @@ class Servable:
     def is_bare(self) -> bool:
         """Whether messages follow one another as they are, without the model's chat template."""
         return self.prompt_format == "plain" or not _has_template(Path(self.source))
+
+
+def checked_format(name: str | None) -> PromptFormat | None:
+    """A prompt format that a user named, if any.
+
+    Raises:
+        UserError: there is no such format.
+    """
+    formats: tuple[PromptFormat, ...] = get_args(PromptFormat)
+    found = next((known for known in formats if known == name), None)
+    if name is not None and found is None:
+        raise unknown("prompt format", name, formats)
+    return found
 
 
 def servable(source: str, uri: str) -> Servable:
@@ -168,8 +181,9 @@ def vllm_command(
         extra: further arguments of vLLM's, which win.
     """
     command = [python, "-m", _SERVER, "--model", model.source, "--served-model-name", model.name]
+    command += ["--host", host, "--port", str(port)]
     # As in this process, settings of a call are those of the config, and none the model's own.
-    command += ["--host", host, "--port", str(port), "--generation-config", "vllm"]
+    command += ["--generation-config", "vllm"]
     if model.is_bare:
         command += ["--chat-template", _BARE_TEMPLATE]
     if gpus:
@@ -276,5 +290,5 @@ def _tuned(state: dict[str, Any], place: str, uri: str, shown: str, name: str) -
         from hoptimizer.tracking.fetching import fetch_once
 
         folder = fetch_once(source, uri)
-    prompt_format = members[0]["program"].get("prompt_format") or "json"
+    prompt_format: PromptFormat = members[0]["program"].get("prompt_format") or "json"
     return Servable(name, str(_checked(folder)), prompt_format, tuple(sorted(steps)))
