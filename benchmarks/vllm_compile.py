@@ -154,7 +154,8 @@ def main() -> None:
     }
     pairs = {}
     for name in METRICS:
-        found = compare(*([row.scores[name] for row in rows] for rows in ends), seed=7)
+        ours_scored, theirs_scored = ([row.scores[name] for row in rows] for rows in ends)
+        found = compare(ours_scored, theirs_scored, seed=7)
         pairs[name] = {"difference": found.difference, "low": found.low, "high": found.high, "p": found.p}
     sizes = {name: getattr(options, name) for name in ("model", "train", "dev", "test", "max_tokens")}
     table = Table("", *sides, title=f"{sizes}, load {load():.1f}")
