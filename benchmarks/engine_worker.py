@@ -69,7 +69,7 @@ def vllm(model: str) -> Write:
         max_num_seqs=SLOTS,
         enable_prefix_caching=True,
         disable_log_stats=True,
-        gpu_memory_utilization=0.3,  # of the machine's memory without a GPU; of 0.92, its default, other engines leave less
+        gpu_memory_utilization=0.3,  # without a GPU, of the memory; other engines need some, too
     )
 
     def write(prompts: Prompts, new: int) -> int:
