@@ -263,6 +263,7 @@ def test_a_variant_whose_model_is_served_needs_no_weights_here(variant):
     shutil.rmtree(variant / "lm")
     with ChatServer(lambda _: '{"answer": "Lyon"}') as server:
         lm = {"model": "openai/toy", "api_base": server.url, "api_key": "none", "prompt_format": "plain"}
+        lm["cache"] = False  # it is to be asked here, whatever was asked before
         words = ["lm.default=openai/toy", f"lm.default.api_base={server.url}", "lm.default.api_key=none"]
         words += [f"lm.reader={json.dumps(lm)}", "retriever=bm25"]
         program = load_variant(variant, words)
