@@ -142,4 +142,5 @@ def is_repeated(question: str, asked: Collection[str]) -> bool:
     >>> is_repeated("Where was she born in 1867?", ["where was she born"])
     False
     """
-    return any(f"{normalized(question)}?".startswith(f"{earlier}?") for earlier in asked)
+    said = f"{normalized(question)}?"
+    return any(said.startswith(f"{earlier}?") for earlier in asked)

@@ -132,13 +132,14 @@ def estimate(
             stay in the cache of calls.
         report: told about progress.
     """
-    runs = runs[::-1]
     # The latest run of a piece of work is the one that a study takes.
-    made_by = {run.data.tags.get(PREFIX + "fingerprint"): run.data.tags.get(VERSION, "unknown") for run in runs[::-1]}
+    made_by = {run.data.tags.get(PREFIX + "fingerprint"): run.data.tags.get(VERSION, "unknown") for run in runs}
+    runs = runs[::-1]
     planned = _planned(study)
     waiting = [(cell, compiles) for cell, compiles in planned if study.fingerprint(cell) not in made_by]
     versions = Counter(made_by.get(study.fingerprint(cell)) for cell, _ in planned)
-    older = {name: number for name, number in versions.items() if name and name != version("hoptimizer")}
+    own = version("hoptimizer")
+    older = {name: number for name, number in versions.items() if name and name != own}
     probed: dict[str, dict[str, float]] = {}
     cells = []
     for number, (cell, compiles) in enumerate(waiting):

@@ -7,7 +7,7 @@ from typing import Any
 import tenacity
 
 from hoptimizer.common.errors import ServiceError, UserError
-from hoptimizer.common.urls import text_without_secrets
+from hoptimizer.common.urls import line_without_secrets, text_without_secrets
 from hoptimizer.retrieval.engines.settings import EngineSettings
 from hoptimizer.retrieval.passage import Corpus, Passage
 from hoptimizer.retrieval.retriever import Retriever
@@ -51,7 +51,7 @@ class EngineRetriever(Retriever):
                 with attempt:
                     found = self.ask(queries, k)
         except NoAnswer as error:
-            reason = text_without_secrets(" ".join(str(error).split()))
+            reason = line_without_secrets(error)
             raise ServiceError(
                 f"retriever: no answer from {self._shown} ({reason}), asked {_TRIES} times: is it up?"
             ) from error
