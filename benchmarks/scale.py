@@ -1,6 +1,6 @@
 """What a corpus of many passages takes: time, memory and disk of each step, and a straight line to 21 million.
 
-    python benchmarks/scale.py [--data DIR] [--sizes 10000 100000 1000000] [--plaid 5000 10000] [--json]
+    python benchmarks/scale.py [--data DIR] [--sizes 10000 100000 1000000] [--plaid 5000 10000] [--sample 1000] [--json]
 
 The passages are those of DIR (a data set's folder, or a bundled set's name: by default atlas) again and again, with
 other names in each copy: every word of a title gets an ending of its own, in the texts too, so that the vocabulary
@@ -11,6 +11,10 @@ grows as it does in a real corpus. Each step runs in a process of its own, in an
 - bm25 index, bm25 open: the index is built; corpus and index are opened again
 - bm25 search: ten passages for each of up to 100 questions of DIR, one question at a time; the time is a question's
 - plaid index, plaid open, plaid search: likewise with `index: plaid` and the embedded checkpoint, for --plaid's sizes
+
+With --sample no more passages than that are encoded for PLAID, once: all others get the vectors of one of these, each
+with a little noise of its own. What is left is PLAID's own work; encoding is linear, and measured by
+benchmarks/retrieval.py.
 
 Seconds are by the clock, CPU seconds those of the step's process, which other work on the machine lengthens less. The
 peak is the resident set of the process as the system gives it, mapped files included; disk is what the step added. 21
@@ -25,24 +29,31 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import count, islice
 from pathlib import Path
 
 import numpy as np
+import torch
 from processes import own_home, size, usage_of
 from rich.box import MARKDOWN
 from rich.table import Table
 
 from hoptimizer.eval import DataSet, load
 from hoptimizer.retrieval import Passage, RetrieverSettings, build_retriever
+from hoptimizer.retrieval.encoders.windows import Each, Elsewhere
+from hoptimizer.retrieval.options import RetrieverOptions
 from reporting import benchmark_parser, show, user_mistakes
 
 TARGET = 21_000_000
 QUESTIONS = 100
 K = 10
 MB, GB = 1e6, 1e9
+SAMPLE = "SCALE_SAMPLE"  # tells a step's process what --sample says
+NOISE, NOISES = 0.3, 1 << 16  # the length of what is added to a vector of length 1, and how many of them there are
 SYLLABLES = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
 BM25, PLAID = RetrieverSettings(name="bm25"), RetrieverSettings(index="plaid")
 
@@ -116,9 +127,46 @@ def read(folder: Path) -> float:
 def index(settings: RetrieverSettings, folder: Path) -> float:
     """Build a retriever's index, or open the one that is there."""
     data = load(str(folder / "data"))
+    sample = int(os.environ[SAMPLE])
+    elsewhere = vectors_of(data.corpus.texts[:sample]) if sample and settings.index == "plaid" else None
     start = time.perf_counter()
-    build_retriever(settings, data.corpus, progress=report)
+    build_retriever(settings, data.corpus, progress=report, elsewhere=elsewhere)
     return time.perf_counter() - start
+
+
+def vectors_of(texts: Sequence[str]) -> Elsewhere:
+    """Gives passages their vectors if they are among these, and else the vectors of one of these with noise."""
+
+    @contextmanager
+    def elsewhere(settings: RetrieverOptions, digest: str, passages: int) -> Iterator[Each]:
+        from hoptimizer.retrieval.colbert.checkpoint import find_checkpoint
+        from hoptimizer.retrieval.colbert.retriever import load_encoder
+
+        encoder = load_encoder(find_checkpoint(PLAID.checkpoint))
+        own = [
+            (texts[place], found)
+            for places, batch in encoder.passages(texts)
+            for place, found in zip(places, batch, strict=True)
+        ]
+        known = dict(own)
+        longest = max(map(len, known.values()))
+        noise = NOISE * torch.randn(NOISES + longest, encoder.dim) / encoder.dim**0.5
+
+        def vectors(text: str) -> torch.Tensor:
+            if text in known:
+                return known[text]
+            number = zlib.crc32(text.encode())
+            like, start = own[number % len(own)][1], number % NOISES
+            return torch.nn.functional.normalize(like.float() + noise[start : start + len(like)], dim=-1).half()
+
+        def each(windows: Iterable[list[str]]) -> Iterator[Iterable[tuple[list[int], list[torch.Tensor]]]]:
+            for window in windows:
+                rows = [list(range(start, min(start + 32, len(window)))) for start in range(0, len(window), 32)]
+                yield ((some, [vectors(window[row]) for row in some]) for some in rows)
+
+        yield each
+
+    return elsewhere
 
 
 def reopen(settings: RetrieverSettings, folder: Path) -> float:
@@ -158,7 +206,7 @@ def report(done: int, total: int) -> None:
     sys.stderr.write(f"\rencoding {done}/{total} " + ("\n" if done == total else ""))
 
 
-def measure(step: str, passages: int, folder: Path) -> Cost:
+def measure(step: str, passages: int, folder: Path, sample: int) -> Cost:
     """Run a step in a process of its own.
 
     Raises:
@@ -168,7 +216,7 @@ def measure(step: str, passages: int, folder: Path) -> Cost:
     before = size(folder)
     process = subprocess.Popen(
         [sys.executable, __file__, "--step", step, "--folder", str(folder)],
-        env=os.environ | {"HOPTIMIZER_HOME": str(folder / "home")},
+        env=os.environ | {"HOPTIMIZER_HOME": str(folder / "home"), SAMPLE: str(sample)},
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -178,14 +226,14 @@ def measure(step: str, passages: int, folder: Path) -> Cost:
     return Cost(step, passages, float(output), usage.cpu, usage.peak, size(folder) - before)
 
 
-def measure_size(data: DataSet, passages: int, wanted: list[str]) -> Iterator[Cost]:
+def measure_size(data: DataSet, passages: int, wanted: list[str], sample: int) -> Iterator[Cost]:
     """All costs of the steps that are wanted, for a corpus of one size; the corpus is imported and read anyway."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         own_home(folder)
         make(data, passages, folder)
         for step in (*CORPUS_STEPS, *(step for step in wanted if step not in CORPUS_STEPS)):
-            cost = measure(step, passages, folder)
+            cost = measure(step, passages, folder, sample)
             if step in wanted:
                 yield cost
 
@@ -203,6 +251,7 @@ def main() -> None:
     parser.add_argument("--data", default="atlas", help="the data set whose passages are repeated")
     parser.add_argument("--sizes", type=int, nargs="*", default=[10_000, 100_000, 1_000_000], help="passages, for BM25")
     parser.add_argument("--plaid", type=int, nargs="*", default=[], help="passages, for PLAID")
+    parser.add_argument("--sample", type=int, default=0, help="passages to encode for PLAID (default: all)")
     parser.add_argument("--step", choices=[*CORPUS_STEPS, *BM25_STEPS, *PLAID_STEPS], help="used by itself")
     parser.add_argument("--folder", type=Path, help="used by itself")
     options = parser.parse_args()
@@ -215,7 +264,7 @@ def main() -> None:
             cost
             for sizes, wanted in ((options.sizes, [*CORPUS_STEPS, *BM25_STEPS]), (options.plaid, [*PLAID_STEPS]))
             for passages in sizes
-            for cost in measure_size(data, passages, wanted)
+            for cost in measure_size(data, passages, wanted, options.sample)
         ]
     by_step = {step: [cost for cost in costs if cost.step == step] for step in dict.fromkeys(c.step for c in costs)}
     lines = [line(of_step, step) for step, of_step in by_step.items() if len(of_step) > 1]

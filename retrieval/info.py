@@ -60,10 +60,9 @@ def index_info(settings: RetrieverOptions, corpus: Corpus) -> dict[str, Any]:
 
         return info | _on_disk(bm25.bm25_folder(corpus), bm25.manifest(corpus))
     from hoptimizer.retrieval.colbert.checkpoint import find_checkpoint
-    from hoptimizer.retrieval.colbert.retriever import index_kind, manifest
+    from hoptimizer.retrieval.colbert.retriever import index_of
 
-    checkpoint, kind = find_checkpoint(settings.checkpoint), index_kind(settings, corpus)
-    return info | _on_disk(index_folder(corpus, checkpoint, kind), manifest(kind, corpus, checkpoint))
+    return info | _on_disk(*index_of(settings, corpus, find_checkpoint(settings.checkpoint)))
 
 
 def _on_disk(folder: Path, wanted: Manifest) -> dict[str, Any]:

@@ -39,13 +39,14 @@ class RetrieverSettings(RetrieverOptions):
         checkpoint: ``minilm``, the embedded one, or a ColBERT checkpoint's hub id or folder.
         index: ``exact`` scores every passage, ``plaid`` prunes first (Santhanam et al., 2022), ``auto`` chooses by the
             corpus' size.
+        bits: the most for each number of a vector in ``plaid``; with fewer it is smaller, and finds a little less.
         k: passages that a search returns; ``None`` for as many as the program takes by default.
         url: URL of a ColBERT server that searches instead, so that no index is built here; dumped without secrets.
 
     Example:
         >>> from hoptimizer.retrieval import RetrieverSettings
         >>> RetrieverSettings(name="bm25", k=6)
-        RetrieverSettings(name='bm25', k=6, rerank=None, checkpoint='minilm', index='auto', url=None)
+        RetrieverSettings(name='bm25', k=6, rerank=None, checkpoint='minilm', index='auto', bits=8, url=None)
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -53,6 +54,7 @@ class RetrieverSettings(RetrieverOptions):
     name: Literal["colbert", "bm25"] = "colbert"
     checkpoint: str = Field("minilm", min_length=1)
     index: Literal["auto", "exact", "plaid"] = "auto"
+    bits: Literal[8, 4, 2] = 8
     url: str | None = Field(None, pattern="^https?://")
 
     @field_validator("url")
@@ -70,6 +72,12 @@ class RetrieverSettings(RetrieverOptions):
     def _url_is_colberts(self) -> Self:
         if self.url and self.name != "colbert":
             raise ValueError(f"url is a ColBERT server's, but name is {self.name!r}: drop one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _bits_are_plaids(self) -> Self:
+        if self.bits != 8 and (self.name != "colbert" or self.index == "exact"):
+            raise ValueError("bits is of the index plaid alone: drop it, or set retriever.index to plaid")
         return self
 
     @property

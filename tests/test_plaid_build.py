@@ -5,12 +5,16 @@ import json
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 
 from hoptimizer.eval import load
+from hoptimizer.retrieval import Corpus, Passage, RetrieverSettings
 from hoptimizer.retrieval.colbert import plaid_build
 from hoptimizer.retrieval.colbert.checkpoint import find_checkpoint
 from hoptimizer.retrieval.colbert.encoder import ColBERTEncoder
 from hoptimizer.retrieval.colbert.plaid import PlaidIndex
+from hoptimizer.retrieval.colbert.retriever import index_of
+from hoptimizer.retrieval.colbert.shim import adapt_colbert_ai
 
 PASSAGES = 100
 
@@ -26,9 +30,12 @@ def texts():
 
 
 @torch.inference_mode()
-def build(folder, encoder, texts):
+def build(folder, encoder, texts, bits=8):
+    folder.mkdir(exist_ok=True)
     told = []
-    plaid_build.build(folder, encoder, texts, PlaidIndex.SETTINGS, lambda done, total: told.append((done, total)))
+    plaid_build.build(
+        folder, encoder, texts, PlaidIndex.SETTINGS | {"nbits": bits}, lambda done, total: told.append((done, total))
+    )
     return told
 
 
@@ -56,6 +63,17 @@ def test_an_index_holds_all_passages_whatever_its_sample(tmp_path, monkeypatch, 
         assert found.tolist() == np.unique(of_token[codes[: len(of_token)] == cell]).tolist()
 
 
+def test_with_half_the_bits_vectors_take_half_the_place(tmp_path, encoder, texts):
+    build(tmp_path, encoder, texts, bits=4)
+    rows = np.load(tmp_path / plaid_build.LENGTHS).sum() + plaid_build.PADDING
+    assert (tmp_path / plaid_build.RESIDUALS).stat().st_size == rows * encoder.dim // 2
+    corpus = Corpus([Passage(str(place), "", text) for place, text in enumerate(texts)])
+    folders = {index_of(RetrieverSettings(index="plaid", bits=n), corpus, find_checkpoint("minilm"))[0] for n in (8, 4)}
+    assert len(folders) == 2
+    with pytest.raises(ValidationError, match="bits is of the index plaid alone"):
+        RetrieverSettings(index="exact", bits=4)
+
+
 @pytest.mark.parametrize("dim", [96, 128, 384, 768])
 def test_quantiles_are_taken_of_as_many_numbers_as_torch_takes(dim):
     count = plaid_build.held_out(10**8, dim)
@@ -71,3 +89,29 @@ def test_the_largest_sample_can_be_cut_into_buckets():
     assert torch.allclose(cutoffs, torch.arange(1, 256) / 256, atol=1e-4)
     assert (cutoffs > weights[:-1]).all()
     assert (cutoffs < weights[1:]).all()
+
+
+def test_with_many_centroids_nearly_all_vectors_get_the_nearest(monkeypatch, encoder, texts):
+    adapt_colbert_ai()
+    from colbert.infra import ColBERTConfig
+
+    from hoptimizer.retrieval.colbert import centroids
+
+    vectors = torch.cat([one for _, batch in encoder.passages(texts) for one in batch]).float()
+    monkeypatch.setattr(centroids, "_COMPARED_TO_ALL", 256)
+    found = centroids.find_centroids(vectors, 1024, 4)
+    codes = centroids.Codec(ColBERTConfig(dim=encoder.dim, nbits=8), found).compress_into_codes(vectors, "cpu")
+    likeness = vectors @ found.T
+    assert (codes == likeness.argmax(1)).float().mean() > 0.9
+    # Clustering with such an index is as good as with all comparisons, within a hundredth.
+    monkeypatch.setattr(centroids, "_COMPARED_TO_ALL", 1024)
+    best = (vectors @ centroids.find_centroids(vectors, 1024, 4).T).max(1).values.mean()
+    assert likeness.max(1).values.mean() > 0.99 * best
+
+
+def test_cells_are_the_same_whatever_is_ordered_at_a_time(tmp_path, monkeypatch, encoder, texts):
+    build(tmp_path / "whole", encoder, texts)
+    monkeypatch.setattr(plaid_build, "_PAIRS", 100)
+    build(tmp_path / "parts", encoder, texts)
+    whole, parts = (torch.load(tmp_path / name / "ivf.pid.pt") for name in ("whole", "parts"))
+    assert all(torch.equal(*pair) for pair in zip(whole, parts, strict=True))

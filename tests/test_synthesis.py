@@ -1,5 +1,6 @@
 """Questions that a teacher writes about passages, each checked; a scripted language model is the teacher."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from scripted import ScriptedLM
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.eval import check, load
-from hoptimizer.eval.synthesis.checks import DroppedError, check_form, check_joined, gives, is_new
+from hoptimizer.eval.synthesis.checks import DroppedError, check_form, gives, is_new, put_in, to_ask_for
 from hoptimizer.eval.synthesis.links import find_links
 from hoptimizer.eval.synthesis.synthesizing import Synthesized, synthesize
 from hoptimizer.retrieval import Corpus, Passage
@@ -21,25 +22,32 @@ CORPUS = Corpus([ALMA, INES, OSLO], name="ships")
 JOINED = "Where was the commander of the ferry Alma born?"
 
 
+ASKED = {
+    "Alma": "Since when is the Alma commanded by Ines Moreau?",
+    "Ines": "Where was Ines Moreau born?",
+    "Oslo": "Who founded the city of Oslo?",
+}
+ANSWERS = {"Alma": "2011", "Ines": "Lyon", "Oslo": "Harald Hardrada"}
+
+
 def said(field: str, inputs: dict[str, str]) -> str:
     """What a good teacher says of the passages above."""
-    passage, context = inputs.get("passage", ""), inputs.get("context", "")
-    if field == "question" and "first_question" in inputs:
-        return JOINED if inputs["name"] == "Ines Moreau" else "Who founded the city in which Ines Moreau has lived?"
-    if field == "question" and inputs.get("answer"):
-        return "Who commands the ferry Alma?" if passage.startswith("Alma") else "In which city has Ines Moreau lived?"
+    passage, context = inputs.get("passage", "")[:4], inputs.get("context", "")
+    if field == "answers":
+        return json.dumps(["a word that is not there", ANSWERS[passage]])
+    if field == "phrase":
+        return "the commander of the ferry Alma" if "Alma" in inputs["question"] else "the city Ines Moreau lives in"
+    if field == "question" and inputs["answer"] in ("Ines Moreau", "Oslo"):
+        return "Who commands the ferry Alma?" if passage == "Alma" else "In which city has Ines Moreau lived?"
     if field == "question":
-        asked = {"Alma": "Since when is the Alma commanded by Ines Moreau?", "Ines": "Where was Ines Moreau born?"}
-        return asked.get(passage[:4], "Who founded the city of Oslo?")
-    if field == "answer" and passage:
-        return {"Alma": "2011", "Ines": "Lyon"}.get(passage[:4], "Harald Hardrada")
+        return ASKED[passage]
     # The reader: it knows what its passages say.
     question = inputs["question"]
     if question == JOINED:
         return "Lyon" if "Alma" in context and "Lyon" in context else "unknown"
     known = {"Since": "2011", "Where": "Lyon", "Who f": "Harald Hardrada"}
     answer = known[question[:5]]
-    return answer if answer in context and ("lived" not in question or "has lived" in context) else "unknown"
+    return answer if answer in context and ("lives" not in question or "has lived" in context) else "unknown"
 
 
 def run(
@@ -96,13 +104,30 @@ def test_a_question_that_its_passages_do_not_decide_is_dropped(context: str, rea
 
 def test_what_asks_the_same_is_kept_once(tmp_path: Path):
     def script(field: str, inputs: dict[str, str]) -> str:
-        return "Where was Ines Moreau born?" if field == "question" else "Lyon"
+        same = {"question": "Where was Ines Moreau born?", "answers": '["Lyon"]'}
+        return same.get(field, "Lyon")
 
     with pytest.raises(UserError, match="answered without its passages: 1"):
         run(tmp_path, script, n=1, multi=0.0)
     assert not (tmp_path / "made").exists()
     assert is_new("Who commands the Alma?", ["Who built the Alma?"])
     assert not is_new("Who commands the ferry Alma?", ["Who commands the ferry, Alma?"])
+
+
+def test_a_question_that_other_passages_fit_is_dropped(tmp_path: Path):
+    others = [Passage(f"n{i}", f"Ferry {i}", "The ferry is commanded by Karl Brandt, her captain.") for i in range(4)]
+
+    def script(field: str, inputs: dict[str, str]) -> str:
+        if inputs.get("passage", "").startswith("Alma") and field == "question":
+            return "By which captain is the ferry commanded, Karl or another one?"
+        return said(field, inputs) if field != "answers" or inputs["passage"][:4] in ANSWERS else '["no"]'
+
+    lm = ScriptedLM(script)
+    with dspy.context(adapter=dspy.ChatAdapter()):
+        corpus = Corpus([*CORPUS, *others], name="more ships")
+        made = synthesize(corpus, tmp_path / "made", lm, sizes={"dev": 1.0}, n=4, multi=0.0)
+    assert made.splits == {"dev": 2}
+    assert made.dropped == {"nothing in the passage to ask for": 4, "a question that other passages fit better": 1}
 
 
 def test_links_lead_to_the_passage_that_is_titled_after_the_name():
@@ -118,6 +143,7 @@ def test_links_lead_to_the_passage_that_is_titled_after_the_name():
         ("Does Ines Moreau command the Alma?", "Ines Moreau", "with its answer in it"),
         ("Who commands the Alma according to the passage?", "Ines Moreau", "points at a text"),
         ("Who has commanded her since then?", "Ines Moreau", "does not name"),
+        ("What is the Ines called?", "Ines Moreau", "does not name"),
     ],
 )
 def test_a_question_must_stand_for_itself(question: str, answer: str, reason: str):
@@ -125,12 +151,29 @@ def test_a_question_must_stand_for_itself(question: str, answer: str, reason: st
         check_form(question, answer, ALMA)
 
 
-def test_a_joined_question_has_lost_its_name_and_kept_both_parts():
-    parts = ["Who commands the ferry Alma?", "Where was Ines Moreau born?"]
-    check_joined(JOINED.replace("commander of", "person who commands"), "Ines Moreau", "Lyon", parts)
-    for joined in ("Where was Ines Moreau of the ferry Alma born?", "Where was somebody else born?"):
-        with pytest.raises(DroppedError, match="joined"):
-            check_joined(joined, "Ines Moreau", "Lyon", parts)
+@pytest.mark.parametrize(
+    ("question", "phrase", "joined"),
+    [
+        ("Where was Ines Moreau born?", "the commander of the ferry Alma.", JOINED),
+        ("When is Ines Moreau's birthday?", "The commander", "When is the commander's birthday?"),
+        ("Ines Moreau was born where?", "the commander", "The commander was born where?"),
+        ("Where was she born?", "the commander", "without the name"),
+        ("Where was Ines Moreau born?", "Who commands the Alma?", "no phrase"),
+        ("Where was Ines Moreau born?", "the ferry of Ines Moreau", "with the name in it"),
+    ],
+)
+def test_a_description_takes_the_place_of_the_name(question: str, phrase: str, joined: str):
+    if joined.endswith("?"):
+        assert put_in(question, "Ines Moreau", phrase) == joined
+    else:
+        with pytest.raises(DroppedError, match=joined):
+            put_in(question, "Ines Moreau", phrase)
+
+
+def test_what_can_be_asked_for_are_a_few_words_of_the_passage_and_not_its_title():
+    passage = Passage("i", "Ines Moreau (captain)", "Ines Anne Moreau, called Ines, was born in Lyon in 1970.")
+    answers = ["Lyon", "Lyon.", "Paris", "Ines", "Ines Moreau", "", "was born in Lyon in 1970"]
+    assert to_ask_for(answers, passage) == ["Lyon", "was born in Lyon in 1970"]
 
 
 def test_an_answer_counts_as_given_where_it_is_a_part_of_what_was_said():

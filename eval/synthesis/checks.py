@@ -20,7 +20,8 @@ _POINTING = re.compile(
     r"|\baccording to (the|this)\b|\bmentioned\b",
     re.IGNORECASE,
 )
-_CAPITAL = re.compile(r"(?<!^)\b[A-Z][\w'’-]*")
+_POSSESSIVE = re.compile(r"['’]s\b")
+_CAPITAL = re.compile(r"(?<!^)\b[A-Z][\w'’-]*")  # but the first word
 
 
 class DroppedError(Exception):
@@ -48,33 +49,55 @@ def check_form(question: str, answer: str, passage: Passage) -> None:
         raise DroppedError("a question with its answer in it")
     if _POINTING.search(question):
         raise DroppedError("a question that points at a text")
-    title = {word for word in folded(passage.title).split() if len(word) > 3}
-    if not _CAPITAL.search(question) and not title & set(folded(question).split()):
+    # "Who is Janet Jackson?", answered with her full name, asks for nothing, and "Which bridge?" for any.
+    title = {word for word in folded(passage.bare_title).split() if len(word) > 3}
+    names = set(folded(" ".join(_CAPITAL.findall(question))).split()) | title & set(folded(question).split())
+    if not names - set(folded(answer).split()):
         raise DroppedError("a question that does not name what it is about")
 
 
-def check_joined(joined: str, name: str, answer: str, parts: Sequence[str]) -> None:
-    """Make sure that a joined question has lost its name, does not give its answer away, and is made of both questions.
+def to_ask_for(answers: Sequence[str], passage: Passage) -> list[str]:
+    """Those of a passage's answers that a question can ask for: a few of its words, and not what it is about.
 
     Args:
-        joined: the question of two hops.
-        name: that links the passages.
-        answer: to the whole question.
-        parts: the two questions.
+        answers: as a teacher copied them.
+        passage: that they are of.
+    """
+    short = (answer.strip().rstrip(".") for answer in answers)
+    fitting = (answer for answer in short if normalize(answer) and len(answer.split()) <= _LONGEST_ANSWER)
+    return [
+        answer
+        for answer in dict.fromkeys(fitting)
+        if find(passage.text, answer) and not find(passage.title, answer) and not find(answer, passage.bare_title)
+    ]
+
+
+def put_in(question: str, name: str, phrase: str) -> str:
+    """A question with a phrase in the place of a name.
+
+    Args:
+        question: has the name, or its possessive.
+        name: that is to be found.
+        phrase: describes it.
 
     Raises:
-        DroppedError: one of it is not so.
+        DroppedError: the question has no such name, or the phrase gives it away.
     """
-    if len(joined.split()) < _SHORTEST_QUESTION or not joined.strip().endswith("?"):
-        raise DroppedError("no question")
-    if find(joined, name):
-        raise DroppedError("a joined question with the name in it that is to be found")
-    if find(joined, answer):
-        raise DroppedError("a question with its answer in it")
-    first, second = (set(folded(part).split()) - set(folded(name).split()) for part in parts)
-    words = set(folded(joined).split())
-    if len(words & (first - second)) < 2 or len(words & (second - first)) < 1:
-        raise DroppedError("a joined question that lacks one of its parts")
+    places = find(_POSSESSIVE.sub(_blank, question), name)
+    if not places:
+        raise DroppedError("a second question without the name that links the passages")
+    phrase = phrase.strip().strip('.?"')
+    if "?" in phrase or not phrase.lower().startswith("the "):
+        raise DroppedError("a description that is no phrase")
+    if find(_POSSESSIVE.sub(_blank, phrase), name):
+        raise DroppedError("a description with the name in it that is to be found")
+    start, end = places[0]
+    phrase = phrase[0].upper() + phrase[1:] if start == 0 else phrase[0].lower() + phrase[1:]
+    return question[:start] + phrase + question[end:]
+
+
+def _blank(found: re.Match[str]) -> str:
+    return " " * len(found[0])
 
 
 def gives(said: str | None, answer: str) -> bool:

@@ -22,7 +22,7 @@ from hoptimizer.eval.synthesis.checks import DroppedError, is_new
 from hoptimizer.eval.synthesis.links import find_links
 from hoptimizer.eval.synthesis.teacher import QuestionWriter
 from hoptimizer.models.failures import answered_or_ended, one_line
-from hoptimizer.retrieval import Corpus
+from hoptimizer.retrieval import Corpus, RetrieverSettings, build_retriever
 
 Candidate = TypeVar("Candidate")
 
@@ -91,7 +91,7 @@ def synthesize(
     out = free_folder(out)
     if not 0 <= multi <= 1:
         raise UserError(f"--multi {multi}: expected a share from 0 to 1")
-    writer = QuestionWriter(lm)
+    writer = QuestionWriter(lm, build_retriever(RetrieverSettings(name="bm25"), corpus))
     dropped: Counter[str] = Counter()
     kept: list[Question] = []
     passages = [passage for passage in corpus if len(passage.text.split()) >= _LEAST_WORDS]

@@ -1,6 +1,7 @@
 """How a teacher writes a question about passages, and how it is asked whether the question is a good one."""
 
 import asyncio
+import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,22 +10,30 @@ from dspy.utils.exceptions import AdapterParseError
 
 from hoptimizer.common.text import find
 from hoptimizer.eval.datasets.question import Hop, Question, id_of
-from hoptimizer.eval.synthesis.checks import DroppedError, check_form, check_joined, gives
+from hoptimizer.eval.synthesis.checks import DroppedError, check_form, gives, put_in, to_ask_for
 from hoptimizer.eval.synthesis.links import Link
-from hoptimizer.retrieval import Passage
+from hoptimizer.retrieval import Passage, Retriever
 from hoptimizer.signatures.answering import Answer, Read
-from hoptimizer.signatures.writing import JoinQuestions, WriteQuestion, WriteQuestionAbout, WriteQuestionFor
+from hoptimizer.signatures.writing import DescribeAnswer, FindAnswers, WriteQuestionAbout, WriteQuestionFor
+
+# Among so many passages that a question finds, its own must be.
+_FIRST = 3
 
 
 class QuestionWriter:
     """A language model that writes questions and answers them.
 
+    What is asked for is chosen before the question is written (as by Lewis et al., 2021, section 3): a small model that
+    chooses both asks who somebody is, and copies the passage for an answer.
+
     Args:
         lm: the language model; ``None`` for the one of DSPy's settings.
+        retriever: over the corpus.
     """
 
-    def __init__(self, lm: dspy.LM | None) -> None:
+    def __init__(self, lm: dspy.LM | None, retriever: Retriever) -> None:
         self._lm = lm
+        self._retriever = retriever
 
     async def single(self, passage: Passage) -> Question:
         """A question that one passage answers.
@@ -35,11 +44,12 @@ class QuestionWriter:
         Raises:
             DroppedError: what was written is not to be kept.
         """
-        said = await self._ask(WriteQuestion, passage=str(passage))
-        check_form(said.question, said.answer, passage)
-        await self._check_answers(said.question, said.answer, [passage])
-        hop = Hop(question=said.question, answer=said.answer, passage=passage.id)
-        return _question(said.question, said.answer, [hop], "single")
+        answer = await self._answer(passage, ())
+        said = await self._ask(WriteQuestionFor, passage=str(passage), answer=answer)
+        self._check_question(said.question, answer, passage)
+        await self._check_answers(said.question, answer, [passage])
+        hop = Hop(question=said.question, answer=answer, passage=passage.id)
+        return _question(said.question, answer, [hop], "single")
 
     async def bridge(self, link: Link) -> Question:
         """A question over two passages: the name that links them is found in the first, and asked about in the second.
@@ -50,26 +60,42 @@ class QuestionWriter:
         Raises:
             DroppedError: what was written is not to be kept.
         """
+        answer = await self._answer(link.second, (link.first.text, link.name))
         first, second = await asyncio.gather(
             self._ask(WriteQuestionFor, passage=str(link.first), answer=link.name),
-            self._ask(WriteQuestionAbout, passage=str(link.second), subject=link.name),
+            self._ask(WriteQuestionAbout, passage=str(link.second), subject=link.name, answer=answer),
         )
-        check_form(first.question, link.name, link.first)
-        check_form(second.question, second.answer, link.second)
-        if not find(second.question, link.name):
-            raise DroppedError("a second question without the name that links the passages")
-        if find(link.first.text, second.answer):
-            raise DroppedError("an answer that stands in the first passage already")
-        said = await self._ask(
-            JoinQuestions, first_question=first.question, name=link.name, second_question=second.question
-        )
-        check_joined(said.question, link.name, second.answer, [first.question, second.question])
-        await self._check_answers(said.question, second.answer, [link.first, link.second])
+        self._check_question(first.question, link.name, link.first)
+        self._check_question(second.question, answer, link.second)
+        described = await self._ask(DescribeAnswer, question=first.question)
+        joined = put_in(second.question, link.name, described.phrase)
+        if find(joined, answer):
+            raise DroppedError("a question with its answer in it")
+        await self._check_answers(joined, answer, [link.first, link.second])
         hops = [
             Hop(question=first.question, answer=link.name, passage=link.first.id),
-            Hop(question=second.question, answer=second.answer, passage=link.second.id),
+            Hop(question=second.question, answer=answer, passage=link.second.id),
         ]
-        return _question(said.question, second.answer, hops, "bridge")
+        return _question(joined, answer, hops, "bridge")
+
+    async def _answer(self, passage: Passage, known: Sequence[str]) -> str:
+        """What of a passage is asked for: one of what the teacher names, by chance, that no text of ``known`` has."""
+        said = await self._ask(FindAnswers, passage=str(passage))
+        answers = [a for a in to_ask_for(said.answers, passage) if not any(find(text, a) for text in known)]
+        if not answers:
+            raise DroppedError("nothing in the passage to ask for")
+        return random.Random(passage.id).choice(answers)
+
+    def _check_question(self, question: str, answer: str, passage: Passage) -> None:
+        """Make sure that a question is well formed, and leads to its passage, or to another one with the answer.
+
+        A question that other passages fit better is about these as well (round-trip consistency; Dai et al., 2023,
+        section 3.2).
+        """
+        check_form(question, answer, passage)
+        [found] = self._retriever.search([question], _FIRST)
+        if not any(find(one.text, answer) for one in found):
+            raise DroppedError("a question that other passages fit better")
 
     async def _check_answers(self, question: str, answer: str, passages: Sequence[Passage]) -> None:
         """Make sure that all passages together answer a question, and neither one of several nor none does."""

@@ -1,6 +1,6 @@
 """The exact index: MaxSim of a query with every passage (Khattab and Zaharia, 2020, equation 3)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -120,7 +120,13 @@ class ExactIndex:
             row, start = row + passages, start + passages * length
 
     @staticmethod
-    def write(folder: Path, encoder: PassageTokenEncoder, texts: Sequence[str], progress: Progress) -> None:
+    def write(
+        folder: Path,
+        encoder: PassageTokenEncoder,
+        texts: Sequence[str],
+        built_with: Mapping[str, int],
+        progress: Progress,
+    ) -> None:
         """Encode passages into ``folder``."""
         TokenStore.write(folder, encoder, texts, progress)
 

@@ -1,7 +1,7 @@
 """PLAID, colbert-ai's pruned index (Santhanam et al., 2022): for corpora too large to score every passage."""
 
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -38,8 +38,8 @@ class PlaidIndex:
         BrokenIndexError: the files there are not those of such passages.
     """
 
-    #: ``layout`` is that of the files.
-    SETTINGS: ClassVar[dict[str, int]] = {"nbits": 8, "kmeans_niters": 4, "layout": 2}
+    #: Besides ``nbits``, which the config says. ``layout`` is that of the files.
+    SETTINGS: ClassVar[dict[str, int]] = {"kmeans_niters": 4, "layout": 2}
 
     def __init__(self, folder: Path, encoder: TokenEncoder, texts: Sequence[str]) -> None:
         adapt_colbert_ai()
@@ -73,7 +73,13 @@ class PlaidIndex:
         return [(self._places[number], score) for number, score in found[:k]]
 
     @staticmethod
-    def write(folder: Path, encoder: PassageTokenEncoder, texts: Sequence[str], progress: Progress) -> None:
+    def write(
+        folder: Path,
+        encoder: PassageTokenEncoder,
+        texts: Sequence[str],
+        built_with: Mapping[str, int],
+        progress: Progress,
+    ) -> None:
         """Encode passages with our encoder, and cluster and compress their vectors into ``folder``.
 
         Raises:
@@ -82,7 +88,7 @@ class PlaidIndex:
         adapt_colbert_ai()
         with _compiling(), quiet_loading(), torch.inference_mode():
             load_extensions()
-            plaid_build.build(folder, encoder, texts, PlaidIndex.SETTINGS, progress)
+            plaid_build.build(folder, encoder, texts, built_with, progress)
 
 
 def _ranker(folder: Path, lengths: torch.Tensor) -> Any:  # noqa: ANN401 - their class

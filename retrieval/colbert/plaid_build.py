@@ -1,23 +1,22 @@
 """How the index of PLAID is built (Santhanam et al., 2022, section 3): centroids of a sample of the token vectors, then
 each vector as its centroid and a compressed residual, a batch of passages at a time.
 
-What is held in memory does not grow with the corpus, but for 24 bytes a token while cells are made of the passages.
-colbert-ai's own indexer holds the vectors of all passages of its sample, and of 25,000 passages at a time.
+What is held in memory does not grow with the corpus, but for up to 4 bytes a token, which a search holds as well: the
+passages of each cell. colbert-ai's own indexer holds the vectors of all passages of its sample, and then of 25,000
+passages at a time.
 """
 
 import json
 import math
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import faiss
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.nn import functional
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.progress import Progress
@@ -31,10 +30,12 @@ PADDING = 512
 Batch = tuple[list[int], list[torch.Tensor]]
 """The places in the corpus of some passages, and the vectors ``(tokens, dim)`` of each, fp16."""
 
-# Of each batch the pairs of a cell and a passage in it, as numbers of 64 bits; sorted in the end, and removed.
+# Of each batch the pairs of a cell and a passage in it, as numbers of 64 bits; put in order in the end, and removed.
 _MEMBERS = "members.i64"
+# So many of these pairs are put in order at a time.
+_PAIRS = 1 << 22
 _SEED = 123
-# The most numbers of a sample: 512 MB in fp16, and twice that in fp32, in which centroids are sought.
+# The most numbers of a sample: 512 MB in fp16, and then 1 GB in fp32, in which centroids are sought.
 _SAMPLE = 1 << 28
 # torch.quantile takes no more numbers.
 _HELD_OUT = 1 << 24
@@ -45,7 +46,7 @@ _TOKENS = 2048
 
 
 def build(
-    folder: Path, encoder: PassageTokenEncoder, texts: Sequence[str], settings: dict[str, int], progress: Progress
+    folder: Path, encoder: PassageTokenEncoder, texts: Sequence[str], settings: Mapping[str, int], progress: Progress
 ) -> None:
     """Encode passages and write their index, in the order in which they are encoded: roughly by length.
 
@@ -62,16 +63,13 @@ def build(
     from colbert.infra import ColBERTConfig
 
     config = ColBERTConfig(dim=encoder.dim, nbits=_bits(encoder.dim, settings["nbits"]))
-    sample = list(_sample(encoder, texts))
+    drawn, sample = _sample(encoder, texts)
     sampled = sum(len(places) for places, _ in sample)
-    vectors = [one for _, batch in sample for one in batch]
     if sampled == len(texts):
         batches: Iterable[Batch] = sample  # nothing is encoded twice
     else:
         batches = encoder.passages(texts)
         sample.clear()
-    drawn = torch.cat(vectors)
-    vectors.clear()
     if not held_out(len(drawn), encoder.dim):
         raise UserError(f"retriever.index: {len(texts)} short passages are too few for plaid: set it to exact")
     tokens = len(drawn) / sampled * len(texts)
@@ -102,20 +100,30 @@ def _bits(dim: int, most: int) -> int:
     return fitting[0]
 
 
-def _sample(encoder: PassageTokenEncoder, texts: Sequence[str]) -> Iterator[Batch]:
-    """Passages drawn at random, as many as colbert-ai draws, but with no more than ``_SAMPLE`` numbers."""
+def _sample(encoder: PassageTokenEncoder, texts: Sequence[str]) -> tuple[torch.Tensor, list[Batch]]:
+    """Passages drawn at random, as many as colbert-ai draws, but with no more than ``_SAMPLE`` numbers.
+
+    Returns:
+        Their token vectors ``(tokens, dim)`` in fp16, and which of these rows are whose, by the batch.
+    """
     wanted = min(len(texts), 1 + int(16 * math.sqrt(120 * len(texts))))
     drawn = random.Random(_SEED).sample(range(len(texts)), wanted)
-    room = _SAMPLE // encoder.dim
+    rows = torch.empty(_SAMPLE // encoder.dim, encoder.dim, dtype=torch.float16)  # takes memory as it is written
+    found: list[Batch] = []
+    filled = 0
     windows = (drawn[start : start + WINDOW] for start in range(0, wanted, WINDOW))
     for number, window in enumerate(encoder.windows(texts, windows)):
         batches = list(window)
         # In any order, because the last window may be cut off, and passages are encoded by length.
         for places, vectors in random.Random(number * WINDOW).sample(batches, len(batches)):
-            room -= sum(map(len, vectors))
-            if room < 0:
-                return
-            yield places, vectors
+            counts = [len(one) for one in vectors]
+            if filled + sum(counts) > len(rows):
+                return rows[:filled], found
+            own = rows[filled : filled + sum(counts)]
+            torch.cat(vectors, out=own)
+            found.append((places, list(own.split(counts))))
+            filled += sum(counts)
+    return rows[:filled], found
 
 
 def _divided(sample: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -129,20 +137,19 @@ def _divided(sample: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _codec(config: Any, kept: torch.Tensor, training: torch.Tensor, tokens: float, iterations: int) -> Any:  # noqa: ANN401 - colbert-ai's
-    """colbert-ai's codec for a corpus of about so many tokens, made of the two parts of a sample."""
-    from colbert.indexing.codecs.residual import ResidualCodec
+    """The codec for a corpus of about so many tokens, made of the two parts of a sample."""
+    from hoptimizer.retrieval.colbert.centroids import Codec, find_centroids  # brings colbert-ai
 
     partitions = int(2 ** math.floor(math.log2(16 * math.sqrt(tokens))))
-    # In the precision in which they are kept, so that residuals are to what is read again.
-    centroids = functional.normalize(_centroids(training, partitions, iterations), dim=-1).half().float()
-    nearest = ResidualCodec(config=config, centroids=centroids)
+    centroids = find_centroids(training, partitions, iterations)
+    nearest = Codec(config, centroids)
     device = nearest.centroids.device
     codes = torch.cat([nearest.compress_into_codes(part, out_device=device) for part in kept.split(_TOKENS)])
     residuals = kept.to(device) - nearest.lookup_centroids(codes, out_device=device)
     cutoffs, weights = buckets(residuals.float(), config.nbits)
-    return ResidualCodec(
-        config=config,
-        centroids=centroids,
+    return Codec(
+        config,
+        centroids,
         avg_residual=residuals.abs().mean().cpu(),
         bucket_cutoffs=cutoffs,
         bucket_weights=weights,
@@ -165,15 +172,6 @@ def buckets(residuals: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Ten
     starts = torch.arange(options, device=residuals.device) / options
     found = residuals.quantile(torch.cat([starts[1:], starts + 0.5 / options]))
     return found[: options - 1], found[options - 1 :]
-
-
-def _centroids(sample: torch.Tensor, partitions: int, iterations: int) -> torch.Tensor:
-    """Centroids ``(partitions, dim)`` of vectors in fp32 by k-means, for small corpora too."""
-    # A small corpus may have fewer tokens than colbert-ai wants cells; the other cells repeat and stay empty.
-    cells = min(partitions, len(sample))
-    kmeans = faiss.Kmeans(sample.shape[1], cells, niter=iterations, seed=_SEED, min_points_per_centroid=1)
-    kmeans.train(sample.numpy())
-    return torch.from_numpy(kmeans.centroids)[torch.arange(partitions) % cells]
 
 
 def _compress(
@@ -213,10 +211,15 @@ def _compress(
 
 def _write_cells(folder: Path, cells: int) -> None:
     """Write the passages of each cell, as colbert-ai reads them."""
-    members = np.fromfile(folder / _MEMBERS, dtype=np.int64)
-    (folder / _MEMBERS).unlink()
-    members.sort()
-    counts = np.bincount(members >> 32, minlength=cells)
-    passages = np.zeros(len(members) + counts.max(), dtype=np.int32)  # as much padding as a cell is large
-    passages[: len(members)] = members & 0xFFFFFFFF
+    pairs = np.memmap(folder / _MEMBERS, dtype=np.int64, mode="r")
+    parts = [pairs[start : start + _PAIRS] for start in range(0, len(pairs), _PAIRS)]
+    counts = np.sum([np.bincount(part >> 32, minlength=cells) for part in parts], axis=0)
+    passages = np.zeros(len(pairs) + counts.max(), dtype=np.int32)  # as much padding as a cell is large
+    free = np.cumsum(counts) - counts  # where the next passage of each cell goes
+    for part in parts:
+        ordered = np.sort(part)
+        found, firsts, here = np.unique(ordered >> 32, return_index=True, return_counts=True)
+        passages[np.arange(len(ordered)) + np.repeat(free[found] - firsts, here)] = ordered & 0xFFFFFFFF
+        free[found] += here
     torch.save((torch.from_numpy(passages), torch.from_numpy(counts)), folder / "ivf.pid.pt")
+    (folder / _MEMBERS).unlink()

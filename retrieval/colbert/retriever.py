@@ -1,6 +1,6 @@
 """Late-interaction retrieval by a ColBERT checkpoint (Khattab and Zaharia, 2020)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Protocol
 
@@ -35,8 +35,14 @@ class Index(Protocol):
         dim)``."""
 
     @staticmethod
-    def write(folder: Path, encoder: PassageTokenEncoder, texts: Sequence[str], progress: Progress) -> None:
-        """Encode ``texts`` and write their index into ``folder``."""
+    def write(
+        folder: Path,
+        encoder: PassageTokenEncoder,
+        texts: Sequence[str],
+        built_with: Mapping[str, int],
+        progress: Progress,
+    ) -> None:
+        """Encode ``texts`` and write their index into ``folder``, with the settings of its manifest."""
 
 
 class ColBERTRetriever(Retriever):
@@ -76,19 +82,15 @@ class ColBERTRetriever(Retriever):
         self.corpus = corpus
         checkpoint = find_checkpoint(settings.checkpoint)
         self._encoder = load_encoder(checkpoint)
-        self.kind = index_kind(settings, corpus)
+        folder, wanted = index_of(settings, corpus, checkpoint)
+        self.kind = wanted.kind
         index, encoder, texts = _index_class(self.kind), self._encoder, corpus.texts
 
         def build(draft: Path) -> None:
             with indexing(encoder, settings, checkpoint.digest, len(corpus), elsewhere) as one:
-                index.write(draft, one, texts, progress)
+                index.write(draft, one, texts, wanted.settings, progress)
 
-        self._index = open_index(
-            index_folder(corpus, checkpoint, self.kind),
-            manifest(self.kind, corpus, checkpoint),
-            build=build,
-            load=lambda found: index(found, encoder, texts),
-        )
+        self._index = open_index(folder, wanted, build=build, load=lambda found: index(found, encoder, texts))
 
     def search(self, queries: list[str], k: int) -> list[list[Passage]]:
         if not queries:
@@ -110,16 +112,16 @@ def load_encoder(checkpoint: Checkpoint) -> TokenEncoder:
     return ColBERTEncoder(checkpoint)
 
 
-def index_kind(settings: RetrieverSettings, corpus: Corpus) -> Kind:
-    """The kind of index that the settings ask for, or that fits the corpus' size."""
-    if settings.index == "auto":
-        return "exact" if len(corpus) <= EXACT_LIMIT else "plaid"
-    return settings.index
-
-
-def manifest(kind: Kind, corpus: Corpus, checkpoint: Checkpoint) -> Manifest:
-    """What the manifest of an index of ``corpus`` must say."""
-    return new_manifest(corpus, checkpoint, kind, _index_class(kind).SETTINGS)
+def index_of(settings: RetrieverSettings, corpus: Corpus, checkpoint: Checkpoint) -> tuple[Path, Manifest]:
+    """The folder of the index that settings ask for, or that fits the corpus' size, and what its manifest must say."""
+    kind: Kind = "exact" if len(corpus) <= EXACT_LIMIT else "plaid"
+    if settings.index != "auto":
+        kind = settings.index
+    built_with, folder = _index_class(kind).SETTINGS, index_folder(corpus, checkpoint, kind)
+    if kind == "plaid":
+        built_with = built_with | {"nbits": settings.bits}
+        folder = folder.with_name(f"{folder.name}{settings.bits}")
+    return folder, new_manifest(corpus, checkpoint, kind, built_with)
 
 
 def _index_class(kind: Kind) -> type[Index]:
