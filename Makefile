@@ -59,4 +59,4 @@ $(VENV)/.dev: $(VENV)/.run
 	touch $@
 
 clean:
-	rm -rf $(VENV) build
+	rm -rf $(VENV) build .benchmarks

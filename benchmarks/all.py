@@ -3,7 +3,9 @@
     python benchmarks/all.py --data DIR [--vllm PYTHON] [--llama PYTHON --gguf FILE] > docs/benchmarks.md
 
 DIR is what ``benchmarks/retrieval.py`` reads; the others name engines as ``benchmarks/engine_peers.py`` does. It takes
-about an hour, in which nothing else should run. One that fails ends the whole, so that no page has half of them.
+an hour and a half, in which nothing else should run. What each printed is kept in ``.benchmarks``: where one fails
+or is ended, the same command goes on with it, and the page is written once all are there. A page's parts say when they
+were measured; ``make clean`` forgets them.
 """
 
 import argparse
@@ -13,33 +15,40 @@ import platform
 import subprocess
 import sys
 import timeit
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
 import torch
 
 from hoptimizer.common.errors import UserError
+from hoptimizer.common.paths import write_whole
 from reporting import user_mistakes
 
 FOLDER = Path(__file__).parent
+KEPT = Path(".benchmarks")
 HEAD = """# Benchmarks
 
 What the benchmarks of speed printed, one after the other, with nothing else on the machine; `make bench DATA=DIR` makes
-this page anew. Ratios count, since seconds are this machine's: {machine}; {date}.
+this page anew. Ratios count, since seconds are this machine's: {machine}.
 """
 # Each with what it is compared with, or the limit that it is held to.
 BENCHMARKS = {
-    "engine_peers.py": "The in-process engine beside its peers: tokens written per second, by requests in flight. The "
-    "aim is to be first from 4 in flight on.",
-    "engine.py": "The same engine by itself: what batching and reuse of prefixes bring.",
+    "http_serving.py": "`hop serve` under load, beside the limit that its language model sets, and MLflow's server.",
+    "ra_isf_latency.py": "RA-ISF's chains, by the branches that a question can take (limit: 1.15).",
+    "traces.py": "What traces in MLflow take of a run (aim: 10% at most).",
+    "bootstrap.py": "Bootstrapping demonstrations beside `dspy.BootstrapFewShot` (aim: 8 times as fast).",
+    "engine.py": "The in-process engine by itself: what batching and reuse of prefixes bring.",
+    "engine_peers.py --model smollm2-135m-instruct": "The in-process engine beside its peers, with a model of 135M "
+    "parameters: tokens written per second, by requests in flight. The aim is to be first from 4 in flight on.",
+    "engine_peers.py": "The same with 0.5B parameters.",
+    "memory.py demo": "The most memory that the demo takes.",
+    "retrieval.py": "Recall; PLAID beside the exact index; encoding beside colbert-ai's own (aim: 5 times as fast).",
     "chains.py": "Programs on a server that takes 100 ms a call: the time of a question over that of its longest chain "
     "of calls (aim: 1.1 at most), and how busy 64 questions keep 32 places (aim: 95%).",
-    "ra_isf_latency.py": "RA-ISF's chains, by the branches that a question can take (limit: 1.15).",
-    "bootstrap.py": "Bootstrapping demonstrations beside `dspy.BootstrapFewShot` (aim: 8 times as fast).",
-    "traces.py": "What traces in MLflow take of a run (aim: 10% at most).",
-    "retrieval.py": "Recall; PLAID beside the exact index; encoding beside colbert-ai's own (aim: 5 times as fast).",
 }
+# Beside the larger model alone: a GGUF file is of one model.
+WITH_GGUF = "engine_peers.py"
 
 
 def machine() -> str:
@@ -64,6 +73,22 @@ def best_of(call: Callable[[], object]) -> float:
     return min(timeit.repeat(call, number=1, repeat=10))
 
 
+def printed(benchmark: str, more: Sequence[str]) -> str:
+    """What a benchmark prints, and when it did: from the file where it was kept, or by running it."""
+    kept = KEPT / f"{benchmark.replace(' ', '_')}.txt"
+    if not kept.exists():
+        sys.stderr.write(f"{benchmark}\n")
+        name, *arguments = benchmark.split()
+        command = [sys.executable, str(FOLDER / name), *arguments, *more]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        if done.returncode:
+            raise UserError(f"{name} ended with exit code {done.returncode}, see above; no page is written")
+        KEPT.mkdir(parents=True, exist_ok=True)
+        write_whole(kept, done.stdout)
+    date = datetime.datetime.fromtimestamp(kept.stat().st_mtime, datetime.UTC).date()
+    return f"```text\n{kept.read_text(encoding='utf-8').rstrip()}\n```\n\n{date}.\n"
+
+
 def main() -> None:
     """Run all and print the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -71,19 +96,14 @@ def main() -> None:
     for option, metavar in (("--vllm", "PYTHON"), ("--llama", "PYTHON"), ("--gguf", "FILE")):
         parser.add_argument(option, metavar=metavar)
     options = parser.parse_args()
-    own = {"retrieval.py": ["--data", options.data]}
-    own["engine_peers.py"] = [
-        word for name in ("vllm", "llama", "gguf") if (value := getattr(options, name)) for word in (f"--{name}", value)
-    ]
-    parts = [HEAD.format(machine=machine(), date=datetime.datetime.now(datetime.UTC).date())]
+    vllm = ["--vllm", options.vllm] if options.vllm else []
+    llama = ["--llama", options.llama, "--gguf", options.gguf] if options.llama else []
+    parts = [HEAD.format(machine=machine())]
     with user_mistakes():
-        for name, about in BENCHMARKS.items():
-            sys.stderr.write(f"{name}\n")
-            command = [sys.executable, str(FOLDER / name), *own.get(name, [])]
-            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-            if done.returncode:
-                raise UserError(f"{name} ended with exit code {done.returncode}, see above; no page is written")
-            parts.append(f"## `python benchmarks/{name}`\n\n{about}\n\n```text\n{done.stdout.rstrip()}\n```\n")
+        for benchmark, about in BENCHMARKS.items():
+            more = {"retrieval.py": ["--data", options.data], "engine_peers.py": vllm}.get(benchmark.split()[0], [])
+            more = more + llama if benchmark == WITH_GGUF else more
+            parts.append(f"## `python benchmarks/{benchmark}`\n\n{about}\n\n{printed(benchmark, more)}")
     sys.stdout.write("\n".join(parts))
 
 

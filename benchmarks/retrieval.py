@@ -1,11 +1,12 @@
 """How well our retrievers retrieve, and how fast the embedded ColBERT checkpoint does beside colbert-ai's own encoder.
 
-    python benchmarks/retrieval.py --data DIR [--recall] [--json]
+    python benchmarks/retrieval.py --data DIR [--recall | --bits] [--json]
 
 DIR holds a folder for each data set that the checkpoint was trained on (``hotpotqa``, ``2wikimultihopqa``,
 ``musique``), with the published files as ``read_sets`` of ``hoptimizer.optimizers.training.retriever.colbert_data``
 reads them. Recall is measured on their dev questions, which the training left out, and for retrievers that were not
-trained on any of them, on all questions; ``--recall`` measures nothing else.
+trained on any of them, on all questions; ``--recall`` measures nothing else. ``--bits`` measures what compressing
+PLAID's vectors costs, and nothing else: on all questions of 2WikiMultihopQA, since the compression alone differs.
 """
 
 import random
@@ -13,7 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from rich.table import Table
 
@@ -30,6 +31,8 @@ from hoptimizer.retrieval import (
     RetrieverSettings,
     build_retriever,
 )
+from hoptimizer.retrieval.colbert.checkpoint import find_checkpoint
+from hoptimizer.retrieval.colbert.retriever import index_of
 from hoptimizer.retrieval.hybrid import Fusion, fused
 from hoptimizer.retrieval.options import RetrieverOptions
 from reporting import benchmark_parser, show, user_mistakes
@@ -37,6 +40,7 @@ from reporting import benchmark_parser, show, user_mistakes
 CUTS = (2, 5, 10)
 DEPTH = 100
 SEED = 7
+BITS: tuple[Literal[8, 4, 2], ...] = (8, 4, 2)
 BASE = "bm25"
 SINGLE: dict[str, RetrieverOptions] = {
     BASE: RetrieverSettings(name="bm25"),
@@ -99,14 +103,55 @@ def measure_agreement(corpus: Corpus, queries: list[str]) -> dict[str, Any]:
         retriever = build_retriever(RetrieverSettings(index=index), corpus, progress=report)
         retriever.search(queries[:2], 10)
         start = time.perf_counter()
-        found[index] = [{p.id for p in ranking} for ranking in retriever.search(queries, 10)]
+        found[index] = retriever.search(queries, 10)
         seconds[index] = (time.perf_counter() - start) / len(queries)
-    shared = mean([len(a & b) / len(a) for a, b in zip(found["exact"], found["plaid"], strict=True)])
+    shared = mean(shares(found["exact"], found["plaid"]))
     return {
         "passages": len(corpus),
         "n": len(queries),
         "agreement@10": [shared.mean, shared.low, shared.high],
         "seconds_per_query": seconds,
+    }
+
+
+def shares(exact: Sequence[list[Passage]], other: Sequence[list[Passage]]) -> list[float]:
+    """Of each ranking of the exact index, the share that another index found."""
+    return [len({p.id for p in a} & {p.id for p in b}) / len(a) for a, b in zip(exact, other, strict=True)]
+
+
+def measure_bits(one: RetrievalSet) -> dict[str, Any]:
+    """By the bits of a dimension: PLAID's share of the exact index' top 10, its recall less exact's, its bytes."""
+    asked = one.dev + one.train
+    queries = [a.question.question for a in asked]
+
+    def ranked(settings: RetrieverSettings) -> list[list[Passage]]:
+        return build_retriever(settings, one.corpus, progress=report).search(queries, max(CUTS))
+
+    exact = ranked(RetrieverSettings(index="exact"))
+    recalls = recall(exact, asked)
+    rows = []
+    for bits in BITS:
+        settings = RetrieverSettings(index="plaid", bits=bits)
+        rankings = ranked(settings)
+        folder, _ = index_of(settings, one.corpus, find_checkpoint(settings.checkpoint))
+        agreement = mean(shares(exact, rankings))
+        lost = {
+            cut: mean([b - a for a, b in zip(recalls[cut], found, strict=True)])
+            for cut, found in recall(rankings, asked).items()
+        }
+        rows.append(
+            {
+                "bits": bits,
+                "bytes": sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()),
+                "agreement@10": [agreement.mean, agreement.low, agreement.high],
+                "recall - exact's": {cut: [e.mean, e.low, e.high] for cut, e in lost.items()},
+            }
+        )
+    return {
+        "passages": len(one.corpus),
+        "n": len(asked),
+        "exact's recall": {cut: mean(values).mean for cut, values in recalls.items()},
+        "plaid": rows,
     }
 
 
@@ -117,7 +162,6 @@ def measure_encoding(texts: list[str]) -> dict[str, Any]:
     from colbert.modeling.checkpoint import Checkpoint
 
     from hoptimizer.models.engine.loading import quiet_loading
-    from hoptimizer.retrieval.colbert.checkpoint import find_checkpoint
     from hoptimizer.retrieval.colbert.encoder import ColBERTEncoder
 
     checkpoint = find_checkpoint("minilm")
@@ -166,6 +210,23 @@ def recall_table(figures: dict[str, Any]) -> Table:
     return table
 
 
+def bits_table(figures: dict[str, Any]) -> Table:
+    """What each number of bits keeps and costs."""
+    ours = ", ".join(f"{share:.3f} at {cut}" for cut, share in figures["exact's recall"].items())
+    table = Table(
+        "bits",
+        "MB",
+        "exact's top 10",
+        *(f"recall@{cut} - exact's" for cut in CUTS),
+        title=f"{figures['n']} questions, {figures['passages']} passages; exact's recall: {ours}",
+    )
+    for row in figures["plaid"]:
+        cells = [row["agreement@10"], *row["recall - exact's"].values()]
+        shown = [f"{m:.3f} [{low:.3f}, {high:.3f}]" for m, low, high in cells]
+        table.add_row(str(row["bits"]), f"{row['bytes'] / 1e6:.0f}", *shown)
+    return table
+
+
 def speed_lines(figures: dict[str, Any]) -> tuple[str, str]:
     """What there is to say of PLAID and of encoding."""
     plaid, encoding = figures["plaid"], figures["encoding"]
@@ -186,7 +247,9 @@ def main() -> None:
     """Measure and print."""
     parser = benchmark_parser(__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder of the data sets' folders")
-    parser.add_argument("--recall", action="store_true", help="measure recall alone")
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument("--recall", action="store_true", help="measure recall alone")
+    only.add_argument("--bits", action="store_true", help="measure PLAID's bits alone")
     options = parser.parse_args()
     with user_mistakes():
         sets = read_sets(options.data)
@@ -196,6 +259,9 @@ def main() -> None:
         wiki = next((one for one in sets if one.name == "2wikimultihopqa"), None)
         if wiki is None:
             raise UserError(f"{options.data}: no folder 2wikimultihopqa in it, which PLAID is measured on")
+        if options.bits:
+            bits = measure_bits(wiki)
+            return show(bits, options.json, bits_table(bits))
         corpus = extra_corpus(options.data / wiki.name)
         passages: list[Passage] = random.Random(SEED).sample(corpus.passages, min(640, len(corpus)))
         figures = {

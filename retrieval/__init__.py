@@ -4,7 +4,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from hoptimizer.retrieval.build import build_retriever
-from hoptimizer.retrieval.engines.settings import OpenSearchSettings, PostgresSettings, QdrantSettings
+from hoptimizer.retrieval.engines.settings import (
+    NextPlaidSettings,
+    OpenSearchSettings,
+    PostgresSettings,
+    QdrantSettings,
+)
 from hoptimizer.retrieval.info import index_info
 from hoptimizer.retrieval.options import RerankSettings
 from hoptimizer.retrieval.passage import Corpus, Passage
@@ -45,6 +50,7 @@ __all__ = [
     "DenseSettings",
     "HybridRetriever",
     "HybridSettings",
+    "NextPlaidSettings",
     "OpenSearchSettings",
     "OracleRetriever",
     "OracleSettings",

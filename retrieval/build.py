@@ -6,7 +6,12 @@ from typing import Any
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.progress import Progress
 from hoptimizer.retrieval.encoders.windows import Elsewhere, PassageEncoder
-from hoptimizer.retrieval.engines.settings import OpenSearchSettings, PostgresSettings, QdrantSettings
+from hoptimizer.retrieval.engines.settings import (
+    NextPlaidSettings,
+    OpenSearchSettings,
+    PostgresSettings,
+    QdrantSettings,
+)
 from hoptimizer.retrieval.options import RetrieverOptions
 from hoptimizer.retrieval.passage import Corpus
 from hoptimizer.retrieval.retriever import Retriever
@@ -107,6 +112,10 @@ def _build(settings: RetrieverOptions, corpus: Corpus, progress: Progress, elsew
         from hoptimizer.retrieval.engines.qdrant import QdrantRetriever
 
         return QdrantRetriever(settings, corpus)
+    if isinstance(settings, NextPlaidSettings):
+        from hoptimizer.retrieval.engines.next_plaid import NextPlaidRetriever
+
+        return NextPlaidRetriever(settings, corpus)
     if isinstance(settings, OpenSearchSettings):
         from hoptimizer.retrieval.engines.opensearch import OpenSearchRetriever
 

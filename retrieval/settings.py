@@ -20,7 +20,12 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.common.options import options_model, part_options
 from hoptimizer.common.plugins import Registry, subclass_of
 from hoptimizer.common.urls import names_host, without_secrets
-from hoptimizer.retrieval.engines.settings import OpenSearchSettings, PostgresSettings, QdrantSettings
+from hoptimizer.retrieval.engines.settings import (
+    NextPlaidSettings,
+    OpenSearchSettings,
+    PostgresSettings,
+    QdrantSettings,
+)
 from hoptimizer.retrieval.hybrid import Fusion
 from hoptimizer.retrieval.options import RetrieverOptions
 from hoptimizer.retrieval.retriever import Retriever
@@ -227,6 +232,7 @@ _SETTINGS: dict[str, type[RetrieverOptions]] = {
     "hybrid": HybridSettings,
     "oracle": OracleSettings,
     "qdrant": QdrantSettings,
+    "next_plaid": NextPlaidSettings,
     "opensearch": OpenSearchSettings,
     "postgres": PostgresSettings,
 }

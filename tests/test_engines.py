@@ -1,9 +1,12 @@
 """Searches in engines that run elsewhere.
 
 Qdrant is its client's own engine, in a folder: the same API without a server. PostgreSQL is a real server. OpenSearch
-is not at hand: a scripted server answers as its documentation shows answers of ``_msearch``.
+is not at hand: a scripted server answers as its documentation shows answers of ``_msearch``. Nor is NextPlaid: a
+scripted server answers what its own client (1.8) reads.
 """
 
+import array
+import base64
 import http.server
 import json
 import threading
@@ -19,7 +22,12 @@ from hoptimizer.retrieval import Corpus, Passage, RetrieverSettings, build_retri
 from hoptimizer.retrieval.colbert.checkpoint import find_checkpoint
 from hoptimizer.retrieval.colbert.retriever import load_encoder
 from hoptimizer.retrieval.engines import engine
-from hoptimizer.retrieval.engines.settings import OpenSearchSettings, PostgresSettings, QdrantSettings
+from hoptimizer.retrieval.engines.settings import (
+    NextPlaidSettings,
+    OpenSearchSettings,
+    PostgresSettings,
+    QdrantSettings,
+)
 
 CORPUS = Corpus(
     [
@@ -203,11 +211,71 @@ def test_what_opensearch_should_not_answer_is_one_line(server, answer, error, sa
         searcher(server).search(QUERIES[:1], 2)
 
 
+def plaid_searcher(server):
+    url = f"http://127.0.0.1:{server.server_address[1]}"
+    return build_retriever(NextPlaidSettings(url=url, index="wiki"), CORPUS)
+
+
+def plaid_answer(*rankings):
+    results = [
+        {
+            "query_id": number,
+            "document_ids": list(range(len(found))),
+            "scores": [score for _, score in found],
+            "metadata": [fields for fields, _ in found],
+        }
+        for number, found in enumerate(rankings)
+    ]
+    return {"results": results, "num_queries": len(rankings)}
+
+
+def test_next_plaid_is_asked_with_the_vectors_of_all_queries_and_again_while_it_is_busy(server, monkeypatch):
+    monkeypatch.setenv("NEXT_PLAID_API_KEY", "canary-key")
+    known = {"_subset_": 1, "id": "oslo", "title": "Oslo", "text": "other words"}
+    new = {"_subset_": 7, "id": "x", "title": "New", "text": "A passage."}
+    server.answers = [
+        (503, {"code": "INTERNAL", "message": "busy"}),
+        (200, plaid_answer([(known, 17.5), (new, 3.0)], [(new, 9.25)])),
+    ]
+    found = plaid_searcher(server).search(QUERIES, 2)
+    unknown = Passage("x", "New", "A passage.")
+    assert found == [[CORPUS["oslo"].scored(17.5), unknown.scored(3.0)], [unknown.scored(9.25)]]
+    assert len(server.asked) == 2
+    path, headers, body = server.asked[-1]
+    assert (path, headers["Authorization"]) == ("/indices/wiki/search", "Bearer canary-key")
+    sent = json.loads(body)
+    assert sent["params"]["top_k"] == 2
+    encoder = load_encoder(find_checkpoint("minilm"))
+    for query, vectors in zip(sent["queries"], encoder.queries(QUERIES), strict=True):
+        raw = base64.b64decode(query["embeddings_b64"])
+        assert query["shape"] == list(vectors.shape)
+        assert array.array("f", raw).tolist() == vectors.flatten().tolist()
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "said"),
+    [
+        ((429, {}), ServiceError, r"no answer from next_plaid wiki at .*:\d+ \(.*\), asked 4 times"),
+        ((404, {"code": "INDEX_NOT_FOUND", "message": "no index wiki"}), UserError, "refuses: no index wiki"),
+        ((200, b"<html>"), UserError, "refuses: no answer of its search"),
+        ((200, {"results": {}}), UserError, "refuses: "),
+        ((200, plaid_answer()), UserError, "refuses: 0 rankings for 1 queries"),
+        ((200, plaid_answer([(None, 2.0)])), UserError, "without 'id' or without 'text' .*fields: none"),
+    ],
+)
+def test_what_next_plaid_should_not_answer_is_one_line(server, answer, error, said):
+    server.answers = [answer]
+    with pytest.raises(error, match=said) as raised:
+        plaid_searcher(server).search(QUERIES[:1], 2)
+    assert "\n" not in str(raised.value)
+
+
 @pytest.mark.parametrize(
     ("section", "said"),
     [
         ("{name: qdrant, collection: wiki}", "give either url, of a server, or path"),
         ("{name: qdrant, collection: wiki, url: 'ftp://x'}", "expected a URL such as"),
+        ("{name: next_plaid, index: wiki}", "url is missing"),
         ("{name: opensearch, index: 'a/b', url: 'http://x'}", "retriever.index"),
         ("{name: opensearch, index: wiki, url: 'http://me:hunter2@x'}", "come from the environment"),
         ("{name: postgres, table: t, url: 'http://x'}", "expected a URL such as postgresql"),

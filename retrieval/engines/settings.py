@@ -86,6 +86,39 @@ class QdrantSettings(EngineSettings):
         return f"{self.name} {self.collection} at {self.url or self.path}"
 
 
+class NextPlaidSettings(EngineSettings):
+    """PLAID in NextPlaid's server (late interaction; Santhanam et al., 2022).
+
+    The environment's ``NEXT_PLAID_API_KEY`` is the key that a proxy before it may want (``Authorization: Bearer``).
+
+    Attributes:
+        name: ``next_plaid``.
+        index: the index; its documents have the vectors of ``checkpoint``, and the fields as their metadata.
+        checkpoint: ``minilm``, or a ColBERT checkpoint's hub id or folder, which encodes the queries.
+
+    Example:
+        >>> from hoptimizer.retrieval.engines.settings import NextPlaidSettings
+        >>> NextPlaidSettings(url="http://localhost:8080", index="wiki").shown
+        'next_plaid wiki at http://localhost:8080'
+    """
+
+    name: Literal["next_plaid"] = "next_plaid"
+    index: str = Field(pattern=r"^[^\s/?#]+$")
+    checkpoint: str = Field("minilm", min_length=1)
+
+    _is_a_url = field_validator("url")(_of_http)
+
+    @model_validator(mode="after")
+    def _is_somewhere(self) -> Self:
+        if not self.url:
+            raise ValueError("url is missing, such as http://localhost:8080")
+        return self
+
+    @property
+    def _found_by(self) -> str:
+        return f"{self.name} {self.index} at {self.url}"
+
+
 class OpenSearchSettings(EngineSettings):
     """BM25 of OpenSearch or Elasticsearch, over title and text.
 

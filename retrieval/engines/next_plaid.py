@@ -1,0 +1,66 @@
+"""Late interaction in NextPlaid: its server's PLAID index, searched with vectors."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from hoptimizer.common.errors import UserError
+from hoptimizer.retrieval.colbert.checkpoint import find_checkpoint
+from hoptimizer.retrieval.colbert.retriever import load_encoder
+from hoptimizer.retrieval.engines.engine import EngineRetriever, NoAnswer
+from hoptimizer.retrieval.engines.settings import NextPlaidSettings
+from hoptimizer.retrieval.passage import Corpus
+
+try:
+    import httpx
+    from next_plaid_client import NextPlaidClient, SearchParams
+    from next_plaid_client.exceptions import ConnectionError as NoConnection
+    from next_plaid_client.exceptions import NextPlaidError, RateLimitError, ServerError
+except ImportError as error:
+    raise UserError(
+        "retriever.name=next_plaid: next-plaid-client is missing; pip install 'hoptimizer[next-plaid]'"
+    ) from error
+
+
+class NextPlaidRetriever(EngineRetriever):
+    """Searches an index of a NextPlaid server with a ColBERT checkpoint's queries.
+
+    Args:
+        settings: which index, and which checkpoint.
+        corpus: a found passage whose id it has is given as that passage.
+
+    Raises:
+        UserError: the checkpoint can't be had.
+    """
+
+    name = "next_plaid"
+    computes = True  # the queries are encoded here
+
+    def __init__(self, settings: NextPlaidSettings, corpus: Corpus) -> None:
+        super().__init__(settings, corpus)
+        self._index = settings.index
+        self._encoder = load_encoder(find_checkpoint(settings.checkpoint))
+        key = os.environ.get("NEXT_PLAID_API_KEY")
+        headers = {"Authorization": f"Bearer {key}"} if key else None
+        self._client = NextPlaidClient(settings.url, timeout=settings.timeout, headers=headers)
+
+    def ask(self, queries: list[str], k: int) -> list[list[tuple[Mapping[str, Any], float]]]:
+        vectors = [one.tolist() for one in self._encoder.queries(queries)]
+        try:
+            answer = self._client.search(self._index, queries=vectors, params=SearchParams(top_k=k))
+        except (NoConnection, RateLimitError, ServerError, httpx.HTTPError) as error:
+            raise NoAnswer(str(error)) from error
+        except NextPlaidError as error:
+            raise self.refused(str(error)) from error
+        except (ValueError, TypeError, KeyError, AttributeError) as error:  # the client checks no answer
+            raise self.refused(f"no answer of its search: {error!r}") from error
+        if len(answer.results) != len(queries):
+            raise self.refused(f"{len(answer.results)} rankings for {len(queries)} queries")
+        # A passage that was indexed without metadata has an empty place, and so no id: the base says which is missing.
+        return [
+            [
+                (fields or {}, score)
+                for fields, score in zip(ranking.metadata or [None] * len(ranking.scores), ranking.scores, strict=True)
+            ]
+            for ranking in answer.results
+        ]
