@@ -1,7 +1,5 @@
 """How PLAID's index is built: from a sample of bounded size, into files that hold every passage."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -9,12 +7,12 @@ from pydantic import ValidationError
 
 from hoptimizer.eval import load
 from hoptimizer.retrieval import Corpus, Passage, RetrieverSettings
-from hoptimizer.retrieval.colbert import plaid_build
+from hoptimizer.retrieval.colbert import centroids, plaid_build
+from hoptimizer.retrieval.colbert.centroids import NearestCentroids
 from hoptimizer.retrieval.colbert.checkpoint import find_checkpoint
 from hoptimizer.retrieval.colbert.encoder import ColBERTEncoder
 from hoptimizer.retrieval.colbert.plaid import PlaidIndex
 from hoptimizer.retrieval.colbert.retriever import index_of
-from hoptimizer.retrieval.colbert.shim import adapt_colbert_ai
 
 PASSAGES = 100
 
@@ -47,20 +45,27 @@ def test_an_index_holds_all_passages_whatever_its_sample(tmp_path, monkeypatch, 
     monkeypatch.setattr(plaid_build, "_SAMPLE", numbers)
     sampled = []
     divided = plaid_build._divided
-    monkeypatch.setattr(plaid_build, "_divided", lambda sample: sampled.append(sample.numel()) or divided(sample))
+    monkeypatch.setattr(
+        plaid_build, "_divided", lambda sample, apart: sampled.append(sample.numel()) or divided(sample, apart)
+    )
     assert build(tmp_path, encoder, texts)[-1] == (PASSAGES, PASSAGES)
     assert 0 < sum(sampled) <= numbers
     places, lengths = np.load(tmp_path / plaid_build.PLACES), np.load(tmp_path / plaid_build.LENGTHS)
     assert dict(zip(places.tolist(), lengths.tolist(), strict=True)) == tokens
     rows = lengths.sum() + plaid_build.PADDING
-    codes = np.fromfile(tmp_path / plaid_build.CODES, dtype=np.int32)
-    assert len(codes) == rows
-    assert (tmp_path / plaid_build.RESIDUALS).stat().st_size == rows * encoder.dim
-    passages, counts = torch.load(tmp_path / "ivf.pid.pt")
-    assert json.loads((tmp_path / "metadata.json").read_text())["num_partitions"] == len(counts)
+    numbers = np.fromfile(tmp_path / plaid_build.ROUNDED, dtype=np.int8).reshape(rows, encoder.dim)
+    scales = np.fromfile(tmp_path / plaid_build.SCALES, dtype=np.float32)
+    of_place = dict(encoded)
+    whole = torch.cat([of_place[place] for place in places.tolist()]).float()
+    # Of vectors of length 1, half a step in each of their dimensions.
+    assert (whole - torch.from_numpy(numbers * scales[:, None])[: len(whole)]).abs().max() < 0.5 / 127
+    passages, counts = torch.load(tmp_path / plaid_build.CELLS)
+    centroids = torch.load(tmp_path / plaid_build.CENTROIDS).float()
+    assert len(centroids) == len(counts)
+    codes = NearestCentroids(centroids).codes(whole).numpy()
     of_token = np.repeat(np.arange(PASSAGES), lengths)
     for cell, found in enumerate(passages[: counts.sum()].split(counts.tolist())):
-        assert found.tolist() == np.unique(of_token[codes[: len(of_token)] == cell]).tolist()
+        assert found.tolist() == np.unique(of_token[codes == cell]).tolist()
 
 
 def test_with_half_the_bits_vectors_take_half_the_place(tmp_path, encoder, texts):
@@ -92,15 +97,10 @@ def test_the_largest_sample_can_be_cut_into_buckets():
 
 
 def test_with_many_centroids_nearly_all_vectors_get_the_nearest(monkeypatch, encoder, texts):
-    adapt_colbert_ai()
-    from colbert.infra import ColBERTConfig
-
-    from hoptimizer.retrieval.colbert import centroids
-
     vectors = torch.cat([one for _, batch in encoder.passages(texts) for one in batch]).float()
     monkeypatch.setattr(centroids, "_COMPARED_TO_ALL", 256)
     found = centroids.find_centroids(vectors, 1024, 4)
-    codes = centroids.Codec(ColBERTConfig(dim=encoder.dim, nbits=8), found).compress_into_codes(vectors, "cpu")
+    codes = centroids.NearestCentroids(found).codes(vectors)
     likeness = vectors @ found.T
     assert (codes == likeness.argmax(1)).float().mean() > 0.9
     # Clustering with such an index is as good as with all comparisons, within a hundredth.

@@ -184,10 +184,12 @@ def test_plaid_searches_it(tmp_path, monkeypatch):
     words = ["cat", "heron", "salmon", "ant", "horse", "whale", "owl", "toad"]
     texts = [f"The {a} eats the {b} of the {c}." for a in words for b in words for c in ("river", "forest", "desert")]
     corpus = Corpus([Passage(str(n), "", text) for n, text in enumerate(texts)], "animals")
-    found = {
-        index: build_retriever(RetrieverSettings(checkpoint=str(tmp_path / "checkpoint"), index=index), corpus).search(
-            ["Which owl eats the toad?"], 10
+    plaid, exact = (
+        build_retriever(RetrieverSettings(checkpoint=str(tmp_path / "checkpoint"), index=index), corpus).search(
+            ["Which owl eats the toad?"], k
         )[0]
-        for index in ("plaid", "exact")
-    }
-    assert len({p.id for p in found["plaid"]} & {p.id for p in found["exact"]}) >= 9
+        for index, k in (("plaid", 10), ("exact", len(texts)))
+    )
+    # The texts are so much alike that others are as good as the best ten, but for what rounding changes.
+    scores = {passage.id: passage.score for passage in exact}
+    assert min(scores[passage.id] for passage in plaid) > exact[9].score - 0.02

@@ -67,19 +67,19 @@ def test_a_query_scores_the_same_in_any_company(corpus):
     assert retriever.search(queries, 5) == [retriever.search([query], 5)[0] for query in queries]
 
 
-@pytest.mark.skipif(not torch.cpu._is_avx512_bf16_supported(), reason="this processor does not multiply bf16")
+@pytest.mark.skipif(not torch.cpu._is_vnni_supported(), reason="this processor does not multiply whole numbers fast")
 def test_estimating_first_loses_no_passage():
     data = load(DataSettings(name="atlas"))
     questions = [question.question for question in data.split("test", 60)] + ["?", "Lyon"]
     retriever = build_retriever(SETTINGS, data.corpus)
     estimated = retriever.search(questions, 10)
-    retriever._index._coarse = None  # now every passage is scored in full
+    retriever._index._rounded = None  # now every passage is scored in full
     for ranking, full in zip(estimated, retriever.search(questions, 10), strict=True):
         assert [p.id for p in ranking] == [p.id for p in full]
         assert [p.score for p in ranking] == pytest.approx([p.score for p in full], abs=2e-4)
 
 
-@pytest.mark.skipif(not torch.cpu._is_avx512_bf16_supported(), reason="this processor does not multiply bf16")
+@pytest.mark.skipif(not torch.cpu._is_vnni_supported(), reason="this processor does not multiply whole numbers fast")
 def test_searches_of_many_sizes_keep_little_memory():
     data = load(DataSettings(name="atlas"))
     index = build_retriever(SETTINGS, data.corpus)._index
@@ -272,7 +272,9 @@ def test_plaid_finds_what_exact_finds(published, own_indexes, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_plaid_of_next_to_nothing_is_refused(own_indexes):
+def test_plaid_of_next_to_nothing_is_found_and_its_residuals_are_refused(own_indexes):
     corpus = Corpus([Passage("only", "Only", "The only passage.")], "one")
-    with pytest.raises(UserError, match=r"1 short passages are too few for plaid"):
-        build_retriever(RetrieverSettings(index="plaid"), corpus)
+    [found] = build_retriever(RetrieverSettings(index="plaid"), corpus).search(["Which one?"], 3)
+    assert [passage.id for passage in found] == ["only"]
+    with pytest.raises(UserError, match=r"1 short passages are too few for residuals: leave it at 8"):
+        build_retriever(RetrieverSettings(index="plaid", bits=4), corpus)

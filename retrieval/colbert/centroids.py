@@ -9,7 +9,6 @@ from typing import Any
 import faiss
 import numpy as np
 import torch
-from colbert.indexing.codecs.residual import ResidualCodec
 from torch.nn import functional
 
 _SEED = 123
@@ -49,27 +48,24 @@ def _index(dim: int, cells: int) -> Any:  # noqa: ANN401 - faiss has no types
     return index
 
 
-class Codec(ResidualCodec):
-    """colbert-ai's codec, which gives each vector the code of its nearest centroid and a compressed residual.
+class NearestCentroids:
+    """Finds the centroid that is most like a vector.
 
     Args:
-        config: colbert-ai's settings.
         centroids: as of :func:`find_centroids`.
-        residuals: what residuals are compressed by, as colbert-ai's class takes it; nothing if only codes are wanted.
     """
 
-    def __init__(self, config: Any, centroids: torch.Tensor, **residuals: torch.Tensor) -> None:  # noqa: ANN401
-        super().__init__(config=config, centroids=centroids, **residuals)
+    def __init__(self, centroids: torch.Tensor) -> None:
+        on_gpu = torch.cuda.is_available()
+        self._centroids = centroids.cuda().half() if on_gpu else centroids.float()
         self._index = None
-        if len(centroids) > _COMPARED_TO_ALL and not self.use_gpu:
+        if len(centroids) > _COMPARED_TO_ALL and not on_gpu:
             self._index = _index(centroids.shape[1], len(centroids))
             self._index.train(centroids.numpy())
             self._index.add(centroids.numpy())
 
-    def compress_into_codes(self, embs: torch.Tensor, out_device: torch.device) -> torch.Tensor:
-        """The number of the nearest centroid of each vector ``(vectors, dim)``."""
+    def codes(self, vectors: torch.Tensor) -> torch.Tensor:
+        """The number of the nearest centroid of each vector ``(vectors, dim)``, int64, in the processor's memory."""
         if self._index is None:
-            codes: torch.Tensor = super().compress_into_codes(embs, out_device=out_device)
-            return codes
-        found = self._index.search(np.ascontiguousarray(embs.float().numpy()), 1)[1]
-        return torch.from_numpy(found[:, 0]).to(out_device)
+            return (self._centroids @ vectors.to(self._centroids).T).argmax(dim=0).cpu()
+        return torch.from_numpy(self._index.search(np.ascontiguousarray(vectors.float().numpy()), 1)[1][:, 0])

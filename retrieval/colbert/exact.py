@@ -4,30 +4,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import torch
-from torch.nn import functional
 
 from hoptimizer.common.progress import Progress
 from hoptimizer.retrieval.colbert.encoder import PassageTokenEncoder, TokenEncoder
+from hoptimizer.retrieval.colbert.rounded import max_similarities, round_vectors
+from hoptimizer.retrieval.colbert.token_rows import token_rows
 from hoptimizer.retrieval.colbert.token_store import TokenStore
 
-# Token vectors, and queries, that are compared at a time, so that the products stay in a processor's cache.
+# Token vectors that are compared at a time, so that the products stay in a processor's cache, and queries.
 _CHUNK_TOKENS = 1024
-_QUERIES = 64
+_QUERIES = 16
 _DECIMALS = 4
-# How far off a product of two vectors of length 1 can be in bf16: both vectors and the result are rounded to 8 bits,
-# which makes 3/512 at most, and fp16 leaves passages' vectors slightly longer than 1.
-_ROUNDING = 1 / 128
-# The smallest size of an estimated product. Of larger ones there are two an octave: oneDNN compiles kernels for every
-# shape of a product in bf16 and keeps them, some 2 MB each, and passages and queries have thousands of shapes.
-_SMALLEST = 32
+# Vectors have a length of 1, up to what fp16 leaves.
+_LENGTH = 1.01
 
 
 class ExactIndex:
     """Finds the best of all passages of a corpus; for corpora up to some tens of thousands of passages.
 
-    Where the processor multiplies bf16, which is ten times as fast, all passages are scored in that precision first.
-    Only those that could be among the best, given its rounding error, are then scored in full.
+    Where the processor multiplies whole numbers of 8 bits fast, all passages are scored in these first. Only those that
+    could be among the best, given the error of rounding, are then scored in full.
 
     Args:
         folder: written by :meth:`write`.
@@ -35,7 +33,7 @@ class ExactIndex:
         texts: the corpus' passages as they were encoded.
     """
 
-    SETTINGS: ClassVar[dict[str, int]] = {"coarse_bits": 16}
+    SETTINGS: ClassVar[dict[str, int]] = {"rounded_bits": 8}
 
     def __init__(self, folder: Path, encoder: TokenEncoder, texts: Sequence[str]) -> None:
         store = TokenStore(folder, len(texts), encoder.dim)
@@ -44,8 +42,10 @@ class ExactIndex:
         self._starts = store.lengths.cumsum(0) - store.lengths
         # A GPU takes the vectors in whole; a CPU reads them from the mapped file.
         self._vectors = store.vectors if on_cpu else store.vectors.to(encoder.device)
-        self._coarse = store.coarse if on_cpu and torch.cpu._is_avx512_bf16_supported() else None
+        self._rounded = store if on_cpu and torch.cpu._is_vnni_supported() else None
         self._runs = list(_runs(store.lengths))
+        # The most that rounding changed of a token of each passage.
+        self._changed = torch.from_numpy(np.maximum.reduceat(store.changed.numpy(), self._starts.numpy()))
 
     @torch.inference_mode()
     def search(self, queries: list[torch.Tensor], k: int) -> list[list[tuple[int, float]]]:
@@ -58,7 +58,7 @@ class ExactIndex:
         Returns:
             For each query the passages' places in the corpus with their scores, best first; ties in corpus order.
         """
-        scores = self._score_all(queries) if self._coarse is None else self._score_likely(self._coarse, queries, k)
+        scores = self._score_all(queries) if self._rounded is None else self._score_likely(self._rounded, queries, k)
         # Rounded, so that equal passages tie wherever they are in a chunk.
         found = scores.round(decimals=_DECIMALS).sort(dim=1, descending=True, stable=True)
         return [
@@ -78,37 +78,38 @@ class ExactIndex:
                 scores[query, self._places[rows]] = similar.amax(dim=1).sum(dim=1).cpu()
         return scores
 
-    def _score_likely(self, coarse: torch.Tensor, queries: list[torch.Tensor], k: int) -> torch.Tensor:
+    def _score_likely(self, store: TokenStore, queries: list[torch.Tensor], k: int) -> torch.Tensor:
         """The scores of all passages that can be among the ``k`` best; those of the others are minus infinity."""
         scores = torch.full((len(queries), len(self._places)), -torch.inf, dtype=torch.float32)
-        for query, (vectors, estimates) in enumerate(zip(queries, self._estimate(coarse, queries), strict=True)):
-            error = _ROUNDING * len(vectors)
-            rows = (estimates >= estimates.topk(k).values[-1] - 2 * error).nonzero().squeeze(1)
+        for query, (vectors, estimates) in enumerate(zip(queries, self._estimate(store, queries), strict=True)):
+            errors = self._errors(vectors)
+            surely = (estimates - errors).topk(k).values[-1]
+            rows = (estimates + errors >= surely).nonzero().squeeze(1)
             scores[query, self._places[rows]] = self._score(rows, vectors)
         return scores
 
-    def _estimate(self, coarse: torch.Tensor, queries: list[torch.Tensor]) -> Iterator[torch.Tensor]:
-        """For each query its scores ``(passages,)`` in bf16, passages in the order in which they are stored."""
+    def _estimate(self, store: TokenStore, queries: list[torch.Tensor]) -> Iterator[torch.Tensor]:
+        """For each query its scores ``(passages,)`` by rounded vectors, passages in the order of the store."""
+        lengths = self._lengths.numpy()
         for start in range(0, len(queries), _QUERIES):
             group = queries[start : start + _QUERIES]
-            vectors = torch.cat(group).bfloat16()
-            count = len(vectors)
-            vectors = functional.pad(vectors, (0, 0, 0, _rounded(count) - count)).T  # [dim, query tokens]
-            best = torch.empty(len(self._places), count, dtype=torch.float32)
-            for rows, tokens, length in self._blocks():
-                # More tokens than asked for, of the passages that follow, are multiplied and left out.
-                wide = coarse[tokens.start : tokens.start + _rounded(tokens.stop - tokens.start)]
-                similar = (wide @ vectors)[: tokens.stop - tokens.start, :count]
-                best[rows] = similar.float().view(-1, length, count).amax(dim=1)
+            best = max_similarities(store.rounded, store.scales, lengths, torch.cat(group))
             for part in best.split([len(query) for query in group], dim=1):
                 yield part.sum(dim=1)
+
+    def _errors(self, query: torch.Tensor) -> torch.Tensor:
+        """How far off each stored passage's estimate can be, ``(passages,)``, by the inequality of Cauchy and Schwarz.
+
+        A similarity is off by at most the length of what rounding changed in either vector times the other's length.
+        """
+        numbers, scales = round_vectors(query)
+        rounded = numbers * scales[:, None]
+        return _LENGTH * (query - rounded).norm(dim=1).sum() + rounded.norm(dim=1).sum() * self._changed
 
     def _score(self, rows: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
         """Scores of some stored passages for one query."""
         lengths = self._lengths[rows]
-        # The places of all their tokens: each passage's start, and on from there.
-        ends = lengths.cumsum(0)
-        tokens = torch.arange(int(ends[-1])) + (self._starts[rows] - ends + lengths).repeat_interleave(lengths)
+        tokens = token_rows(self._starts[rows], lengths)
         similar = self._vectors[tokens].float() @ vectors.T  # [tokens, query tokens]
         return torch.segment_reduce(similar, "max", lengths=lengths).sum(dim=1)
 
@@ -129,12 +130,6 @@ class ExactIndex:
     ) -> None:
         """Encode passages into ``folder``."""
         TokenStore.write(folder, encoder, texts, progress)
-
-
-def _rounded(count: int) -> int:
-    """The next size of an estimated product: 32, 48, 64, 96, 128, ..."""
-    octave = max(_SMALLEST, 1 << (count - 1).bit_length())
-    return octave * 3 // 4 if octave > _SMALLEST and count <= octave * 3 // 4 else octave
 
 
 def _runs(lengths: torch.Tensor) -> Iterator[tuple[int, int]]:

@@ -1,11 +1,12 @@
-"""PLAID, colbert-ai's pruned index (Santhanam et al., 2022): for corpora too large to score every passage."""
+"""PLAID (Santhanam et al., 2022): an index for corpora too large to score every passage of them for every query."""
 
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
+import numpy as np
 import torch
 
 from hoptimizer.common.errors import UserError
@@ -13,20 +14,22 @@ from hoptimizer.common.progress import Progress
 from hoptimizer.models.engine.loading import quiet_loading
 from hoptimizer.retrieval.colbert import plaid_build
 from hoptimizer.retrieval.colbert.encoder import PassageTokenEncoder, TokenEncoder
+from hoptimizer.retrieval.colbert.plaid_candidates import Candidates
+from hoptimizer.retrieval.colbert.rounded import max_similarities
 from hoptimizer.retrieval.colbert.shim import adapt_colbert_ai, load_extensions
 from hoptimizer.retrieval.colbert.token_store import stored_order
 from hoptimizer.retrieval.index_folder import BrokenIndexError
 from hoptimizer.retrieval.mapped import mapped
 
-# Chosen on 6,119 passages so that PLAID finds at least 95 of 100 passages of exact search's top 10, which
-# benchmarks/retrieval.py measures. colbert-ai's defaults compress to 1 bit and look into one cell per query token.
-_NCELLS = 8
-_THRESHOLD = 0.3
-_NDOCS = 4096
+# Passages that are scored by their own vectors, where all are.
+_AT_ONCE = 4096
+_DECIMALS = 4
 
 
 class PlaidIndex:
-    """Finds candidates by centroids, then scores their compressed token vectors, which are read from the mapped files.
+    """Finds candidates by centroids, then scores their token vectors, which are read from the mapped files.
+
+    The search is a processor's, whatever encodes the queries.
 
     Args:
         folder: written by :meth:`write`.
@@ -34,43 +37,40 @@ class PlaidIndex:
         texts: the corpus' passages as they were encoded.
 
     Raises:
-        UserError: its C++ extensions can't be compiled.
+        UserError: the vectors are residuals, whose C++ extensions can't be compiled.
         BrokenIndexError: the files there are not those of such passages.
     """
 
     #: Besides ``nbits``, which the config says. ``layout`` is that of the files.
-    SETTINGS: ClassVar[dict[str, int]] = {"kmeans_niters": 4, "layout": 2}
+    SETTINGS: ClassVar[dict[str, int]] = {"kmeans_niters": 4, "layout": 3}
 
     def __init__(self, folder: Path, encoder: TokenEncoder, texts: Sequence[str]) -> None:
-        adapt_colbert_ai()
-        places, lengths = stored_order(folder, plaid_build.PLACES, plaid_build.LENGTHS, len(texts))
-        with _compiling(), quiet_loading():
-            load_extensions()
-            try:
-                self._ranker = _ranker(folder, lengths)
-            except pickle.UnpicklingError as error:  # torch reads tensors alone
-                raise BrokenIndexError("it holds more than tensors") from error
-        self._settings = encoder.config
-        self._places = places.tolist()
+        self._places, lengths = stored_order(folder, plaid_build.PLACES, plaid_build.LENGTHS, len(texts))
+        try:
+            self._candidates = Candidates(folder, encoder.dim)
+            self._vectors: _Vectors
+            if (folder / plaid_build.ROUNDED).exists():
+                self._vectors = _Rounded(folder, lengths, encoder.dim)
+            else:
+                with _compiling(), quiet_loading():
+                    self._vectors = _Residuals(folder, lengths)
+        except pickle.UnpicklingError as error:  # torch reads tensors alone
+            raise BrokenIndexError("it holds more than tensors") from error
 
+    @torch.inference_mode()
     def search(self, queries: list[torch.Tensor], k: int) -> list[list[tuple[int, float]]]:
         """The ``k`` best passages of each query; arguments and result are those of the exact index."""
-        from colbert.infra import ColBERTConfig
+        return [self._rank(query.cpu(), k) for query in queries]
 
-        pruning = ColBERTConfig(ncells=_NCELLS, centroid_score_threshold=_THRESHOLD, ndocs=max(_NDOCS, 16 * k))
-        config = ColBERTConfig.from_existing(self._settings, pruning)
-        return [self._rank(config, query.unsqueeze(0).cpu(), k) for query in queries]
-
-    def _rank(self, config: Any, query: torch.Tensor, k: int) -> list[tuple[int, float]]:  # noqa: ANN401 - their class
-        found = list(zip(*self._ranker.rank(config, query), strict=True))
+    def _rank(self, query: torch.Tensor, k: int) -> list[tuple[int, float]]:
+        found = self._candidates.find(query, k)
         if len(found) < k:
             # The probed cells hold too few passages, as with a k near the corpus' size: score them all.
-            found = []
-            for start in range(0, len(self._places), _NDOCS):
-                some = list(range(start, min(start + _NDOCS, len(self._places))))
-                found += zip(*self._ranker.rank(config, query, pids=some), strict=True)
-            found.sort(key=lambda one: -one[1])
-        return [(self._places[number], score) for number, score in found[:k]]
+            found = torch.arange(len(self._places))
+        scores = torch.cat([self._vectors.scores(some, query) for some in found.split(_AT_ONCE)])
+        # Rounded, so that equal passages tie; ties in corpus order.
+        best = np.lexsort((self._places[found].numpy(), -scores.round(decimals=_DECIMALS).numpy()))[:k]
+        return list(zip(self._places[found[best]].tolist(), scores[best].tolist(), strict=True))
 
     @staticmethod
     def write(
@@ -83,42 +83,65 @@ class PlaidIndex:
         """Encode passages with our encoder, and cluster and compress their vectors into ``folder``.
 
         Raises:
-            UserError: the corpus is too small, or the C++ extensions can't be compiled.
+            UserError: the corpus is too small, or the C++ extensions of residuals can't be compiled.
         """
         adapt_colbert_ai()
-        with _compiling(), quiet_loading(), torch.inference_mode():
-            load_extensions()
+        residuals = built_with["nbits"] != plaid_build.WHOLE
+        with _compiling() if residuals else nullcontext(), quiet_loading(), torch.inference_mode():
+            if residuals:
+                load_extensions()
             plaid_build.build(folder, encoder, texts, built_with, progress)
 
 
-def _ranker(folder: Path, lengths: torch.Tensor) -> Any:  # noqa: ANN401 - their class
-    """colbert-ai's ranker over an index whose vectors stay on disk.
+class _Vectors(Protocol):
+    def scores(self, passages: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+        """The scores ``(passages,)`` of some stored passages for a query's vectors ``(tokens, dim)``, fp32."""
 
-    Args:
-        folder: of the index.
-        lengths: each passage's number of tokens, in the order in which they are stored.
 
-    Raises:
-        BrokenIndexError: the files there hold more or fewer vectors.
-    """
-    from colbert.indexing.codecs.residual import ResidualCodec
-    from colbert.search.index_storage import IndexScorer
+class _Rounded:
+    """Vectors that were rounded as a whole."""
 
-    class Ranker(IndexScorer):
-        def _load_doclens(self) -> None:
-            self.doclens = lengths
+    def __init__(self, folder: Path, lengths: torch.Tensor, dim: int) -> None:
+        rows = int(lengths.sum()) + plaid_build.PADDING
+        self._numbers = mapped(folder / plaid_build.ROUNDED, torch.int8, (rows, dim))
+        self._scales = mapped(folder / plaid_build.SCALES, torch.float32, (rows, 1)).view(-1)
+        self._starts, self._lengths = (lengths.cumsum(0) - lengths).numpy(), lengths.numpy()
 
-        def _load_embeddings(self) -> None:
-            rows = int(lengths.sum()) + plaid_build.PADDING
-            codes = mapped(folder / plaid_build.CODES, torch.int32, (rows, 1)).view(-1)
-            width = self.codec.dim // 8 * self.codec.nbits
-            residuals = mapped(folder / plaid_build.RESIDUALS, torch.uint8, (rows, width))
-            self.embeddings = ResidualCodec.Embeddings(codes, residuals)
+    def scores(self, passages: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+        chosen = passages.numpy()
+        similar = max_similarities(self._numbers, self._scales, self._lengths[chosen], query, self._starts[chosen])
+        return similar.sum(dim=1)
 
-    on_gpu = torch.cuda.is_available()
-    # On a CPU colbert-ai reads the vectors where they are, as it does of an index that it maps itself.
-    with torch.random.fork_rng(devices=[]):  # which it draws from
-        return Ranker(str(folder), use_gpu=on_gpu, load_index_with_mmap=not on_gpu)
+
+class _Residuals:
+    """colbert-ai's scorer of residuals, which stay on disk."""
+
+    def __init__(self, folder: Path, lengths: torch.Tensor) -> None:
+        adapt_colbert_ai()
+        load_extensions()
+        from colbert.indexing.codecs.residual import ResidualCodec
+        from colbert.infra import ColBERTConfig
+        from colbert.search.index_storage import IndexScorer
+
+        class Scorer(IndexScorer):
+            def _load_doclens(self) -> None:
+                self.doclens = lengths
+
+            def _load_embeddings(self) -> None:
+                rows = int(lengths.sum()) + plaid_build.PADDING
+                codes = mapped(folder / plaid_build.CODES, torch.int32, (rows, 1)).view(-1)
+                width = self.codec.dim // 8 * self.codec.nbits
+                residuals = mapped(folder / plaid_build.RESIDUALS, torch.uint8, (rows, width))
+                self.embeddings = ResidualCodec.Embeddings(codes, residuals)
+
+        self._config: Any = ColBERTConfig.load_from_index(str(folder))
+        with torch.random.fork_rng(devices=[]):  # which it draws from
+            # On a CPU colbert-ai reads the vectors where they are, as it does of an index that it maps itself.
+            self._scorer = Scorer(str(folder), use_gpu=False, load_index_with_mmap=True)
+
+    def scores(self, passages: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self._scorer.score_pids(self._config, query.unsqueeze(0), passages.int(), None)[0]
+        return scores
 
 
 @contextmanager
@@ -131,6 +154,6 @@ def _compiling() -> Iterator[None]:
         if not any(word in reason.lower() for word in ("ninja", "compiler", "building extension")):
             raise
         raise UserError(
-            f"retriever.index: PLAID needs a C++ compiler for colbert-ai's extensions ({reason}): "
-            "install g++, or set retriever.index=exact"
+            f"retriever.bits: fewer than 8 need a C++ compiler for colbert-ai's extensions ({reason}): "
+            "install g++, or leave bits at 8"
         ) from error

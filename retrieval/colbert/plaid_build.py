@@ -1,6 +1,9 @@
 """How the index of PLAID is built (Santhanam et al., 2022, section 3): centroids of a sample of the token vectors, then
 each vector as its centroid and a compressed residual, a batch of passages at a time.
 
+With 8 bits for each number the whole vector is rounded instead of the residual: that takes the same room, and is
+compared as it is, where residuals have to be decompressed for every search.
+
 What is held in memory does not grow with the corpus, but for up to 4 bytes a token, which a search holds as well: the
 passages of each cell. colbert-ai's own indexer holds the vectors of all passages of its sample, and then of 25,000
 passages at a time.
@@ -12,7 +15,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -21,15 +24,19 @@ from numpy.typing import NDArray
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.progress import Progress
 from hoptimizer.retrieval.colbert.encoder import PassageTokenEncoder
+from hoptimizer.retrieval.colbert.rounded import round_vectors
 from hoptimizer.retrieval.encoders.windows import WINDOW
 
-CODES, RESIDUALS, PLACES, LENGTHS = "codes.i32", "residuals.u8", "places.npy", "lengths.npy"
+CODES, PLACES, LENGTHS = "codes.i32", "places.npy", "lengths.npy"
+CENTROIDS, CELLS = "centroids.pt", "ivf.pid.pt"
+RESIDUALS, ROUNDED, SCALES = "residuals.u8", "vectors.i8", "scales.f32"
+WHOLE = 8
+"""The bits with which vectors are rounded as a whole."""
 PADDING = 512
 """Empty rows behind the last token, so that colbert-ai reads a passage's rows with a fixed stride."""
 
 Batch = tuple[list[int], list[torch.Tensor]]
 """The places in the corpus of some passages, and the vectors ``(tokens, dim)`` of each, fp16."""
-
 # Of each batch the pairs of a cell and a passage in it, as numbers of 64 bits; put in order in the end, and removed.
 _MEMBERS = "members.i64"
 # So many of these pairs are put in order at a time.
@@ -60,9 +67,10 @@ def build(
     Raises:
         UserError: there are too few tokens, or their vectors can't be packed.
     """
-    from colbert.infra import ColBERTConfig
+    from hoptimizer.retrieval.colbert.centroids import find_centroids  # brings faiss
 
-    config = ColBERTConfig(dim=encoder.dim, nbits=_bits(encoder.dim, settings["nbits"]))
+    whole = settings["nbits"] == WHOLE
+    bits = WHOLE if whole else _bits(encoder.dim, settings["nbits"])
     drawn, sample = _sample(encoder, texts)
     sampled = sum(len(places) for places, _ in sample)
     if sampled == len(texts):
@@ -70,33 +78,106 @@ def build(
     else:
         batches = encoder.passages(texts)
         sample.clear()
-    if not held_out(len(drawn), encoder.dim):
-        raise UserError(f"retriever.index: {len(texts)} short passages are too few for plaid: set it to exact")
     tokens = len(drawn) / sampled * len(texts)
-    kept, training = _divided(drawn)
+    apart = 0 if whole else held_out(*drawn.shape)
+    if not (whole or apart):
+        raise UserError(f"retriever.bits: {len(texts)} short passages are too few for residuals: leave it at 8")
+    kept, training = _divided(drawn, apart)
     del drawn
-    codec = _codec(config, kept, training, tokens, settings["kmeans_niters"])
+    partitions = int(2 ** math.floor(math.log2(16 * math.sqrt(tokens))))
+    centroids = find_centroids(training, partitions, settings["kmeans_niters"])
     del training
-    codec.save(str(folder))
-    places, lengths = _compress(folder, codec, batches, len(texts), progress)
-    cells = len(codec.centroids)
-    _write_cells(folder, cells)
+    torch.save(centroids.half(), folder / CENTROIDS)
+    compressor: _Compressor = _Whole(centroids) if whole else _Residuals(folder, centroids, kept, bits)
+    places, lengths = _compress(folder, compressor, batches, len(texts), progress)
+    _write_cells(folder, len(centroids))
     np.save(folder / PLACES, places)
     np.save(folder / LENGTHS, lengths)
-    about = {"config": config.export(), "num_chunks": 1, "num_partitions": cells}
-    about |= {"num_embeddings": int(lengths.sum()), "avg_doclen": float(lengths.mean())}
-    (folder / "metadata.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    compressor.describe(lengths)
+
+
+class _Compressor(Protocol):
+    FILES: ClassVar[tuple[str, ...]]
+
+    def compress(self, vectors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The nearest centroid of each vector ``(vectors, dim)``, and what each of the files holds of it."""
+
+    def describe(self, lengths: NDArray[np.int64]) -> None:
+        """Write what a reader has to know besides."""
+
+
+class _Whole:
+    """Vectors are rounded as they are."""
+
+    FILES: ClassVar[tuple[str, ...]] = (ROUNDED, SCALES)
+
+    def __init__(self, centroids: torch.Tensor) -> None:
+        from hoptimizer.retrieval.colbert.centroids import NearestCentroids
+
+        self._nearest = NearestCentroids(centroids)
+
+    def compress(self, vectors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return self._nearest.codes(vectors), *round_vectors(vectors)
+
+    def describe(self, lengths: NDArray[np.int64]) -> None:
+        """There is nothing else."""
+
+
+class _Residuals:
+    """colbert-ai compresses what is left of a vector beside its centroid.
+
+    Args:
+        folder: of the index.
+        centroids: its centroids, which are there already.
+        kept: vectors that quantiles are taken of, fp16.
+        bits: of a number.
+    """
+
+    FILES: ClassVar[tuple[str, ...]] = (CODES, RESIDUALS)
+
+    def __init__(self, folder: Path, centroids: torch.Tensor, kept: torch.Tensor, bits: int) -> None:
+        from colbert.indexing.codecs.residual import ResidualCodec
+        from colbert.infra import ColBERTConfig
+
+        from hoptimizer.retrieval.colbert.centroids import NearestCentroids
+
+        self._folder = folder
+        self._config: Any = ColBERTConfig(dim=centroids.shape[1], nbits=bits)
+        self._nearest = NearestCentroids(centroids)
+        residuals = torch.cat([part - centroids[self._nearest.codes(part)] for part in kept.split(_TOKENS)])
+        cutoffs, weights = buckets(residuals, bits)
+        self._codec: Any = ResidualCodec(
+            self._config,
+            centroids,
+            avg_residual=residuals.abs().mean(),
+            bucket_cutoffs=cutoffs,
+            bucket_weights=weights,
+        )
+        self._codec.save(str(folder))
+
+    def compress(self, vectors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        codes = self._nearest.codes(vectors)
+        left = vectors.float() - self._codec.lookup_centroids(codes, out_device="cpu").float()
+        return codes, codes.int(), self._codec.binarize(left.to(self._codec.centroids)).cpu()
+
+    def describe(self, lengths: NDArray[np.int64]) -> None:
+        """Write what colbert-ai reads of an index."""
+        # Whatever builds it, a processor searches it: their codec then keeps its centroids there.
+        config = self._config.export() | {"total_visible_gpus": 0}
+        about = {"config": config, "num_chunks": 1, "num_partitions": len(self._codec.centroids)}
+        about |= {"num_embeddings": int(lengths.sum()), "avg_doclen": float(lengths.mean())}
+        (self._folder / "metadata.json").write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
 
 
 def _bits(dim: int, most: int) -> int:
-    """The most bits for each number of a vector, which colbert-ai packs by the byte and reads by the vector.
+    """The most bits for each number of a residual, which colbert-ai packs by the byte and reads by the vector.
 
     Raises:
         UserError: there is none.
     """
-    fitting = [bits for bits in (8, 4, 2, 1) if bits <= most and dim % (8 * bits) == 0]
+    fitting = [bits for bits in (4, 2, 1) if bits <= most and dim % (8 * bits) == 0]
     if not fitting:
-        raise UserError(f"retriever.index: plaid takes no token vectors of {dim} numbers: set it to exact")
+        raise UserError(f"retriever.bits: {dim} numbers of a token vector fit no residuals: leave it at 8")
     return fitting[0]
 
 
@@ -126,34 +207,13 @@ def _sample(encoder: PassageTokenEncoder, texts: Sequence[str]) -> tuple[torch.T
     return rows[:filled], found
 
 
-def _divided(sample: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The vectors that quantiles are taken of, and those that centroids are sought among, in fp32; at random."""
-    count = held_out(*sample.shape)
+def _divided(sample: torch.Tensor, apart: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """So many vectors to set apart, and those that centroids are sought among, in fp32; at random."""
     order = torch.randperm(len(sample), generator=torch.Generator().manual_seed(_SEED))
-    training = torch.empty(len(sample) - count, sample.shape[1], dtype=torch.float32)
-    for rows, places in zip(training.split(_TOKENS), order[count:].split(_TOKENS), strict=True):
+    training = torch.empty(len(sample) - apart, sample.shape[1], dtype=torch.float32)
+    for rows, places in zip(training.split(_TOKENS), order[apart:].split(_TOKENS), strict=True):
         rows.copy_(sample[places])
-    return sample[order[:count]], training
-
-
-def _codec(config: Any, kept: torch.Tensor, training: torch.Tensor, tokens: float, iterations: int) -> Any:  # noqa: ANN401 - colbert-ai's
-    """The codec for a corpus of about so many tokens, made of the two parts of a sample."""
-    from hoptimizer.retrieval.colbert.centroids import Codec, find_centroids  # brings colbert-ai
-
-    partitions = int(2 ** math.floor(math.log2(16 * math.sqrt(tokens))))
-    centroids = find_centroids(training, partitions, iterations)
-    nearest = Codec(config, centroids)
-    device = nearest.centroids.device
-    codes = torch.cat([nearest.compress_into_codes(part, out_device=device) for part in kept.split(_TOKENS)])
-    residuals = kept.to(device) - nearest.lookup_centroids(codes, out_device=device)
-    cutoffs, weights = buckets(residuals.float(), config.nbits)
-    return Codec(
-        config,
-        centroids,
-        avg_residual=residuals.abs().mean().cpu(),
-        bucket_cutoffs=cutoffs,
-        bucket_weights=weights,
-    )
+    return sample[order[:apart]], training
 
 
 def held_out(vectors: int, dim: int) -> int:
@@ -176,12 +236,12 @@ def buckets(residuals: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Ten
 
 def _compress(
     folder: Path,
-    codec: Any,  # noqa: ANN401 - colbert-ai's
+    compressor: _Compressor,
     batches: Iterable[Batch],
     total: int,
     progress: Progress,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Write the centroids and residuals of batches as they come, and which passages have tokens in which cells.
+    """Write the centroids and vectors of batches as they come, and which passages have tokens in which cells.
 
     Returns:
         The place in the corpus of each passage in the order in which they are written, and its number of tokens.
@@ -189,23 +249,21 @@ def _compress(
     places: list[int] = []
     lengths: list[int] = []
     with ExitStack() as files:
-        opened = [files.enter_context((folder / name).open("wb")) for name in (CODES, RESIDUALS, _MEMBERS)]
-        codes, residuals, members = opened
+        names = (*compressor.FILES, _MEMBERS)
+        *opened, members = [files.enter_context((folder / name).open("wb")) for name in names]
         for batch, vectors in batches:
-            compressed = [codec.compress(part) for part in torch.cat(vectors).split(_TOKENS)]
+            parts = [compressor.compress(part) for part in torch.cat(vectors).split(_TOKENS)]
+            cells, *rows = [torch.cat(part).numpy() for part in zip(*parts, strict=True)]
+            for file, written in zip(opened, rows, strict=True):
+                file.write(written.tobytes())
             counts = [len(one) for one in vectors]
-            cells, packed = (
-                np.concatenate([getattr(part, name).numpy() for part in compressed]) for name in ("codes", "residuals")
-            )
             passages = np.repeat(np.arange(len(places), len(places) + len(batch)), counts)
-            codes.write(cells.astype(np.int32).tobytes())
-            residuals.write(packed.tobytes())
-            members.write(np.unique(cells.astype(np.int64) << 32 | passages).tobytes())
+            members.write(np.unique(cells << 32 | passages).tobytes())
             places += batch
             lengths += counts
             progress(len(places), total)
-        codes.write(bytes(4 * PADDING))
-        residuals.write(bytes(packed.shape[1] * PADDING))
+        for file, written in zip(opened, rows, strict=True):
+            file.write(bytes(written[:1].nbytes * PADDING))
     return np.array(places, dtype=np.int64), np.array(lengths, dtype=np.int64)
 
 
@@ -221,5 +279,5 @@ def _write_cells(folder: Path, cells: int) -> None:
         found, firsts, here = np.unique(ordered >> 32, return_index=True, return_counts=True)
         passages[np.arange(len(ordered)) + np.repeat(free[found] - firsts, here)] = ordered & 0xFFFFFFFF
         free[found] += here
-    torch.save((torch.from_numpy(passages), torch.from_numpy(counts)), folder / "ivf.pid.pt")
+    torch.save((torch.from_numpy(passages), torch.from_numpy(counts)), folder / CELLS)
     (folder / _MEMBERS).unlink()

@@ -1,6 +1,7 @@
 """The token vectors of a corpus on disk, memory-mapped."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,14 @@ from numpy.typing import NDArray
 
 from hoptimizer.common.progress import Progress
 from hoptimizer.retrieval.colbert.encoder import PassageTokenEncoder
+from hoptimizer.retrieval.colbert.rounded import round_vectors
 from hoptimizer.retrieval.index_folder import BrokenIndexError
 from hoptimizer.retrieval.mapped import mapped
 
 _VECTORS = "vectors.f16"
-_COARSE = "vectors.bf16"
+_ROUNDED = "vectors.i8"
+_SCALES = "scales.f32"
+_CHANGED = "changed.f32"
 _PLACES = "places.npy"
 _LENGTHS = "lengths.npy"
 
@@ -33,27 +37,37 @@ class TokenStore:
         places: each stored passage's place in the corpus, int64 of shape ``(passages,)``.
         lengths: each stored passage's number of tokens, int64 of shape ``(passages,)``.
         vectors: the vectors of all tokens of all passages, fp16 of shape ``(tokens, dim)``, memory-mapped.
-        coarse: the same vectors in bf16.
+        rounded: the same vectors as whole numbers, int8 of shape ``(tokens, dim)``.
+        scales: theirs, fp32 of shape ``(tokens,)``.
+        changed: the lengths of what rounding changed, fp32 of shape ``(tokens,)``.
     """
 
     def __init__(self, folder: Path, passages: int, dim: int) -> None:
         self.places, self.lengths = stored_order(folder, _PLACES, _LENGTHS, passages)
         shape = int(self.lengths.sum()), dim
         self.vectors = mapped(folder / _VECTORS, torch.float16, shape)
-        self.coarse = mapped(folder / _COARSE, torch.bfloat16, shape)
+        self.rounded = mapped(folder / _ROUNDED, torch.int8, shape)
+        self.scales, self.changed = (
+            mapped(folder / name, torch.float32, (shape[0], 1)).view(-1) for name in (_SCALES, _CHANGED)
+        )
 
     @staticmethod
     def write(folder: Path, encoder: PassageTokenEncoder, texts: Sequence[str], progress: Progress) -> None:
-        """Encode passages into four files of ``folder``."""
+        """Encode passages into six files of ``folder``."""
         places: list[int] = []
         lengths: list[int] = []
-        with (folder / _VECTORS).open("wb") as out, (folder / _COARSE).open("wb") as coarse:
+        with ExitStack() as files:
+            opened = [
+                files.enter_context((folder / name).open("wb")) for name in (_VECTORS, _ROUNDED, _SCALES, _CHANGED)
+            ]
             for batch, vectors in encoder.passages(texts):
                 places.extend(batch)
                 lengths.extend(len(v) for v in vectors)
                 whole = torch.cat(vectors)
-                out.write(whole.numpy().tobytes())
-                coarse.write(whole.bfloat16().view(torch.int16).numpy().tobytes())
+                rounded, scales = round_vectors(whole)
+                changed = (whole - rounded * scales[:, None]).norm(dim=1)
+                for file, written in zip(opened, (whole, rounded, scales, changed), strict=True):
+                    file.write(written.numpy().tobytes())
                 progress(len(places), len(texts))
         np.save(folder / _PLACES, np.array(places, dtype=np.int64))
         np.save(folder / _LENGTHS, np.array(lengths, dtype=np.int64))
