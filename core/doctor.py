@@ -63,7 +63,7 @@ def _processor() -> Finding:
 
 
 def _compiler() -> Finding:
-    remedy = "only the plaid index needs it: install g++ and ninja, or keep retriever.index=exact"
+    remedy = "only retriever.bits below 8 needs it: install g++ and ninja, or leave it at 8"
     compiler, ninja = shutil.which("g++"), shutil.which("ninja") or importlib.util.find_spec("ninja")
     works = bool(compiler and ninja)
     return Finding("C++ compiler", works, compiler or "no g++ found", "" if works else remedy)

@@ -245,7 +245,6 @@ def test_a_checkpoint_that_is_nowhere_is_named(name, corpus):
 
 @pytest.mark.slow(reason="the one test of PLAID on a corpus of some size, against exact search")
 def test_plaid_finds_what_exact_finds(published, own_indexes, capfd):
-    """Compiles colbert-ai's C++ extensions where that was not done yet, which takes minutes."""
     import json
 
     rows = json.loads((published / "2wikimultihopqa" / "corpus_6119.json").read_text())[:600]
