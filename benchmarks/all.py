@@ -39,13 +39,13 @@ BENCHMARKS = {
     "traces.py": "What traces in MLflow take of a run (aim: 10% at most).",
     "bootstrap.py": "Bootstrapping demonstrations beside `dspy.BootstrapFewShot` (aim: 8 times as fast).",
     "engine.py": "The in-process engine by itself: what batching and reuse of prefixes bring.",
-    "engine_peers.py --model smollm2-135m-instruct": "The in-process engine beside its peers, with a model of 135M "
-    "parameters: tokens written per second, by requests in flight. The aim is to be first from 4 in flight on.",
-    "engine_peers.py": "The same with 0.5B parameters.",
     "memory.py demo": "The most memory that the demo takes.",
     "retrieval.py": "Recall; PLAID beside the exact index; encoding beside colbert-ai's own (aim: 5 times as fast).",
     "chains.py": "Programs on a server that takes 100 ms a call: the time of a question over that of its longest chain "
     "of calls (aim: 1.1 at most), and how busy 64 questions keep 32 places (aim: 95%).",
+    "engine_peers.py --model smollm2-135m-instruct": "The in-process engine beside its peers, with a model of 135M "
+    "parameters: tokens written per second, by requests in flight. The aim is to be first from 4 in flight on.",
+    "engine_peers.py": "The same with 0.5B parameters.",
 }
 # Beside the larger model alone: a GGUF file is of one model.
 WITH_GGUF = "engine_peers.py"
