@@ -110,7 +110,7 @@ class ExactIndex:
         """Scores of some stored passages for one query."""
         lengths = self._lengths[rows]
         tokens = token_rows(self._starts[rows], lengths)
-        similar = self._vectors[tokens].float() @ vectors.T  # [tokens, query tokens]
+        similar = self._vectors.index_select(0, tokens).float() @ vectors.T  # [tokens, query tokens]
         return torch.segment_reduce(similar, "max", lengths=lengths).sum(dim=1)
 
     def _blocks(self) -> Iterator[tuple[slice, slice, int]]:

@@ -68,8 +68,9 @@ class PlaidIndex:
             # The probed cells hold too few passages, as with a k near the corpus' size: score them all.
             found = torch.arange(len(self._places))
         scores = torch.cat([self._vectors.scores(some, query) for some in found.split(_AT_ONCE)])
-        # Rounded, so that equal passages tie; ties in corpus order.
-        best = np.lexsort((self._places[found].numpy(), -scores.round(decimals=_DECIMALS).numpy()))[:k]
+        # Rounded, as those of the exact index are, so that equal passages tie; ties in corpus order.
+        scores = scores.round(decimals=_DECIMALS)
+        best = np.lexsort((self._places[found].numpy(), -scores.numpy()))[:k]
         return list(zip(self._places[found[best]].tolist(), scores[best].tolist(), strict=True))
 
     @staticmethod
