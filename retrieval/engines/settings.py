@@ -1,6 +1,6 @@
 """The ``retriever`` section of a config for search engines that run elsewhere."""
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, PositiveFloat, field_serializer, field_validator, model_validator
@@ -20,6 +20,8 @@ class EngineSettings(RetrieverOptions):
         timeout: seconds for an answer; a search that had none is made three times more.
     """
 
+    _EXAMPLE: ClassVar[str]
+
     url: str = ""
     id_field: str = Field("id", min_length=1)
     title_field: str = Field("title", min_length=1)
@@ -28,10 +30,22 @@ class EngineSettings(RetrieverOptions):
 
     @field_validator("url")
     @classmethod
-    def _holds_no_secret(cls, url: str) -> str:
+    def _is_a_url_without_a_secret(cls, url: str) -> str:
         if without_secrets(url) != url:
             raise ValueError(f"{without_secrets(url)}: name, password and key come from the environment, not the URL")
+        if url and not cls._fits(url):
+            raise ValueError(f"expected a URL such as {cls._EXAMPLE}")
         return url
+
+    @classmethod
+    def _fits(cls, url: str) -> bool:
+        return names_host(url)
+
+    @model_validator(mode="after")
+    def _is_somewhere(self) -> Self:
+        if not self.url:
+            raise ValueError(f"url is missing, such as {self._EXAMPLE}")
+        return self
 
     @field_serializer("url")
     def _public(self, url: str) -> str:
@@ -41,12 +55,6 @@ class EngineSettings(RetrieverOptions):
     def urls(self) -> tuple[str, ...]:
         """The engine."""
         return (self.url,) if self.url else ()
-
-
-def _of_http(url: str) -> str:
-    if url and not names_host(url):
-        raise ValueError("expected a URL such as http://localhost:6333")
-    return url
 
 
 class QdrantSettings(EngineSettings):
@@ -67,13 +75,13 @@ class QdrantSettings(EngineSettings):
         'qdrant wiki at http://localhost:6333'
     """
 
+    _EXAMPLE: ClassVar[str] = "http://localhost:6333"
+
     name: Literal["qdrant"] = "qdrant"
     collection: str = Field(min_length=1)
     checkpoint: str = Field("minilm", min_length=1)
     vector: str | None = None
     path: str | None = None
-
-    _is_a_url = field_validator("url")(_of_http)
 
     @model_validator(mode="after")
     def _is_somewhere(self) -> Self:
@@ -102,17 +110,11 @@ class NextPlaidSettings(EngineSettings):
         'next_plaid wiki at http://localhost:8080'
     """
 
+    _EXAMPLE: ClassVar[str] = "http://localhost:8080"
+
     name: Literal["next_plaid"] = "next_plaid"
     index: str = Field(pattern=r"^[^\s/?#]+$")
     checkpoint: str = Field("minilm", min_length=1)
-
-    _is_a_url = field_validator("url")(_of_http)
-
-    @model_validator(mode="after")
-    def _is_somewhere(self) -> Self:
-        if not self.url:
-            raise ValueError("url is missing, such as http://localhost:8080")
-        return self
 
     @property
     def _found_by(self) -> str:
@@ -135,16 +137,10 @@ class OpenSearchSettings(EngineSettings):
         'opensearch wiki at http://localhost:9200'
     """
 
+    _EXAMPLE: ClassVar[str] = "http://localhost:9200"
+
     name: Literal["opensearch"] = "opensearch"
     index: str = Field(pattern=r"^[^\s/?#,\\*]+$")
-
-    _is_a_url = field_validator("url")(_of_http)
-
-    @model_validator(mode="after")
-    def _is_somewhere(self) -> Self:
-        if not self.url:
-            raise ValueError("url is missing, such as http://localhost:9200")
-        return self
 
     @property
     def _found_by(self) -> str:
@@ -168,22 +164,15 @@ class PostgresSettings(EngineSettings):
         'postgres passages at postgresql://db/wiki'
     """
 
+    _EXAMPLE: ClassVar[str] = "postgresql://localhost/wiki"
+
     name: Literal["postgres"] = "postgres"
     table: str = Field(pattern=r"^[^.]+(\.[^.]+)?$")
     language: str = Field("english", min_length=1)
 
-    @field_validator("url")
     @classmethod
-    def _is_a_url(cls, url: str) -> str:
-        if urlsplit(url).scheme not in ("postgresql", "postgres"):
-            raise ValueError("expected a URL such as postgresql://localhost/wiki")
-        return url
-
-    @model_validator(mode="after")
-    def _is_somewhere(self) -> Self:
-        if not self.url:
-            raise ValueError("url is missing, such as postgresql://localhost/wiki")
-        return self
+    def _fits(cls, url: str) -> bool:
+        return urlsplit(url).scheme in ("postgresql", "postgres")
 
     @property
     def _found_by(self) -> str:
