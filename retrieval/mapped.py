@@ -1,9 +1,11 @@
 """Vectors on disk, memory-mapped."""
 
+import mmap
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hoptimizer.retrieval.index_folder import BrokenIndexError
 
@@ -19,8 +21,48 @@ def mapped(file: Path, dtype: torch.dtype, shape: tuple[int, int]) -> torch.Tens
     Raises:
         BrokenIndexError: the file is missing or has another size.
     """
+    _check(file, dtype, shape)
+    # Mapped copy-on-write, because torch warns of read-only memory; nothing writes to it.
+    return torch.from_numpy(np.memmap(file, dtype=np.uint8, mode="c")).view(dtype).view(shape)
+
+
+class ScatteredRows:
+    """The vectors of a file of which each reading takes a few, from all over it.
+
+    The system then reads no more than these: what it otherwise reads ahead takes ten times as long, where the file is
+    larger than memory.
+
+    Args:
+        file: as for :func:`mapped`, like the others.
+
+    Raises:
+        BrokenIndexError: the file is missing or has another size.
+
+    Attributes:
+        rows: the vectors, of the given shape, read when they are needed.
+    """
+
+    def __init__(self, file: Path, dtype: torch.dtype, shape: tuple[int, int]) -> None:
+        _check(file, dtype, shape)
+        with file.open("rb") as opened:
+            self._mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)
+        self._width = shape[1] * dtype.itemsize
+        self._advised = hasattr(mmap, "MADV_RANDOM")  # not on Windows
+        if self._advised:
+            self._mapped.madvise(mmap.MADV_RANDOM)
+        self.rows = torch.frombuffer(self._mapped, dtype=torch.uint8).view(dtype).view(shape)
+
+    def expect(self, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
+        """Have rows read, all at once, that are needed next: so many from each start on."""
+        if not self._advised:
+            return
+        firsts = starts * self._width // mmap.PAGESIZE * mmap.PAGESIZE
+        sizes = (starts + lengths) * self._width - firsts
+        for first, size in zip(firsts.tolist(), sizes.tolist(), strict=True):
+            self._mapped.madvise(mmap.MADV_WILLNEED, first, size)
+
+
+def _check(file: Path, dtype: torch.dtype, shape: tuple[int, int]) -> None:
     wanted = shape[0] * shape[1] * dtype.itemsize
     if not file.is_file() or file.stat().st_size != wanted:
         raise BrokenIndexError(f"{file.name} has another size than {shape[0]} vectors of {shape[1]} numbers")
-    # Mapped copy-on-write, because torch warns of read-only memory; nothing writes to it.
-    return torch.from_numpy(np.memmap(file, dtype=np.uint8, mode="c")).view(dtype).view(shape)

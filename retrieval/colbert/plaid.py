@@ -19,7 +19,7 @@ from hoptimizer.retrieval.colbert.rounded import max_similarities
 from hoptimizer.retrieval.colbert.shim import adapt_colbert_ai, load_extensions
 from hoptimizer.retrieval.colbert.token_store import stored_order
 from hoptimizer.retrieval.index_folder import BrokenIndexError
-from hoptimizer.retrieval.mapped import mapped
+from hoptimizer.retrieval.mapped import ScatteredRows, mapped
 
 # Passages that are scored by their own vectors, where all are.
 _AT_ONCE = 4096
@@ -104,14 +104,17 @@ class _Rounded:
 
     def __init__(self, folder: Path, lengths: torch.Tensor, dim: int) -> None:
         rows = int(lengths.sum()) + plaid_build.PADDING
-        self._numbers = mapped(folder / plaid_build.ROUNDED, torch.int8, (rows, dim))
-        self._scales = mapped(folder / plaid_build.SCALES, torch.float32, (rows, 1)).view(-1)
+        self._numbers = ScatteredRows(folder / plaid_build.ROUNDED, torch.int8, (rows, dim))
+        self._scales = ScatteredRows(folder / plaid_build.SCALES, torch.float32, (rows, 1))
         self._starts, self._lengths = (lengths.cumsum(0) - lengths).numpy(), lengths.numpy()
 
     def scores(self, passages: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
         chosen = passages.numpy()
-        similar = max_similarities(self._numbers, self._scales, self._lengths[chosen], query, self._starts[chosen])
-        return similar.sum(dim=1)
+        starts, lengths = self._starts[chosen], self._lengths[chosen]
+        for rows in (self._numbers, self._scales):
+            rows.expect(starts, lengths)
+        scales = self._scales.rows.view(-1)
+        return max_similarities(self._numbers.rows, scales, lengths, query, starts).sum(dim=1)
 
 
 class _Residuals:

@@ -1,0 +1,34 @@
+"""Vectors on disk are read as they were written, from anywhere."""
+
+import numpy as np
+import pytest
+import torch
+
+from hoptimizer.retrieval.index_folder import BrokenIndexError
+from hoptimizer.retrieval.mapped import ScatteredRows, mapped
+
+# More than a page of memory has, and not a multiple of it.
+ROWS, WIDTH = 1001, 7
+
+
+@pytest.fixture
+def file(tmp_path):
+    numbers = np.arange(ROWS * WIDTH, dtype=np.float32)
+    (tmp_path / "rows").write_bytes(numbers.tobytes())
+    return tmp_path / "rows"
+
+
+@pytest.mark.parametrize("read", [mapped, lambda *what: ScatteredRows(*what).rows], ids=["in their order", "scattered"])
+def test_rows_are_those_of_the_file(file, read):
+    expected = torch.arange(ROWS * WIDTH, dtype=torch.float32).view(ROWS, WIDTH)
+    assert torch.equal(read(file, torch.float32, (ROWS, WIDTH)), expected)
+    with pytest.raises(BrokenIndexError, match="rows has another size than 1000 vectors of 7 numbers"):
+        read(file, torch.float32, (1000, WIDTH))
+    with pytest.raises(BrokenIndexError, match="nowhere has another size"):
+        read(file.with_name("nowhere"), torch.float32, (ROWS, WIDTH))
+
+
+def test_rows_can_be_expected_up_to_the_last(file):
+    scattered = ScatteredRows(file, torch.float32, (ROWS, WIDTH))
+    scattered.expect(np.array([0, 500, ROWS - 1]), np.array([1, 400, 1]))
+    assert scattered.rows[-1].tolist() == list(range((ROWS - 1) * WIDTH, ROWS * WIDTH))
