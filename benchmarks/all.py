@@ -10,6 +10,7 @@ were measured; ``make clean`` forgets them.
 
 import argparse
 import datetime
+import hashlib
 import os
 import platform
 import subprocess
@@ -75,11 +76,12 @@ def best_of(call: Callable[[], object]) -> float:
 
 def printed(benchmark: str, more: Sequence[str]) -> str:
     """What a benchmark prints, and when it did: from the file where it was kept, or by running it."""
-    kept = KEPT / f"{benchmark.replace(' ', '_')}.txt"
+    name, *arguments = [*benchmark.split(), *more]
+    # By all its arguments: what was printed without an engine does not stand for what is asked with one.
+    kept = KEPT / f"{name}-{hashlib.sha256(repr(arguments).encode()).hexdigest()[:12]}.txt"
     if not kept.exists():
         sys.stderr.write(f"{benchmark}\n")
-        name, *arguments = benchmark.split()
-        command = [sys.executable, str(FOLDER / name), *arguments, *more]
+        command = [sys.executable, str(FOLDER / name), *arguments]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
         if done.returncode:
             raise UserError(f"{name} ended with exit code {done.returncode}, see above; no page is written")

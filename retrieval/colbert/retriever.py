@@ -16,7 +16,7 @@ from hoptimizer.retrieval.passage import Corpus, Passage
 from hoptimizer.retrieval.retriever import Retriever
 from hoptimizer.retrieval.settings import RetrieverSettings
 
-# Up to so many passages, all of them are scored in a fraction of a second on two cores, and building needs no compiler.
+# Up to so many passages, all of them are scored in a fraction of a second on two cores.
 EXACT_LIMIT = 30_000
 
 
