@@ -34,18 +34,19 @@ def own_home(folder: Path) -> Path:
     return own
 
 
-def usage_of(process: subprocess.Popen[str], what: str) -> Usage:
+def usage_of(process: subprocess.Popen[str], what: str, expected: int = 0) -> Usage:
     """Wait for a process.
 
     Args:
         process: whose output was read, or goes elsewhere.
         what: what messages call it.
+        expected: the exit code that it should end with.
 
     Raises:
-        UserError: it failed.
+        UserError: it ended with another.
     """
     _, status, usage = os.wait4(process.pid, 0)
-    if code := os.waitstatus_to_exitcode(status):
+    if (code := os.waitstatus_to_exitcode(status)) != expected:
         raise UserError(f"{what} ended with exit code {code}; its reason stands above")
     unit = 1 if sys.platform == "darwin" else 1024
     return Usage(usage.ru_utime + usage.ru_stime, usage.ru_maxrss * unit)

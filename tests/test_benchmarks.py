@@ -80,3 +80,27 @@ def test_a_mistake_ends_a_benchmark_with_one_line(load, monkeypatch, capsys, tmp
         module.main()
     assert end.value.code == 2
     assert re.fullmatch(rf"{re.escape(str(tmp_path))}: no folder .*\n", capsys.readouterr().err)
+
+
+def test_a_thread_counts_for_the_innermost_part_that_it_works_for(load):
+    benchmark = load(FOLDER / "seconds_by_part.py")
+    lm, bm25 = (importlib.util.find_spec(f"hoptimizer.{name}").origin for name in ("models.lm", "retrieval.bm25"))
+    own, library = f"ask ({lm}:7)", "f (/x/site-packages/torch/nn.py:1)"
+    lines = [
+        f"run (/usr/lib/threading.py:1);{own};search ({bm25}:3);{library} 30",
+        f"{own};<lambda> (/x/site-packages/six.py:1) 10",
+        f"{own};load (<frozen importlib._bootstrap>:1);<module> ({bm25}:1) 5",
+        f"{own};<module> ({bm25}:1);make (/usr/lib/enum.py:2) 2",
+        f"{own};load (<frozen importlib._bootstrap>:1);{library} 1",
+        f"run (/usr/lib/threading.py:1);{library} 2",
+    ]
+    parts = benchmark.by_part("\n".join(lines) + "\n")
+    assert [(part.name, part.seconds, part.share) for part in parts] == [
+        ("retrieval", 0.6, 0.6),
+        ("models", 0.2, 0.2),
+        ("imports", 0.16, 0.16),
+        ("threads of libraries", 0.04, 0.04),
+    ]
+    assert parts[0].libraries == [("torch", 1.0)]
+    assert parts[1].libraries == [("six", 1.0)]
+    assert dict(parts[2].libraries) == {"hoptimizer": 5 / 8, "Python": 2 / 8, "torch": 1 / 8}
