@@ -38,6 +38,7 @@ BENCHMARKS = {
     "startup.py": "How long commands take to start, and what they hold (aims: in the table).",
     "seconds_by_part.py": "Where the seconds of the demo go: the part of the package that threads work for, and whose "
     "code runs there.",
+    "growth.py": "Whether anything grows faster than what it grows with (limit: a power of 1).",
     "http_serving.py": "`hop serve` under load, beside the limit that its language model sets, and MLflow's server.",
     "ra_isf_latency.py": "RA-ISF's chains, by the branches that a question can take (limit: 1.15).",
     "traces.py": "What traces in MLflow take of a run (aim: 10% at most).",
