@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import mlflow
 import pytest
@@ -192,6 +193,25 @@ def test_what_another_name_drops_is_told_on_stderr(hop, tmp_path):
     (tmp_path / "my.yaml").write_text("data: atlas\nprogram: {name: ircot, max_steps: 3}\n")
     _, _, err = hop("ask", "Who?", "my.yaml", "program=rag", "program.reader=none", "retriever=bm25")
     assert "program: rag takes the place of ircot, whose max_steps is dropped" in err
+
+
+@pytest.mark.parametrize("on_path", [True, False])
+def test_the_demo_ends_with_the_commands_that_go_on(monkeypatch, tmp_path, capsys, on_path):
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "bin" / "activate").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent) if on_path else str(tmp_path))
+    scores = {"direct": 0.2, "ircot": 0.4, "rag": 0.3}
+    variants = [
+        {"run_id": f"{number}" * 32, "program": name, "metrics": {"f1": f1}}
+        for number, (name, f1) in enumerate(scores.items())
+    ]
+    Console(width=80).print(tables.after_demo({"variants": variants}))
+    _, *commands = capsys.readouterr().out.strip().splitlines()
+    assert commands[0].split()[:2] == ([".", ".venv/bin/activate"] if not on_path else ["hop", "ask"])
+    assert "hop ask --run 11111111  asks the best of them (ircot)" in commands[-3]
+    assert [command.split()[1] for command in commands[-3:]] == ["ask", "ui", "compile"]
 
 
 def test_the_demos_table_fits_80_columns_and_its_runs_can_be_copied(capsys):

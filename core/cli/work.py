@@ -91,4 +91,4 @@ def demo_command(overrides: Overrides = None, as_json: Json = False) -> None:
 
     with working() as report:
         result = run_demo(overrides or (), report)
-    show(result, as_json, *tables.demo(result), tables.open_mlflow())
+    show(result, as_json, *tables.demo(result), tables.after_demo(result))
