@@ -362,3 +362,24 @@ def test_a_cell_that_fails_beside_others_fails_alone(write):
         result = run_study(study)
     assert [outcome.status for outcome in result.outcomes] == ["finished", "failed", "finished"]
     assert "/nowhere" in result.outcomes[1].failure
+
+
+def test_a_study_can_be_limited_to_some_of_its_rows(write):
+    cells = [{"name": "few", "retriever.k": 1}, {"name": "many", "retriever.k": 8}, {"name": "x=1", "retriever.k": 3}]
+    path = write(cells=cells, grid={"data.dev": [2, 4]})
+    assert len(load_study(path).cells) == 6
+    assert [cell.name for cell in load_study(path, only=["many"]).cells] == ["many, data.dev=2", "many, data.dev=4"]
+    assert [cell.name for cell in load_study(path, only=["data.dev=4", "few", "x=1"]).cells] == [
+        "few, data.dev=4",
+        "x=1, data.dev=4",
+    ]
+    for row in ("data.dev=3", "man", "data.dev"):
+        with pytest.raises(UserError, match=r"small.yaml: --only: there is no row '.*'; .*(many|data.dev=4)"):
+            load_study(path, only=[row])
+
+
+def test_the_baseline_of_a_limited_study_stays_if_its_row_does(write):
+    cells = [{"name": "few", "retriever.k": 1}, {"name": "many", "retriever.k": 8}]
+    path = write(cells=cells, grid={"data.dev": [2, 4]}, baseline={"name": "few"})
+    assert load_study(path, only=["few", "data.dev=4"]).file.baseline == {"name": "few"}
+    assert load_study(path, only=["many"]).file.baseline is None

@@ -16,6 +16,15 @@ def study_command(
         typer.Argument(metavar="[KEY=VALUE]...", help="Settings that win over the file's base.", show_default=False),
     ] = None,
     run: RunOption = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--only",
+            metavar="ROW",
+            help="Only this row: a cell's name, or KEY=VALUE of the grid. May be given several times.",
+            show_default=False,
+        ),
+    ] = None,
     estimate: Annotated[
         bool, typer.Option("--estimate", help="Say what the study will cost, by a few questions of each cell, and end.")
     ] = False,
@@ -71,6 +80,8 @@ def study_command(
 
         hop study my-study.yaml data.dev=50 lm=openai/gpt-4o-mini --json
 
+        hop study configs/papers/ircot-systems.yaml --only "IRCoT QA" --only DSP
+
         hop study configs/study-ra_isf-ablations.yaml --run 1f2e3d
     """
     from hoptimizer.cli.screen.console import show, tell, working
@@ -80,13 +91,14 @@ def study_command(
         if "=" not in word:
             raise UserError(f"{word}: one study file is enough; everything else is key=value")
     if dry_run:
-        show_dry_study(file, overrides, run, as_json)
+        show_dry_study(file, overrides, run, only or (), as_json)
         return
     from hoptimizer.study.cells import load_study
 
     with working() as report:
         run, config = config_of(run, overrides) if run else (None, None)
-        study = load_study(file, overrides or (), run_id=run, variant=config.public() if config else None)
+        public = config.public() if config else None
+        study = load_study(file, overrides or (), run_id=run, variant=public, only=only or ())
         # After the study file's mistakes are said: these take seconds to import.
         from hoptimizer.cli.screen import tables
         from hoptimizer.study.run import estimate_study, run_study

@@ -108,7 +108,12 @@ class Study:
 
 
 def load_study(
-    path: Path, overrides: Sequence[str] = (), *, run_id: str | None = None, variant: Mapping[str, Any] | None = None
+    path: Path,
+    overrides: Sequence[str] = (),
+    *,
+    run_id: str | None = None,
+    variant: Mapping[str, Any] | None = None,
+    only: Sequence[str] = (),
 ) -> Study:
     """Read a study file, and validate the config and the data of every cell in it.
 
@@ -117,6 +122,7 @@ def load_study(
         overrides: ``key=value`` arguments that change ``base``.
         run_id: a compiled variant that every cell starts from.
         variant: its config as plain data, which ``base`` changes.
+        only: names of cells, and values on the grid as ``KEY=VALUE``: the rows to which the study is limited.
 
     Raises:
         UserError: the file or the config of a cell is malformed, or its data can't be had; the message names the file,
@@ -136,10 +142,12 @@ def load_study(
         >>> study = load_study(Path("depth.yaml"), ["seed=1"])
         >>> [cell.config.retriever.k for cell in study.cells]
         [2, 4]
+        >>> [cell.name for cell in load_study(Path("depth.yaml"), only=["retriever.k=4"]).cells]
+        ['retriever.k=4']
     """
     values = read_mapping(path)
     try:
-        file = StudyFile.model_validate(values)
+        file = StudyFile.model_validate(values).only(only)
         base = Layers(file.base, variant=variant)
     except ValidationError as error:
         raise UserError(f"{path}: {explain(error, StudyFile)}") from None

@@ -143,6 +143,33 @@ class StudyFile(BaseModel):
         """What tells one line of the table from another."""
         return [NAME] * (self.cells is not None) + list(self.grid)
 
+    def only(self, rows: Sequence[str]) -> "StudyFile":
+        """The study of some of its rows alone; of all, where none is named.
+
+        Args:
+            rows: names of cells, and values on the grid as ``KEY=VALUE``; several of one axis are alternatives. The
+                baseline stays if it is among what is left.
+
+        Raises:
+            UserError: there is no such row.
+        """
+        named = {cell.name: (NAME, cell.name) for cell in self.cells or ()}
+        named |= {f"{key}={label(one)}": (key, label(one)) for key, values in self.grid.items() for one in values}
+        kept: dict[str, list[str]] = {}
+        for row in rows:
+            if row not in named:
+                raise UserError(f"--only: there is no row {row!r}; {nearest(row, named)}")
+            axis, value = named[row]
+            kept.setdefault(axis, []).append(value)
+        stays = all(label(value) in kept.get(axis, [label(value)]) for axis, value in (self.baseline or {}).items())
+        cells = [cell for cell in self.cells or () if cell.name in kept.get(NAME, [cell.name])]
+        grid = {
+            key: [value for value in values if label(value) in kept.get(key, [label(value)])]
+            for key, values in self.grid.items()
+        }
+        update = {"cells": cells or None, "grid": grid, "baseline": self.baseline if stays else None}
+        return self.model_copy(update=update)
+
     @model_validator(mode="after")
     def _consistent(self) -> "StudyFile":
         if not self.axes:

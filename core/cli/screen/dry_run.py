@@ -39,20 +39,24 @@ def show_dry_run(
     show(found.as_dict(), as_json, _yaml(config), models, Text(f"\n{found.line}"))
 
 
-def show_dry_study(file: Path, overrides: Sequence[str] | None, run: str | None, as_json: bool) -> None:
+def show_dry_study(
+    file: Path, overrides: Sequence[str] | None, run: str | None, only: Sequence[str], as_json: bool
+) -> None:
     """Print what a study would do.
 
     Args:
         file: the study file.
         overrides: what the user typed besides.
         run: the start of the id of the compiled variant that every cell starts from.
+        only: the rows to which the study is limited.
         as_json: whether to print JSON.
     """
     with working():
         run, config = config_of(run, overrides) if run else (None, None)
         from hoptimizer.study.cells import load_study
 
-        study = load_study(file, overrides or (), run_id=run, variant=config.public() if config else None)
+        public = config.public() if config else None
+        study = load_study(file, overrides or (), run_id=run, variant=public, only=only)
         from hoptimizer.cli.screen import tables
         from hoptimizer.study.dry_run import dry_study
 
