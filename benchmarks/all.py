@@ -45,6 +45,8 @@ BENCHMARKS = {
     "bootstrap.py": "Bootstrapping demonstrations beside `dspy.BootstrapFewShot` (aim: 8 times as fast).",
     "engine.py": "The in-process engine by itself: what batching and reuse of prefixes bring.",
     "memory.py demo": "The most memory that the demo takes.",
+    "search_peers.py": "Exact search among token vectors beside numpy and, where it is installed, maxsim-cpu "
+    "(limit: the products alone).",
     "retrieval.py": "Recall; PLAID beside the exact index; encoding beside colbert-ai's own (aim: 5 times as fast).",
     "chains.py": "Programs on a server that takes 100 ms a call: the time of a question over that of its longest chain "
     "of calls (aim: 1.1 at most), and how busy 64 questions keep 32 places (aim: 95%).",
