@@ -25,11 +25,10 @@ lint: $(VENV)/.dev wheel
 	$(BIN)/mypy --python-executable build/wheel-venv/bin/python benchmarks
 
 # DATA: the folder of the published data sets' folders, which benchmarks/retrieval.py describes; PEERS: other engines, as
-# benchmarks/all.py takes them. The page is written once all of it was measured.
+# benchmarks/all.py takes them.
 bench: $(VENV)/.dev
 	@test -n "$(DATA)" || (echo "make bench: name the data sets' folder, as in make bench DATA=../data"; exit 2)
-	$(BIN)/python benchmarks/all.py --data $(DATA) $(PEERS) > docs/benchmarks.md.part
-	mv docs/benchmarks.md.part docs/benchmarks.md
+	$(BIN)/python benchmarks/all.py --data $(DATA) $(PEERS)
 
 # The documentation in build/site. Docstrings are read from the wheel, where the folders are one package.
 site: $(VENV)/.dev wheel

@@ -1,11 +1,11 @@
 """Runs the benchmarks of speed and writes what they print as a page: ``make bench DATA=DIR`` makes docs/benchmarks.md.
 
-    python benchmarks/all.py --data DIR [--vllm PYTHON] [--llama PYTHON --gguf FILE] > docs/benchmarks.md
+    python benchmarks/all.py --data DIR [--out docs/benchmarks.md] [--vllm PYTHON] [--llama PYTHON --gguf FILE]
 
 DIR is what ``benchmarks/retrieval.py`` reads; the others name engines as ``benchmarks/engine_peers.py`` does. It takes
-nearly two hours, in which nothing else should run. What each printed is kept in ``.benchmarks``: where one fails
-or is ended, the same command goes on with it, and the page is written once all are there. A page's parts say when they
-were measured; ``make clean`` forgets them.
+nearly two hours, in which nothing else should run. What each printed is kept in ``.benchmarks``, and the page written
+anew: where one fails or is ended, the same command goes on with it, and until then the page names those that it lacks.
+Its parts say when they were measured; ``make clean`` forgets them.
 """
 
 import argparse
@@ -16,7 +16,8 @@ import platform
 import subprocess
 import sys
 import timeit
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -28,6 +29,8 @@ from reporting import user_mistakes
 
 FOLDER = Path(__file__).parent
 KEPT = Path(".benchmarks")
+# The exit code of a benchmark whose limit was missed: what it prints says so.
+MISSED = 1
 HEAD = """# Benchmarks
 
 What the benchmarks of speed printed, one after the other, with nothing else on the machine; `make bench DATA=DIR` makes
@@ -80,39 +83,75 @@ def best_of(call: Callable[[], object]) -> float:
     return min(timeit.repeat(call, number=1, repeat=10))
 
 
-def printed(benchmark: str, more: Sequence[str]) -> str:
-    """What a benchmark prints, and when it did: from the file where it was kept, or by running it."""
-    name, *arguments = [*benchmark.split(), *more]
-    # By all its arguments: what was printed without an engine does not stand for what is asked with one.
-    kept = KEPT / f"{name}-{hashlib.sha256(repr(arguments).encode()).hexdigest()[:12]}.txt"
-    if not kept.exists():
-        sys.stderr.write(f"{benchmark}\n")
+@dataclass(frozen=True)
+class Benchmark:
+    """A benchmark with all its arguments.
+
+    Attributes:
+        shown: its file and the arguments that do not depend on the machine.
+        about: what it is compared with, or the limit that it is held to.
+        more: what names data and engines of this machine.
+    """
+
+    shown: str
+    about: str
+    more: tuple[str, ...]
+
+    @property
+    def kept(self) -> Path:
+        """Where what it printed is kept."""
+        name, *arguments = [*self.shown.split(), *self.more]
+        # By all its arguments: what was printed without an engine does not stand for what is asked with one.
+        return KEPT / f"{name}-{hashlib.sha256(repr(arguments).encode()).hexdigest()[:12]}.txt"
+
+    def run(self) -> None:
+        """Run it, and keep what it prints.
+
+        Raises:
+            UserError: it failed.
+        """
+        sys.stderr.write(f"{self.shown}\n")
+        name, *arguments = [*self.shown.split(), *self.more]
         command = [sys.executable, str(FOLDER / name), *arguments]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-        if done.returncode:
-            raise UserError(f"{name} ended with exit code {done.returncode}, see above; no page is written")
+        if done.returncode and not (done.returncode == MISSED and done.stdout):
+            raise UserError(
+                f"{name} ended with exit code {done.returncode}, see above; the same command goes on with it"
+            )
         KEPT.mkdir(parents=True, exist_ok=True)
-        write_whole(kept, done.stdout)
-    date = datetime.datetime.fromtimestamp(kept.stat().st_mtime, datetime.UTC).date()
-    return f"```text\n{kept.read_text(encoding='utf-8').rstrip()}\n```\n\n{date}.\n"
+        write_whole(self.kept, done.stdout)
+
+    @property
+    def part(self) -> str:
+        """Its part of the page."""
+        head = f"## `python benchmarks/{self.shown}`\n\n{self.about}\n\n"
+        if not self.kept.exists():
+            return f"{head}Not measured yet.\n"
+        date = datetime.datetime.fromtimestamp(self.kept.stat().st_mtime, datetime.UTC).date()
+        return f"{head}```text\n{self.kept.read_text(encoding='utf-8').rstrip()}\n```\n\n{date}.\n"
 
 
 def main() -> None:
     """Run all and print the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, help="folder of the data sets' folders")
+    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks.md"), help="(default: docs/benchmarks.md)")
     for option, metavar in (("--vllm", "PYTHON"), ("--llama", "PYTHON"), ("--gguf", "FILE")):
         parser.add_argument(option, metavar=metavar)
     options = parser.parse_args()
-    vllm = ["--vllm", options.vllm] if options.vllm else []
-    llama = ["--llama", options.llama, "--gguf", options.gguf] if options.llama else []
-    parts = [HEAD.format(machine=machine())]
+    vllm = ("--vllm", options.vllm) if options.vllm else ()
+    llama = ("--llama", options.llama, "--gguf", options.gguf) if options.llama else ()
+    named = {"retrieval.py": ("--data", options.data), "engine_peers.py": vllm}
+    benchmarks = []
+    for shown, about in BENCHMARKS.items():
+        more = named.get(shown.split()[0], ()) + (llama if shown == WITH_GGUF else ())
+        benchmarks.append(Benchmark(shown, about, more))
+    head = HEAD.format(machine=machine())
     with user_mistakes():
-        for benchmark, about in BENCHMARKS.items():
-            more = {"retrieval.py": ["--data", options.data], "engine_peers.py": vllm}.get(benchmark.split()[0], [])
-            more = more + llama if benchmark == WITH_GGUF else more
-            parts.append(f"## `python benchmarks/{benchmark}`\n\n{about}\n\n{printed(benchmark, more)}")
-    sys.stdout.write("\n".join(parts))
+        for benchmark in benchmarks:
+            if not benchmark.kept.exists():
+                benchmark.run()
+            write_whole(options.out, "\n".join([head, *(one.part for one in benchmarks)]))
 
 
 if __name__ == "__main__":

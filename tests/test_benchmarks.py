@@ -104,3 +104,21 @@ def test_a_thread_counts_for_the_innermost_part_that_it_works_for(load):
     assert parts[0].libraries == [("torch", 1.0)]
     assert parts[1].libraries == [("six", 1.0)]
     assert dict(parts[2].libraries) == {"hoptimizer": 5 / 8, "Python": 2 / 8, "torch": 1 / 8}
+
+
+def test_the_page_of_all_benchmarks_has_what_was_measured_and_names_the_rest(load, monkeypatch, capsys, tmp_path):
+    page = load(FOLDER / "all.py")
+    monkeypatch.setattr(page, "machine", lambda: "two cores")
+    monkeypatch.setattr(page, "BENCHMARKS", {"growth.py --help": "Growth.", "predictions.py --nope": "Fails."})
+    monkeypatch.setattr(sys, "argv", ["all.py", "--data", "none", "--out", "page.md"])
+    for _ in range(2):  # the second time, what was measured is taken from where it is kept
+        with pytest.raises(SystemExit) as end:
+            page.main()
+        assert end.value.code == 2
+        assert "predictions.py ended with exit code 2" in capsys.readouterr().err
+    head, growth, lacking = (tmp_path / "page.md").read_text(encoding="utf-8").split("\n## ")
+    assert "two cores" in head
+    assert growth.startswith("`python benchmarks/growth.py --help`\n\nGrowth.\n\n```text\nusage: growth.py")
+    assert lacking == "`python benchmarks/predictions.py --nope`\n\nFails.\n\nNot measured yet.\n"
+    [kept] = (tmp_path / ".benchmarks").iterdir()
+    assert "Four sizes each" in kept.read_text(encoding="utf-8")
