@@ -202,15 +202,15 @@ def test_the_demo_ends_with_the_commands_that_go_on(monkeypatch, tmp_path, capsy
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent) if on_path else str(tmp_path))
-    scores = {"direct": 0.2, "ircot": 0.4, "rag": 0.3}
+    scores = {"direct": (0.5, False), "ircot": (0.4, True), "rag": (0.3, True)}
     variants = [
-        {"run_id": f"{number}" * 32, "program": name, "metrics": {"f1": f1}}
-        for number, (name, f1) in enumerate(scores.items())
+        {"run_id": f"{number}" * 32, "program": name, "metrics": {"f1": f1}, "compiled": compiled}
+        for number, (name, (f1, compiled)) in enumerate(scores.items())
     ]
     Console(width=80).print(tables.after_demo({"variants": variants}))
     _, *commands = capsys.readouterr().out.strip().splitlines()
     assert commands[0].split()[:2] == ([".", ".venv/bin/activate"] if not on_path else ["hop", "ask"])
-    assert "hop ask --run 11111111  asks the best of them (ircot)" in commands[-3]
+    assert "hop ask --run 11111111  asks the best compiled one (ircot)" in commands[-3]
     assert [command.split()[1] for command in commands[-3:]] == ["ask", "ui", "compile"]
 
 

@@ -138,14 +138,15 @@ def demo(result: dict[str, Any]) -> list[RenderableType]:
 
 def after_demo(result: dict[str, Any]) -> Table:
     """What can be done with the demo's runs: commands, and before them the one that puts ``hop`` on the path."""
-    best = max(result["variants"], key=lambda row: row["metrics"]["f1"])
+    compiled = [row for row in result["variants"] if row["compiled"]]  # what `--run` takes
+    best = max(compiled, key=lambda row: row["metrics"]["f1"])
     table = _table("", "to go on", "")
     table.columns[1].justify = "left"
     activate = Path(sys.prefix) / "bin" / "activate"
     if activate.is_file() and shutil.which("hop") is None:
         shown = activate.relative_to(Path.cwd()) if activate.is_relative_to(Path.cwd()) else activate
         table.add_row(f". {shown}", "puts hop on your path")
-    table.add_row(f"hop ask --run {best['run_id'][:8]}", f"asks the best of them ({best['program']})")
+    table.add_row(f"hop ask --run {best['run_id'][:8]}", f"asks the best compiled one ({best['program']})")
     table.add_row("hop ui", "shows runs, predictions and plots in MLflow")
     table.add_row("hop compile --help", "compiles for data and a language model of yours")
     return table
