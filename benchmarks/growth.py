@@ -197,7 +197,7 @@ def main() -> None:
         files = {"flat": lay_out(folder, "flat", max(SIZES["questions"]), 2)}
         files |= {f"deep{size}": lay_out(folder, f"deep{size}", 64, size) for size in SIZES["depth"]}
         script = "scripted_server.py"
-        with contextlib.ExitStack() as servers:
+        with contextlib.chdir(folder), contextlib.ExitStack() as servers:  # where MLflow leaves artifacts
             urls = {
                 name: servers.enter_context(serving(script, str(file), "--seconds", str(LATENCY)))
                 for name, file in files.items()

@@ -4,9 +4,9 @@
 
 WORDs are those of `hop`, such as `compile data=DIR program=ircot` (default: `demo`). The command runs in an empty
 folder with a home of its own, which has the user's models alone. py-spy looks at it 50 times a second, and counts each
-thread that computes by the innermost of its frames that lies in the package, and by the library whose code that frame
-has called. Seconds are those of threads: two threads at work for a second are two. The threads of matrix products,
-which know nothing of Python, count as the one that called them.
+thread that computes by the innermost of its frames that lies in the package, and by the library whose Python code is
+innermost: what it calls of C counts as its own. Seconds are those of threads: two threads at work for a second are two.
+The threads of matrix products, which know nothing of Python, count as the one that called them.
 """
 
 import importlib.util
