@@ -4,7 +4,7 @@
 
 A power of 1 is in proportion, 0 is none. All language models are scripted (``scripted_server.py``) and take 20 ms a
 call, so that what is measured is what this package and DSPy add: ``rag`` over a number of questions; the same questions
-with more of them under way at once; ``ircot`` on chains of thought of more and more sentences; BM25 over more and more
+with more of them under way at once; ``self_ask`` with more and more follow-up questions; BM25 over more and more
 passages, the index and all searches; ``bootstrap_random_search`` with more and more candidates, its start and its run
 in the store included. Sizes come in turn.
 
@@ -81,15 +81,15 @@ class Runs:
 
     def questions(self, size: int) -> float:
         """Seconds of CPU that ``rag`` takes for so many questions."""
-        return self._evaluated("flat", {"name": "rag"}, size, 32)
+        return self._evaluated("flat", {"name": "rag"}, size, 32, calls=1)
 
     def in_flight(self, size: int) -> float:
         """The same for :data:`QUESTIONS`, so many at once."""
-        return self._evaluated("flat", {"name": "rag"}, QUESTIONS, size)
+        return self._evaluated("flat", {"name": "rag"}, QUESTIONS, size, calls=1)
 
     def depth(self, size: int) -> float:
-        """Those of ``ircot`` for chains of so many thoughts."""
-        return self._evaluated(f"deep{size}", {"name": "ircot", "max_steps": size, "max_passages": 4}, 64, 32)
+        """Those of ``self_ask`` with so many follow-up questions, each of which is asked and answered."""
+        return self._evaluated(f"deep{size}", {"name": "self_ask", "max_steps": size}, 64, 32, calls=2 * size + 1)
 
     def passages(self, size: int) -> float:
         """Those of BM25 over so many passages."""
@@ -120,14 +120,16 @@ class Runs:
             compile_variant(make_config(config))
         return seconds()
 
-    def _evaluated(self, data: str, program: dict[str, Any], questions: int, workers: int) -> float:
+    def _evaluated(self, data: str, program: dict[str, Any], questions: int, workers: int, calls: int) -> float:
         bench = Workbench(make_config(self._config(data, program)))
         asked = bench.data.split("test", questions)
         with bench.active(), cpu_time() as seconds:
             evaluation = asyncio.run(aevaluate(bench.program(), asked, workers=workers))
-        # What failed would have been fast.
+        # What failed or ended early would have been fast.
         if failed := evaluation.metrics["unanswered"] + evaluation.metrics["failures"]:
             raise RuntimeError(f"{failed:.0f} questions failed")
+        if evaluation.metrics["lm_calls"] != calls:
+            raise RuntimeError(f"expected {calls} calls a question, got {evaluation.metrics['lm_calls']:.2f}")
         return seconds()
 
     def _config(self, data: str, program: dict[str, Any]) -> dict[str, Any]:
@@ -149,7 +151,7 @@ def cpu_time() -> Iterator[Callable[[], float]]:
 
 
 def lay_out(folder: Path, name: str, count: int, sentences: int) -> Path:
-    """A data set of so many questions of atlas, whose chains of thought have so many sentences; its test questions."""
+    """A data set of so many questions of atlas, whose rationales have so many sentences; the file of all of them."""
     atlas = load_data("atlas")
     facts = ". ".join(f"Fact {number} is known" for number in range(sentences))
     splits = {}
