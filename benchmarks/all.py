@@ -128,7 +128,8 @@ class Benchmark:
         if not self.kept.exists():
             return f"{head}Not measured yet.\n"
         date = datetime.datetime.fromtimestamp(self.kept.stat().st_mtime, datetime.UTC).date()
-        return f"{head}```text\n{self.kept.read_text(encoding='utf-8').rstrip()}\n```\n\n{date}.\n"
+        lines = self.kept.read_text(encoding="utf-8").rstrip().splitlines()
+        return "\n".join([f"{head}```text", *(line.rstrip() for line in lines), "```", "", f"{date}.", ""])
 
 
 def main() -> None:
