@@ -98,9 +98,14 @@ class Benchmark:
     more: tuple[str, ...]
 
     @property
+    def words(self) -> list[str]:
+        """Its file and all arguments."""
+        return [*self.shown.split(), *self.more]
+
+    @property
     def kept(self) -> Path:
         """Where what it printed is kept."""
-        name, *arguments = [*self.shown.split(), *self.more]
+        name, *arguments = self.words
         # By all its arguments: what was printed without an engine does not stand for what is asked with one.
         return KEPT / f"{name}-{hashlib.sha256(repr(arguments).encode()).hexdigest()[:12]}.txt"
 
@@ -111,7 +116,7 @@ class Benchmark:
             UserError: it failed.
         """
         sys.stderr.write(f"{self.shown}\n")
-        name, *arguments = [*self.shown.split(), *self.more]
+        name, *arguments = self.words
         command = [sys.executable, str(FOLDER / name), *arguments]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
         if done.returncode and not (done.returncode == MISSED and done.stdout):

@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections import defaultdict
 from dataclasses import asdict, dataclass
-from functools import reduce
 from pathlib import Path
 
 from processes import own_home, serving, usage_of
@@ -28,8 +27,6 @@ from reporting import benchmark_parser, load, show, user_mistakes
 
 HOP = ("-m", "hoptimizer.cli")
 RAG = ("data=atlas", "program=rag", "retriever=bm25")
-QUESTION, FIRST = "{question}", "{first}"
-URL = "{url}"
 MB = 1e6
 
 
@@ -57,18 +54,18 @@ STARTS = (
     Start("a wrong key", (*HOP, "eval", *RAG, "retriever.kk=3"), 1, code=2),
     Start(
         "hop ask, a new question of a local model",
-        (*HOP, "ask", QUESTION, *RAG, "lm=local/smollm2-135m-instruct"),
+        (*HOP, "ask", "{question}", *RAG, "lm=local/smollm2-135m-instruct"),
         4,
     ),
     Start(
         "hop ask, a question asked before",
-        (*HOP, "ask", FIRST, *RAG, "lm=local/smollm2-135m-instruct"),
+        (*HOP, "ask", "{first}", *RAG, "lm=local/smollm2-135m-instruct"),
     ),
     Start(
         "hop ask, of a server that takes no time",
         (
-            *(*HOP, "ask", QUESTION, *RAG),
-            *("lm=openai/scripted", f"lm.default.api_base={URL}", "lm.default.api_key=none"),
+            *(*HOP, "ask", "{question}", *RAG),
+            *("lm=openai/scripted", "lm.default.api_base={url}", "lm.default.api_key=none"),
         ),
     ),
     Start("python", ("-c", "")),
@@ -127,8 +124,8 @@ def measure(rounds: int) -> list[Taken]:
         home = own_home(folder)
         for number in range(rounds + 1):
             for start in STARTS:
-                given = {QUESTION: questions[number], FIRST: questions[0], URL: url}
-                words = [reduce(lambda text, one: text.replace(*one), given.items(), word) for word in start.words]
+                given = {"question": questions[number], "first": questions[0], "url": url}
+                words = [word.format(**given) for word in start.words]
                 took, peak = once(start, words, folder, home)
                 if number:  # the first round warms the home
                     seconds[start.name].append(took)

@@ -153,7 +153,7 @@ class StudyFile(BaseModel):
         Raises:
             UserError: there is no such row.
         """
-        named = {cell.name: (NAME, cell.name) for cell in self.cells or ()}
+        named = {cell.name: (NAME, label(cell.name)) for cell in self.cells or ()}
         named |= {f"{key}={label(one)}": (key, label(one)) for key, values in self.grid.items() for one in values}
         kept: dict[str, list[str]] = {}
         for row in rows:
@@ -161,14 +161,14 @@ class StudyFile(BaseModel):
                 raise UserError(f"--only: there is no row {row!r}; {nearest(row, named)}")
             axis, value = named[row]
             kept.setdefault(axis, []).append(value)
-        stays = all(label(value) in kept.get(axis, [label(value)]) for axis, value in (self.baseline or {}).items())
-        cells = [cell for cell in self.cells or () if cell.name in kept.get(NAME, [cell.name])]
-        grid = {
-            key: [value for value in values if label(value) in kept.get(key, [label(value)])]
-            for key, values in self.grid.items()
-        }
-        update = {"cells": cells or None, "grid": grid, "baseline": self.baseline if stays else None}
-        return self.model_copy(update=update)
+
+        def stays(axis: str, value: object) -> bool:
+            return axis not in kept or label(value) in kept[axis]
+
+        cells = [cell for cell in self.cells or () if stays(NAME, cell.name)]
+        grid = {key: [value for value in values if stays(key, value)] for key, values in self.grid.items()}
+        baseline = self.baseline if all(stays(*one) for one in (self.baseline or {}).items()) else None
+        return self.model_copy(update={"cells": cells or None, "grid": grid, "baseline": baseline})
 
     @model_validator(mode="after")
     def _consistent(self) -> "StudyFile":

@@ -180,9 +180,8 @@ def delivered(runs: Sequence[DeliveredRun]) -> RenderableType:
     return table
 
 
-def open_mlflow(tracking: TrackingSettings | None = None) -> Text:
+def open_mlflow(tracking: TrackingSettings) -> Text:
     """The command that opens the runs in MLflow."""
-    default = without_secrets(TrackingSettings().uri)
-    uri = without_secrets(tracking.uri) if tracking else default
-    command = "hop ui" if uri == default else f"hop ui tracking.uri={uri}"
+    uri = without_secrets(tracking.uri)
+    command = "hop ui" if uri == without_secrets(TrackingSettings().uri) else f"hop ui tracking.uri={uri}"
     return Text(f"Runs, predictions and plots: {command}", style="cyan")
