@@ -13,15 +13,12 @@ the engine have a limit, which the scoring of all dev questions reaches.
 Exits 1 where a limit is exceeded.
 """
 
-import os
-import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from processes import own_home, usage_of
+from processes import measured, own_home
 from rich.box import MARKDOWN
 from rich.table import Table
 
@@ -67,16 +64,8 @@ def run(name: str, arguments: list[str], limit: float) -> Peak:
     """
     with tempfile.TemporaryDirectory() as folder:
         own = own_home(Path(folder))
-        begin = time.monotonic()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "hoptimizer.cli", *arguments, "--json"],
-            cwd=folder,
-            env=os.environ | {"HOPTIMIZER_HOME": str(own)},
-            stdout=subprocess.DEVNULL,
-            text=True,
-        )
-        usage = usage_of(process, f"hop {' '.join(arguments)}")
-        seconds = time.monotonic() - begin
+        words = ["-m", "hoptimizer.cli", *arguments, "--json"]
+        seconds, usage = measured(words, Path(folder), own, f"hop {' '.join(arguments)}")
     return Peak(name, seconds, usage.peak, limit)
 
 

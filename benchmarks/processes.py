@@ -4,7 +4,8 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,6 +51,32 @@ def usage_of(process: subprocess.Popen[str], what: str, expected: int = 0) -> Us
         raise UserError(f"{what} ended with exit code {code}; its reason stands above")
     unit = 1 if sys.platform == "darwin" else 1024
     return Usage(usage.ru_utime + usage.ru_stime, usage.ru_maxrss * unit)
+
+
+def measured(words: Sequence[str], folder: Path, home: Path, what: str, expected: int = 0) -> tuple[float, Usage]:
+    """Run Python in a folder; seconds by the clock, and what it took. What it prints but its errors is left out.
+
+    Args:
+        words: its arguments.
+        folder: where it runs.
+        home: the ``HOPTIMIZER_HOME`` of it.
+        what: what messages call it.
+        expected: the exit code that it should end with; where that is a failure, its errors are left out, too.
+
+    Raises:
+        UserError: it ended with another.
+    """
+    begin = time.monotonic()
+    process = subprocess.Popen(
+        [sys.executable, *words],
+        cwd=folder,
+        env=os.environ | {"HOPTIMIZER_HOME": str(home)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL if expected else None,
+        text=True,
+    )
+    usage = usage_of(process, what, expected)
+    return time.monotonic() - begin, usage
 
 
 def size(folder: Path) -> int:

@@ -7,16 +7,13 @@ models alone and is warm: a round that is not counted leaves what commands keep 
 what the others can't do without: Python itself, and libraries.
 """
 
-import os
-import subprocess
 import sys
 import tempfile
-import time
 from collections import defaultdict
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from processes import own_home, serving, usage_of
+from processes import measured, own_home, serving
 from rich.box import MARKDOWN
 from rich.table import Table
 
@@ -92,25 +89,6 @@ class Taken:
     aim: float | None
 
 
-def once(start: Start, words: list[str], folder: Path, home: Path) -> tuple[float, int]:
-    """Seconds of one process by the clock, and its peak in bytes.
-
-    Raises:
-        UserError: it ended in another way than it should.
-    """
-    begin = time.monotonic()
-    process = subprocess.Popen(
-        [sys.executable, *words],
-        cwd=folder,
-        env=os.environ | {"HOPTIMIZER_HOME": str(home)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    peak = usage_of(process, " ".join(words), start.code).peak
-    return time.monotonic() - begin, peak
-
-
 def measure(rounds: int) -> list[Taken]:
     """What each command takes."""
     seconds: dict[str, list[float]] = defaultdict(list)
@@ -126,10 +104,10 @@ def measure(rounds: int) -> list[Taken]:
             for start in STARTS:
                 given = {"question": questions[number], "first": questions[0], "url": url}
                 words = [word.format(**given) for word in start.words]
-                took, peak = once(start, words, folder, home)
+                took, usage = measured(words, folder, home, start.name, start.code)
                 if number:  # the first round warms the home
                     seconds[start.name].append(took)
-                    peaks[start.name] = max(peaks[start.name], peak)
+                    peaks[start.name] = max(peaks[start.name], usage.peak)
             sys.stderr.write(f"round {number} of {rounds}\n")
     taken = []
     for start in STARTS:
