@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import home
@@ -35,7 +36,7 @@ def own_home(folder: Path) -> Path:
     return own
 
 
-def usage_of(process: subprocess.Popen[str], what: str, expected: int = 0) -> Usage:
+def usage_of(process: subprocess.Popen[Any], what: str, expected: int = 0) -> Usage:
     """Wait for a process.
 
     Args:

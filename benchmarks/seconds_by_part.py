@@ -138,20 +138,21 @@ def main() -> None:
     with user_mistakes(), tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         own, raw = own_home(folder), folder / "stacks.txt"
-        spy = [str(Path(sys.executable).with_name("py-spy")), "record", "--rate", str(RATE), "--nonblocking"]
-        form = ["--format", "raw", "--full-filenames", "--output", str(raw), "--"]
-        command = [sys.executable, "-m", "hoptimizer.cli", *options.words]
         begin = time.monotonic()
         process = subprocess.Popen(
-            [*spy, *form, *command],
+            [sys.executable, "-m", "hoptimizer.cli", *options.words],
             cwd=folder,
             env=os.environ | {"HOPTIMIZER_HOME": str(own)},
             stdout=subprocess.DEVNULL,
-            stderr=sys.stderr,
             text=True,
         )
+        # Beside the command, not around it: py-spy does not say how a command that it starts has ended.
+        spy = [str(Path(sys.executable).with_name("py-spy")), "record", "--pid", str(process.pid), "--nonblocking"]
+        form = ["--rate", str(RATE), "--format", "raw", "--full-filenames", "--output", str(raw)]
+        watching = subprocess.Popen([*spy, *form], stdout=subprocess.DEVNULL)
         usage_of(process, f"hop {' '.join(options.words)}")
         seconds = time.monotonic() - begin
+        usage_of(watching, "py-spy")
         parts = by_part(raw.read_text(encoding="utf-8"))
     title = f"hop {' '.join(options.words)}: {seconds:.0f} s by the clock, load {load():.1f}"
     table = Table("part", "thread seconds", "share", "whose code runs", title=title, box=MARKDOWN)
