@@ -56,6 +56,58 @@ def part_options(
         raise UserError(f"{key}: {explain(error, model, prefix=f'{name}.')}") from None
 
 
+def named(
+    section: object, key: str, default: str, check: Callable[[str], None] | None = None
+) -> Options | dict[str, Any]:
+    """A section of a config as a mapping with a name.
+
+    Args:
+        section: what the config holds there: a name, a mapping, validated options, or nothing.
+        key: the config's key, for messages.
+        default: the name where it says none.
+        check: raises where the name is not known.
+
+    Raises:
+        UserError: it is something else, or its name is.
+
+    Example:
+        >>> from hoptimizer.common.options import named
+        >>> named("ircot", "program", default="rag"), named({"reader": "cot"}, "program", default="rag")
+        ({'name': 'ircot'}, {'name': 'rag', 'reader': 'cot'})
+    """
+    if isinstance(section, Options):
+        return section
+    options = {"name": section} if isinstance(section, str) else section or {}
+    if not isinstance(options, dict):
+        raise UserError(f"{key}: expected a name or a mapping, got {section!r}")
+    options = {"name": default} | options
+    if not isinstance(options["name"], str):
+        raise UserError(f"{key}.name: expected a name, got {options['name']!r}")
+    if check:
+        check(options["name"])
+    return options
+
+
+def chosen(section: Options | dict[str, Any], key: str, model_of: Callable[[str], type[Options]]) -> Options:
+    """The validated options of a section that has its name.
+
+    Args:
+        section: a mapping as :func:`named` gives it, or validated options.
+        key: the config's key, for messages.
+        model_of: the options' model, by the name.
+
+    Raises:
+        UserError: nothing has that name, or an option is wrong.
+    """
+    if isinstance(section, Options):
+        return section
+    model = model_of(section["name"])
+    try:
+        return model.model_validate(section)
+    except ValidationError as error:
+        raise UserError(explain(error, model, prefix=f"{key}.")) from None
+
+
 def options_model(
     name: str,
     constructor: type,

@@ -1,9 +1,10 @@
 """Parts by name: ours, those that installed packages bring as entry points, and anybody's by a dotted path."""
 
 import importlib
+import pkgutil
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -38,6 +39,34 @@ def is_code(name: str) -> bool:
     return name.partition(":")[0] not in {point.module for point in declared}
 
 
+class Imported(Mapping[str, Part]):
+    """Parts by name, each imported when it is first asked for.
+
+    Args:
+        places: of the parts, by name, as ``package.module:Name``.
+
+    >>> mappings = Imported({"ordered": "collections:OrderedDict"})
+    >>> list(mappings), mappings["ordered"]
+    (['ordered'], <class 'collections.OrderedDict'>)
+    """
+
+    def __init__(self, places: Mapping[str, str]) -> None:
+        self._places = places
+
+    def __getitem__(self, name: str) -> Part:
+        part: Part = pkgutil.resolve_name(self._places[name])
+        return part
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
 class Registry(Generic[Part]):
     """The parts of one kind that a config can name.
 
@@ -48,7 +77,8 @@ class Registry(Generic[Part]):
         fulfils: gives the part that a user's object is, or ``None`` where it is none of the kind.
         expected: what such an object has to be, for messages.
 
-    >>> mappings = Registry("mapping", "my.mappings", {"plain": dict}, subclass_of(dict), "a subclass of dict")
+    >>> is_mapping = subclass_of("builtins:dict")
+    >>> mappings = Registry("mapping", "my.mappings", {"plain": dict}, is_mapping, "a subclass of dict")
     >>> mappings.get("plain", "mapping.name"), mappings.get("collections:OrderedDict", "mapping.name")
     (<class 'dict'>, <class 'collections.OrderedDict'>)
     """
@@ -64,6 +94,30 @@ class Registry(Generic[Part]):
         """Ours first, then those of installed packages; what has one of our names is not among them."""
         return list(dict.fromkeys([*self._own, *(point.name for point in entry_points(group=self._group))]))
 
+    def check(self, name: str, key: str, also: Iterable[str] = ()) -> str | None:
+        """Make sure that there is a part of a name, without importing it.
+
+        Args:
+            name: as the config gives it.
+            key: the config's key that gives it, for messages.
+            also: what else the key takes, for messages.
+
+        Returns:
+            The dotted path of a part that is none of ours.
+
+        Raises:
+            UserError: there is none.
+        """
+        if name in self._own:
+            return None
+        dotted = name if re.match(DOTTED, name) else _entry_point(self._group, name)
+        if dotted is None:
+            raise UserError(
+                f"{key}: there is no {self._kind} {name!r}; {nearest(name, [*self.names, *also])}; or give your own as "
+                "package.module:Name"
+            )
+        return dotted
+
     def get(self, name: str, key: str, also: Iterable[str] = ()) -> Part:
         """The part of a name or a dotted path.
 
@@ -76,14 +130,9 @@ class Registry(Generic[Part]):
             UserError: there is none, its module can't be imported (what the module raised is the cause), or it is no
                 part of this kind.
         """
-        if name in self._own:
-            return self._own[name]
-        dotted = name if re.match(DOTTED, name) else _entry_point(self._group, name)
+        dotted = self.check(name, key, also)
         if dotted is None:
-            raise UserError(
-                f"{key}: there is no {self._kind} {name!r}; {nearest(name, [*self.names, *also])}; or give your own as "
-                "package.module:Name"
-            )
+            return self._own[name]
         imported = _imported(dotted, key)
         found = self._fulfils(imported)
         if found is None:
@@ -130,10 +179,13 @@ def _is_abstract(member: object) -> bool:
     return getattr(member, "__isabstractmethod__", False)
 
 
-def subclass_of(base: type) -> Callable[[Any], Any]:
+def subclass_of(base: str) -> Callable[[Any], Any]:
     """What makes sure that a user's object is a class of a kind.
 
-    >>> subclass_of(Exception)(ValueError), subclass_of(Exception)(dict)
+    Args:
+        base: of the kind, as ``package.module:Name``; it is imported with the first object.
+
+    >>> subclass_of("builtins:Exception")(ValueError), subclass_of("builtins:Exception")(dict)
     (<class 'ValueError'>, None)
     """
-    return lambda found: found if isinstance(found, type) and issubclass(found, base) else None
+    return lambda found: found if isinstance(found, type) and issubclass(found, pkgutil.resolve_name(base)) else None

@@ -1,7 +1,8 @@
 """hoptimizer: compile multi-hop question answering programs, and compare every variant in MLflow."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import lazy_loader
 
 if TYPE_CHECKING:
     from hoptimizer.answers import answer_all
@@ -19,34 +20,6 @@ if TYPE_CHECKING:
     from hoptimizer.tracking.tracker import Tracker
     from hoptimizer.variants import evaluate_variant
     from hoptimizer.workbench import Workbench
-
-# Imported when first used: torch, DSPy and MLflow together take seconds.
-_HOMES = {
-    "CompiledProgram": "hoptimizer.compiled",
-    "Config": "hoptimizer.config",
-    "DeliveredRun": "hoptimizer.tracking.sync",
-    "RegisteredVariant": "hoptimizer.tracking.models",
-    "ServiceError": "hoptimizer.common.errors",
-    "Tracker": "hoptimizer.tracking.tracker",
-    "UserError": "hoptimizer.common.errors",
-    "Workbench": "hoptimizer.workbench",
-    "answer_all": "hoptimizer.answers",
-    "compare_variants": "hoptimizer.comparison",
-    "compile_variant": "hoptimizer.compiling",
-    "estimate_study": "hoptimizer.study.run",
-    "evaluate_variant": "hoptimizer.variants",
-    "evaluation_dataset": "hoptimizer.genai.scorers",
-    "load_config": "hoptimizer.config",
-    "load_study": "hoptimizer.study.cells",
-    "load_variant": "hoptimizer.compiled",
-    "make_config": "hoptimizer.config",
-    "predictor": "hoptimizer.genai.scorers",
-    "register_variant": "hoptimizer.tracking.models",
-    "run_study": "hoptimizer.study.run",
-    "scorers": "hoptimizer.genai.scorers",
-    "sync_runs": "hoptimizer.tracking.sync",
-    "write_report": "hoptimizer.report.page",
-}
 
 __all__ = [
     "CompiledProgram",
@@ -75,8 +48,24 @@ __all__ = [
     "write_report",
 ]
 
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - any public name
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+# Imported when first used: torch, DSPy and MLflow together take seconds.
+__getattr__, *_ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "answers": ["answer_all"],
+        "common.errors": ["ServiceError", "UserError"],
+        "comparison": ["compare_variants"],
+        "compiled": ["CompiledProgram", "load_variant"],
+        "compiling": ["compile_variant"],
+        "config": ["Config", "load_config", "make_config"],
+        "genai.scorers": ["evaluation_dataset", "predictor", "scorers"],
+        "report.page": ["write_report"],
+        "study.cells": ["load_study"],
+        "study.run": ["estimate_study", "run_study"],
+        "tracking.models": ["RegisteredVariant", "register_variant"],
+        "tracking.sync": ["DeliveredRun", "sync_runs"],
+        "tracking.tracker": ["Tracker"],
+        "variants": ["evaluate_variant"],
+        "workbench": ["Workbench"],
+    },
+)

@@ -3,9 +3,9 @@
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import yaml
 from omegaconf import OmegaConf
@@ -21,14 +21,13 @@ from pydantic import (
 )
 
 from hoptimizer.common.errors import UserError, nearest
-from hoptimizer.common.options import Options
+from hoptimizer.common.options import Options, chosen, named
 from hoptimizer.common.paths import expanded
 from hoptimizer.common.plugins import DOTTED
 from hoptimizer.common.strict import read_yaml
 from hoptimizer.common.validation import explain
 from hoptimizer.eval.datasets.settings import DataSettings
 from hoptimizer.eval.failures import MAX_UNANSWERED
-from hoptimizer.eval.objective import NO_JUDGE, Objective
 from hoptimizer.executors import settings as executors
 from hoptimizer.layers import Layers
 from hoptimizer.models.settings import LMSettings
@@ -39,6 +38,9 @@ from hoptimizer.retrieval.options import RetrieverOptions
 from hoptimizer.tracking.settings import TrackingSettings
 from hoptimizer.upgrade import upgraded_config
 
+if TYPE_CHECKING:
+    from hoptimizer.eval.objective import Objective
+
 DEFAULT_LM = "local/smollm2-135m-instruct"
 # Roles of language models besides the names of a program's steps.
 LM_ROLES = ("default", "teacher", "reflection", "judge")
@@ -46,14 +48,9 @@ _NOT_DECIDING = ("tracking", "workers", "max_unanswered", "executor")
 _log = logging.getLogger(__name__)
 
 
-def _named(value: object) -> object:
-    return {"name": value} if isinstance(value, str) else value
-
-
-Named = BeforeValidator(_named)
-
-
 def _weighable(value: object) -> object:
+    from hoptimizer.eval.objective import Objective  # brings DSPy
+
     Objective.parse(value)  # says what is wrong with it
     return value
 
@@ -61,7 +58,33 @@ def _weighable(value: object) -> object:
 Metric = Annotated[str | dict[str, float], BeforeValidator(_weighable)]
 
 
-class Config(BaseModel):
+class PlainConfig(BaseModel):
+    """What of a config can be read without DSPy, which takes most of a second to import.
+
+    That is all but the options of the program and the optimizer, and the metric.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    data: DataSettings
+    program: Any
+    retriever: SerializeAsAny[RetrieverOptions]
+    lm: dict[str, LMSettings]
+    optimizer: Any
+    metric: Any = None
+    tracking: TrackingSettings = Field(default_factory=TrackingSettings)
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 7  # as NumPy takes it
+    workers: Annotated[int, Field(ge=1)] = 64
+    max_unanswered: Annotated[float, Field(ge=0, lt=1)] = MAX_UNANSWERED
+    executor: SerializeAsAny[Options]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sections(cls, values: dict[str, Any]) -> dict[str, Any]:
+        return _by_name(values)
+
+
+class Config(PlainConfig):
     """Everything a command needs to know.
 
     Attributes:
@@ -86,45 +109,22 @@ class Config(BaseModel):
         ('ircot', 'openai/gpt-4o', 'f1')
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    data: Annotated[DataSettings, Named]
     program: SerializeAsAny[Options]
-    retriever: SerializeAsAny[RetrieverOptions]
-    lm: dict[str, LMSettings]
     optimizer: SerializeAsAny[Options]
     metric: Metric = "f1"
-    tracking: TrackingSettings = Field(default_factory=TrackingSettings)
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = 7  # as NumPy takes it
-    workers: Annotated[int, Field(ge=1)] = 64
-    max_unanswered: Annotated[float, Field(ge=0, lt=1)] = MAX_UNANSWERED
-    executor: SerializeAsAny[Options]
 
     @model_validator(mode="before")
     @classmethod
-    def _by_name(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Validate ``program``, ``optimizer`` and ``retriever`` against the options of the one that is named."""
-        values = dict(values)
-        values["program"] = _choose(values.get("program"), "program", "rag", programs.settings_model)
-        values["optimizer"] = _choose(
-            values.get("optimizer"), "optimizer", "bootstrap_random_search", optimizers.settings_model
-        )
-        values["retriever"] = _choose(values.get("retriever"), "retriever", "colbert", retrievers.settings_model)
-        values["executor"] = _choose(values.get("executor"), "executor", executors.IN_PROCESS, executors.settings_model)
-        lm = values.get("lm") or {}
-        if not isinstance(lm, str | dict):
-            raise UserError(
-                f"lm: expected a model, or models by role as in {{default: {DEFAULT_LM}}}; got {type(lm).__name__}"
-            )
-        lm = {"default": lm} if isinstance(lm, str) or "model" in lm else lm
-        default = lm.get("default", DEFAULT_LM)
-        # `lm.default.temperature=0.7` alone keeps the default model.
-        lm = lm | {"default": {"model": DEFAULT_LM} | default if isinstance(default, dict) else default}
-        values["lm"] = lm
+    def _sections(cls, values: dict[str, Any]) -> dict[str, Any]:
+        values = _by_name(values)
+        values["program"] = chosen(values["program"], "program", programs.settings_model)
+        values["optimizer"] = chosen(values["optimizer"], "optimizer", optimizers.settings_model)
         return values
 
     @model_validator(mode="after")
     def _known_names(self) -> "Config":
+        from hoptimizer.eval.objective import NO_JUDGE
+
         if self.objective.is_judged and "judge" not in self.lm:
             raise UserError(NO_JUDGE)
         steps = programs.steps(self.program.name)
@@ -155,8 +155,10 @@ class Config(BaseModel):
         return hashlib.sha256(json.dumps(self.deciding, sort_keys=True).encode()).hexdigest()
 
     @property
-    def objective(self) -> Objective:
+    def objective(self) -> "Objective":
         """What ``metric`` asks for, its judge not yet at hand."""
+        from hoptimizer.eval.objective import Objective
+
         return Objective.parse(self.metric)
 
     @property
@@ -165,19 +167,27 @@ class Config(BaseModel):
         return self.tracking.experiment or Path(self.data.name).name
 
 
-def _choose(section: object, key: str, default: str, model: Callable[[str], type[Options]]) -> Options:
-    if isinstance(section, Options):
-        return section
-    options = _named(section or {})
-    if not isinstance(options, dict):
-        raise UserError(f"{key}: expected a name or a mapping, got {section!r}")
-    options = {"name": default} | options
-    if not isinstance(options["name"], str):
-        raise UserError(f"{key}.name: expected a name, got {options['name']!r}")
-    try:
-        return model(options["name"]).model_validate(options)
-    except ValidationError as error:
-        raise UserError(explain(error, model(options["name"]), prefix=f"{key}.")) from None
+def _by_name(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values with every section by its name, and with the validated options of ``retriever`` and ``executor``."""
+    values = dict(values)
+    values["program"] = named(values.get("program"), "program", "rag", programs.check_name)
+    values["optimizer"] = named(values.get("optimizer"), "optimizer", "bootstrap_random_search", optimizers.check_name)
+    for key, default, model in (
+        ("retriever", "colbert", retrievers.settings_model),
+        ("executor", executors.IN_PROCESS, executors.settings_model),
+    ):
+        values[key] = chosen(named(values.get(key), key, default), key, model)
+    lm = values.get("lm") or {}
+    if not isinstance(lm, str | dict):
+        raise UserError(
+            f"lm: expected a model, or models by role as in {{default: {DEFAULT_LM}}}; got {type(lm).__name__}"
+        )
+    lm = {"default": lm} if isinstance(lm, str) or "model" in lm else lm
+    default = lm.get("default", DEFAULT_LM)
+    # `lm.default.temperature=0.7` alone keeps the default model.
+    lm = lm | {"default": {"model": DEFAULT_LM} | default if isinstance(default, dict) else default}
+    values["lm"] = lm
+    return values
 
 
 def load_config(path: Path | None = None, overrides: Sequence[str] = (), base: dict[str, Any] | None = None) -> Config:
@@ -249,7 +259,9 @@ def make_config(values: Any, source: str = "") -> Config:  # noqa: ANN401 - vali
     if not isinstance(values, dict):
         raise UserError(f"{source}expected a mapping of keys, got {type(values).__name__}")
     try:
-        return Config.model_validate(upgraded_config(values))
+        values = upgraded_config(values)
+        PlainConfig.model_validate(values)  # a mistake in it is said at once
+        return Config.model_validate(values)
     except ValidationError as error:
         raise UserError(source + explain(error, Config)) from _raised(error)
     except UserError as error:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import yaml
@@ -10,17 +11,13 @@ from omegaconf.errors import OmegaConfBaseException
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.strict import checked, flat
-from hoptimizer.eval.metrics import METRICS
 from hoptimizer.models.settings import LMSettings
-from hoptimizer.programs.settings import count_names
 from hoptimizer.stored import guarded
 from hoptimizer.upgrade import LM_NAMES
 
 Key = tuple[str, ...]
 
 _NAMED = ("data", "program", "retriever", "optimizer", "executor")
-# What can be weighed, but is no metric of its own.
-_COUNTS = frozenset({*count_names(), *(name for name, metric in METRICS.items() if not metric.percent)})
 _OF_AN_LM = frozenset({*LMSettings.model_fields, *LM_NAMES})
 
 
@@ -176,6 +173,15 @@ class Layers:
             self._given = _merged(self._given, given)
 
 
+@cache
+def _counts() -> frozenset[str]:
+    """What can be weighed, but is no metric of its own."""
+    from hoptimizer.eval.metrics import METRICS
+    from hoptimizer.programs.settings import count_names  # brings DSPy
+
+    return frozenset({*count_names(), *(name for name, metric in METRICS.items() if not metric.percent)})
+
+
 def _parsed(word: str) -> tuple[Key, dict[str, Any]]:
     key, equals, value = word.partition("=")
     if not equals or not key:
@@ -238,14 +244,14 @@ def _name(key: Key, section: object) -> str | None:
         return None
     if key == ("metric",):
         # Half of one objective and half of another is neither: the whole is the name.
-        return ", ".join(sorted(map(str, section))) if set(section) - _COUNTS else None
+        return ", ".join(sorted(map(str, section))) if set(section) - _counts() else None
     name = section.get(_name_key(key))
     return None if name is None else str(name)
 
 
 def _options(key: Key, section: Mapping[str, Any]) -> dict[str, Any]:
     if key == ("metric",):
-        return {name: weight for name, weight in section.items() if name in _COUNTS}
+        return {name: weight for name, weight in section.items() if name in _counts()}
     return {name: value for name, value in section.items() if name != _name_key(key)}
 
 

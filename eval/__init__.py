@@ -4,26 +4,20 @@ Figures are in :mod:`hoptimizer.eval.display.plots`, importers of published form
 :mod:`hoptimizer.eval.datasets.importers`.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
-from hoptimizer.eval.datasets.dataset import DataSet, check, load
-from hoptimizer.eval.datasets.folder import Check, new
-from hoptimizer.eval.datasets.question import Hop, Question
+import lazy_loader
+
 from hoptimizer.eval.datasets.settings import DataSettings, bundled
-from hoptimizer.eval.metrics import METRICS, Metric, exact_match, f1, metric, recall, score_prediction
-from hoptimizer.eval.statistics import Difference, Estimate, compare, mean
 
 if TYPE_CHECKING:
+    from hoptimizer.eval.datasets.dataset import DataSet, check, load
+    from hoptimizer.eval.datasets.folder import Check, new
+    from hoptimizer.eval.datasets.question import Hop, Question
+    from hoptimizer.eval.metrics import METRICS, Metric, exact_match, f1, metric, recall, score_prediction
     from hoptimizer.eval.objective import Objective
     from hoptimizer.eval.runner import Evaluation, evaluate
-
-# Imported when first used: whoever reads data need not wait for DSPy and torch.
-_HOMES = {
-    "Evaluation": "hoptimizer.eval.runner",
-    "Objective": "hoptimizer.eval.objective",
-    "evaluate": "hoptimizer.eval.runner",
-}
+    from hoptimizer.eval.statistics import Difference, Estimate, compare, mean
 
 __all__ = [
     "METRICS",
@@ -51,8 +45,16 @@ __all__ = [
     "score_prediction",
 ]
 
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+# Imported when first used: whoever reads a config need not wait for NumPy, DSPy and torch.
+__getattr__, *_ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "datasets.dataset": ["DataSet", "check", "load"],
+        "datasets.folder": ["Check", "new"],
+        "datasets.question": ["Hop", "Question"],
+        "metrics": ["METRICS", "Metric", "exact_match", "f1", "metric", "recall", "score_prediction"],
+        "objective": ["Objective"],
+        "runner": ["Evaluation", "evaluate"],
+        "statistics": ["Difference", "Estimate", "compare", "mean"],
+    },
+)

@@ -1,14 +1,15 @@
 """Why a question has no score."""
 
-from dspy.utils.exceptions import DSPyError
+from typing import TYPE_CHECKING
 
-from hoptimizer.models.failures import one_line, unusable
+if TYPE_CHECKING:
+    from dspy.utils.exceptions import DSPyError
 
 MAX_UNANSWERED = 0.05
 """The greatest share of the questions that may get no answer from a language model, unless it is given."""
 
 
-def failure_of(error: DSPyError, who: str, section: str) -> str:
+def failure_of(error: "DSPyError", who: str, section: str) -> str:
     """Why a question failed, in one line.
 
     Args:
@@ -19,6 +20,8 @@ def failure_of(error: DSPyError, who: str, section: str) -> str:
     Raises:
         UserError: every other question would fail too.
     """
+    from hoptimizer.models.failures import one_line, unusable  # brings DSPy
+
     if reason := unusable(error, who, section):
         raise reason from error
     return one_line(error)

@@ -4,8 +4,9 @@ The rooms hold the rest: :mod:`hoptimizer.models.engine` runs ``local/NAME`` mod
 fetches them, and :mod:`hoptimizer.models.small` has the models that take steps of a program over.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+import lazy_loader
 
 from hoptimizer.models.settings import LMSettings
 
@@ -14,9 +15,10 @@ if TYPE_CHECKING:
 
 __all__ = ["LMSettings", "build_adapter", "build_lm", "check_lm"]
 
-
-def __getattr__(name: str) -> object:
-    # DSPy and torch take seconds to import; whoever reads settings or help does not wait for them.
-    if name in __all__:
-        return getattr(import_module("hoptimizer.models.lm"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# DSPy and torch take seconds to import; whoever reads settings or help does not wait for them.
+__getattr__, *_ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "lm": ["build_adapter", "build_lm", "check_lm"],
+    },
+)

@@ -10,7 +10,6 @@ from weakref import WeakKeyDictionary
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 import dspy
-import httpx
 from dspy.utils.exceptions import LMConfigurationError, LMError
 from pydantic import SecretStr
 
@@ -213,6 +212,7 @@ def _check_local(settings: LMSettings) -> None:
             raise UserError(f"{settings.model}: the folder {folder} holds no model: config.json is missing")
         _check_kind(settings, check_model(folder)["config.json"])
         return
+    import httpx
     from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
@@ -239,6 +239,8 @@ def _check_kind(settings: LMSettings, config: Mapping[str, Any]) -> None:
 
 
 def _check_server(settings: LMSettings) -> None:
+    import httpx
+
     shown = without_secrets(str(settings.api_base))
     url, basic = with_basic_auth(str(settings.api_base))
     key = settings.api_key.get_secret_value() if settings.api_key else os.environ.get("OPENAI_API_KEY", NO_KEY)

@@ -1,49 +1,53 @@
 """The ``optimizer`` section of a config, and optimizers built from it."""
 
+from collections.abc import Mapping
 from functools import cache
+from typing import TYPE_CHECKING
 
 from hoptimizer.common.options import Options, options_model, presets
-from hoptimizer.common.plugins import Registry, subclass_of
-from hoptimizer.optimizers.better_together import BetterTogether
-from hoptimizer.optimizers.ensemble import EnsembleSearch
-from hoptimizer.optimizers.optimizer import Optimizer
-from hoptimizer.optimizers.prompt.few_shot import BootstrapFewShot, LabeledFewShot
-from hoptimizer.optimizers.prompt.few_shot_search import BootstrapOptuna, BootstrapRandomSearch
-from hoptimizer.optimizers.prompt.gepa import GEPA
-from hoptimizer.optimizers.prompt.instructions import COPRO, InferRules
-from hoptimizer.optimizers.prompt.knn import KNNFewShot
-from hoptimizer.optimizers.prompt.mipro import MIPROv2
-from hoptimizer.optimizers.prompt.simba import SIMBA
-from hoptimizer.optimizers.tuning.distill import Distill
-from hoptimizer.optimizers.tuning.finetune_lm import BootstrapFinetune
-from hoptimizer.optimizers.tuning.train_tagger import TrainTagger
+from hoptimizer.common.plugins import Imported, Registry, subclass_of
 
-OPTIMIZERS: dict[str, type[Optimizer]] = {
-    "labeled_few_shot": LabeledFewShot,
-    "bootstrap_few_shot": BootstrapFewShot,
-    "bootstrap_random_search": BootstrapRandomSearch,
-    "bootstrap_optuna": BootstrapOptuna,
-    "knn_few_shot": KNNFewShot,
-    "copro": COPRO,
-    "miprov2": MIPROv2,
-    "simba": SIMBA,
-    "gepa": GEPA,
-    "infer_rules": InferRules,
-    "better_together": BetterTogether,
-    "ensemble": EnsembleSearch,
-    "distill": Distill,
-    "bootstrap_finetune": BootstrapFinetune,
-    "train_tagger": TrainTagger,
-}
+if TYPE_CHECKING:
+    from hoptimizer.optimizers.optimizer import Optimizer
+
+# They bring DSPy, which takes a second to import; that a name is none is said before.
+OPTIMIZERS: Mapping[str, "type[Optimizer]"] = Imported(
+    {
+        "labeled_few_shot": "hoptimizer.optimizers.prompt.few_shot:LabeledFewShot",
+        "bootstrap_few_shot": "hoptimizer.optimizers.prompt.few_shot:BootstrapFewShot",
+        "bootstrap_random_search": "hoptimizer.optimizers.prompt.few_shot_search:BootstrapRandomSearch",
+        "bootstrap_optuna": "hoptimizer.optimizers.prompt.few_shot_search:BootstrapOptuna",
+        "knn_few_shot": "hoptimizer.optimizers.prompt.knn:KNNFewShot",
+        "copro": "hoptimizer.optimizers.prompt.instructions:COPRO",
+        "miprov2": "hoptimizer.optimizers.prompt.mipro:MIPROv2",
+        "simba": "hoptimizer.optimizers.prompt.simba:SIMBA",
+        "gepa": "hoptimizer.optimizers.prompt.gepa:GEPA",
+        "infer_rules": "hoptimizer.optimizers.prompt.instructions:InferRules",
+        "better_together": "hoptimizer.optimizers.better_together:BetterTogether",
+        "ensemble": "hoptimizer.optimizers.ensemble:EnsembleSearch",
+        "distill": "hoptimizer.optimizers.tuning.distill:Distill",
+        "bootstrap_finetune": "hoptimizer.optimizers.tuning.finetune_lm:BootstrapFinetune",
+        "train_tagger": "hoptimizer.optimizers.tuning.train_tagger:TrainTagger",
+    }
+)
 
 
-_REGISTRY: Registry[type[Optimizer]] = Registry(
+_REGISTRY: Registry["type[Optimizer]"] = Registry(
     "optimizer",
     "hoptimizer.optimizers",
     OPTIMIZERS,
-    subclass_of(Optimizer),
+    subclass_of("hoptimizer.optimizers.optimizer:Optimizer"),
     "a subclass of hoptimizer.optimizers.Optimizer",
 )
+
+
+def check_name(name: str) -> None:
+    """Make sure that there is an optimizer of that name, without importing it.
+
+    Raises:
+        UserError: there is none.
+    """
+    _REGISTRY.check(name, "optimizer.name")
 
 
 @cache
@@ -64,7 +68,7 @@ def settings_model(name: str) -> type[Options]:
     return options_model(name, _REGISTRY.get(name, "optimizer.name"))
 
 
-def build_optimizer(settings: Options) -> Optimizer:
+def build_optimizer(settings: Options) -> "Optimizer":
     """The optimizer that a validated ``optimizer`` section describes.
 
     Args:

@@ -1,71 +1,67 @@
 """The ``program`` section of a config, and programs built from it."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, Field, create_model
 
 from hoptimizer.common.errors import UserError, nearest
 from hoptimizer.common.options import Options, options_model, presets
-from hoptimizer.common.plugins import Registry, subclass_of
-from hoptimizer.models.small.base import StepModel
-from hoptimizer.programs.decomp import DecomP
-from hoptimizer.programs.decompose_rag import DecomposeRAG
-from hoptimizer.programs.direct import CoT, Direct
-from hoptimizer.programs.dsp import DSP
-from hoptimizer.programs.efficient_rag import EfficientRAG
-from hoptimizer.programs.ircot import IRCoT
-from hoptimizer.programs.iter_retgen import IterRetGen
-from hoptimizer.programs.least_to_most import LeastToMost
-from hoptimizer.programs.program import Program
-from hoptimizer.programs.ra_isf import RAISF
-from hoptimizer.programs.rag import RAG
-from hoptimizer.programs.react import ReAct
-from hoptimizer.programs.recite import ReciteAndAnswer
+from hoptimizer.common.plugins import Imported, Registry, subclass_of
 from hoptimizer.programs.record import COUNTS, outcome_counts
-from hoptimizer.programs.replug import REPLUG
-from hoptimizer.programs.self_ask import SelfAsk
-from hoptimizer.programs.self_rag import SelfRAG
-from hoptimizer.programs.skr import SKR
 from hoptimizer.retrieval import Retriever
 
-PROGRAMS: dict[str, type[Program]] = {
-    "direct": Direct,
-    "cot": CoT,
-    "rag": RAG,
-    "ircot": IRCoT,
-    "ra_isf": RAISF,
-    "efficient_rag": EfficientRAG,
-    "iter_retgen": IterRetGen,
-    "self_ask": SelfAsk,
-    "decompose_rag": DecomposeRAG,
-    "least_to_most": LeastToMost,
-    "react": ReAct,
-    "recite": ReciteAndAnswer,
-    "dsp": DSP,
-    "self_rag": SelfRAG,
-    "decomp": DecomP,
-    "skr": SKR,
-    "replug": REPLUG,
-}
+if TYPE_CHECKING:
+    from hoptimizer.models.small.base import StepModel
+    from hoptimizer.programs.program import Program
+
+# A program is a DSPy module, which takes a second to import; that a name is none is said before.
+PROGRAMS: Mapping[str, "type[Program]"] = Imported(
+    {
+        "direct": "hoptimizer.programs.direct:Direct",
+        "cot": "hoptimizer.programs.direct:CoT",
+        "rag": "hoptimizer.programs.rag:RAG",
+        "ircot": "hoptimizer.programs.ircot:IRCoT",
+        "ra_isf": "hoptimizer.programs.ra_isf:RAISF",
+        "efficient_rag": "hoptimizer.programs.efficient_rag:EfficientRAG",
+        "iter_retgen": "hoptimizer.programs.iter_retgen:IterRetGen",
+        "self_ask": "hoptimizer.programs.self_ask:SelfAsk",
+        "decompose_rag": "hoptimizer.programs.decompose_rag:DecomposeRAG",
+        "least_to_most": "hoptimizer.programs.least_to_most:LeastToMost",
+        "react": "hoptimizer.programs.react:ReAct",
+        "recite": "hoptimizer.programs.recite:ReciteAndAnswer",
+        "dsp": "hoptimizer.programs.dsp:DSP",
+        "self_rag": "hoptimizer.programs.self_rag:SelfRAG",
+        "decomp": "hoptimizer.programs.decomp:DecomP",
+        "skr": "hoptimizer.programs.skr:SKR",
+        "replug": "hoptimizer.programs.replug:REPLUG",
+    }
+)
 
 # Parameters that the ``retriever`` section gives.
 _FROM_RETRIEVER = ("retriever", "k")
-# Where a constructor leaves it open.
-_K = inspect.signature(Program.__init__).parameters["k"]
 
-_REGISTRY: Registry[type[Program]] = Registry(
+_REGISTRY: Registry["type[Program]"] = Registry(
     "program",
     "hoptimizer.programs",
     PROGRAMS,
-    subclass_of(Program),
+    subclass_of("hoptimizer.programs.program:Program"),
     "a subclass of hoptimizer.programs.Program",
 )
 
 
-def program_class(name: str) -> type[Program]:
+def check_name(name: str) -> None:
+    """Make sure that there is a program of that name, without importing it.
+
+    Raises:
+        UserError: there is none.
+    """
+    _REGISTRY.check(name, "program.name")
+
+
+def program_class(name: str) -> "type[Program]":
     """The program of that name: ours, an entry point of ``hoptimizer.programs``, or a dotted path's.
 
     Raises:
@@ -105,8 +101,11 @@ def default_k(name: str) -> int:
         >>> default_k("ircot"), default_k("ra_isf"), default_k("efficient_rag")
         (4, 5, 10)
     """
-    default = inspect.signature(program_class(name).__init__).parameters.get("k", _K).default
-    return default if isinstance(default, int) else _K.default
+    from hoptimizer.programs.program import Program
+
+    open_k = inspect.signature(Program.__init__).parameters["k"]
+    default = inspect.signature(program_class(name).__init__).parameters.get("k", open_k).default
+    return default if isinstance(default, int) else open_k.default
 
 
 @cache
@@ -141,8 +140,8 @@ def _known_steps(name: str, sources: dict[str, str]) -> dict[str, str]:
 
 
 def build_program(
-    settings: Options, retriever: Retriever | None, k: int, load: Callable[[str, str], StepModel] | None = None
-) -> Program:
+    settings: Options, retriever: Retriever | None, k: int, load: "Callable[[str, str], StepModel] | None" = None
+) -> "Program":
     """The program that a validated ``program`` section describes.
 
     Args:
@@ -172,7 +171,7 @@ def build_program(
     return program
 
 
-def _load(source: str, step: str) -> StepModel:
+def _load(source: str, step: str) -> "StepModel":
     from hoptimizer.models.small.loading import load_step_model  # brings torch
 
     return load_step_model(source, step)

@@ -1,7 +1,8 @@
 """Finding passages: ColBERT, BM25, dense retrieval and several at once behind one interface."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+import lazy_loader
 
 from hoptimizer.retrieval.build import build_retriever
 from hoptimizer.retrieval.engines.settings import (
@@ -30,17 +31,6 @@ if TYPE_CHECKING:
     from hoptimizer.retrieval.oracle import OracleRetriever
     from hoptimizer.retrieval.rerank import RerankedRetriever
 
-# Imported when first used, because each brings its own heavy packages.
-_HOMES = {
-    "BM25Retriever": "hoptimizer.retrieval.bm25",
-    "ColBERTRetriever": "hoptimizer.retrieval.colbert.retriever",
-    "ColBERTServer": "hoptimizer.retrieval.colbert.server",
-    "DenseRetriever": "hoptimizer.retrieval.dense.retriever",
-    "HybridRetriever": "hoptimizer.retrieval.hybrid",
-    "OracleRetriever": "hoptimizer.retrieval.oracle",
-    "RerankedRetriever": "hoptimizer.retrieval.rerank",
-}
-
 __all__ = [
     "BM25Retriever",
     "ColBERTRetriever",
@@ -65,8 +55,16 @@ __all__ = [
     "index_info",
 ]
 
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+# Imported when first used, because each brings its own heavy packages.
+__getattr__, *_ = lazy_loader.attach(
+    __name__,
+    submod_attrs={
+        "bm25": ["BM25Retriever"],
+        "colbert.retriever": ["ColBERTRetriever"],
+        "colbert.server": ["ColBERTServer"],
+        "dense.retriever": ["DenseRetriever"],
+        "hybrid": ["HybridRetriever"],
+        "oracle": ["OracleRetriever"],
+        "rerank": ["RerankedRetriever"],
+    },
+)

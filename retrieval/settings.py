@@ -242,7 +242,7 @@ _REGISTRY: Registry[Any] = Registry(
     "retriever",
     "hoptimizer.retrievers",
     dict.fromkeys(OWN),
-    subclass_of(Retriever),
+    subclass_of("hoptimizer.retrieval.retriever:Retriever"),
     "a subclass of hoptimizer.retrieval.Retriever",
 )
 

@@ -1,11 +1,14 @@
 """``hop index``: the retriever's index."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hoptimizer.cli import serve
 from hoptimizer.cli.screen.options import Json, Overrides, read_overrides
+
+if TYPE_CHECKING:
+    from hoptimizer.workbench import Workbench
 
 app = typer.Typer(name="index", help="The retriever's index over a data set's corpus.", no_args_is_help=True)
 app.command("serve")(serve.serve_index_command)
@@ -20,10 +23,9 @@ def build_command(overrides: Overrides = None, as_json: Json = False) -> None:
         hop index build data=atlas retriever.index=plaid
     """
     from hoptimizer.cli.screen.console import show, tell, working
-    from hoptimizer.workbench import Workbench
 
     with working() as report:
-        bench = Workbench(read_overrides(overrides), report)
+        bench = _workbench(read_overrides(overrides), report)
         tell(bench.search_summary())
         retriever = bench.retriever
         result = {"data": bench.data.name, "passages": len(bench.data.corpus), "retriever": retriever.name}
@@ -45,11 +47,10 @@ def search_command(
     from rich.table import Table
 
     from hoptimizer.cli.screen.console import show, tell, working
-    from hoptimizer.workbench import Workbench
 
     with working() as report:
         config = read_overrides(overrides)
-        bench = Workbench(config, report)
+        bench = _workbench(config, report)
         tell(bench.search_summary(config.k))
         [found] = bench.retriever.search([query], config.k)
     listing = Table("score", "id", "passage", box=None, header_style="bold", pad_edge=False)
@@ -71,10 +72,9 @@ def info_command(overrides: Overrides = None, as_json: Json = False) -> None:
 
     from hoptimizer.cli.screen.console import show, tell, working
     from hoptimizer.retrieval import index_info
-    from hoptimizer.workbench import Workbench
 
     with working() as report:
-        bench = Workbench(read_overrides(overrides), report)
+        bench = _workbench(read_overrides(overrides), report)
         tell(bench.search_summary())
         info = index_info(bench.config.retriever, bench.data.corpus)
     listing = Table(box=None, show_header=False, pad_edge=False)
@@ -84,3 +84,10 @@ def info_command(overrides: Overrides = None, as_json: Json = False) -> None:
         for name, said in rows or [(key, value)]:
             listing.add_row(name, str(said))
     show(info, as_json, listing)
+
+
+def _workbench(config: Any, report: Any) -> "Workbench":  # noqa: ANN401 - a Config and a Report, imported late
+    # After the config's mistakes are said: this takes most of a second to import.
+    from hoptimizer.workbench import Workbench
+
+    return Workbench(config, report)

@@ -1,9 +1,10 @@
 """Of which questions a run keeps traces."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from hoptimizer.eval.runner import QuestionResult
+if TYPE_CHECKING:
+    from hoptimizer.eval.runner import QuestionResult
 
 Traces = Literal["failures", "sample", "all", "none"]
 
@@ -14,7 +15,7 @@ FAILURES = 200
 """The most traces of failures."""
 
 
-def chosen(rows: Sequence[QuestionResult], which: Traces) -> list[QuestionResult]:
+def chosen(rows: "Sequence[QuestionResult]", which: Traces) -> "list[QuestionResult]":
     """The questions of which a run keeps traces.
 
     Args:
@@ -39,5 +40,5 @@ def chosen(rows: Sequence[QuestionResult], which: Traces) -> list[QuestionResult
     return list(rows) if which == "all" else []
 
 
-def _failed(row: QuestionResult) -> bool:
+def _failed(row: "QuestionResult") -> bool:
     return bool(row.failure or any(step.failure for step in row.steps) or not row.scores.get("f1"))

@@ -45,7 +45,7 @@ IMPORTERS: Registry[type[Published]] = Registry(
     "published format",
     "hoptimizer.importers",
     FORMATS,
-    subclass_of(Published),
+    subclass_of("hoptimizer.eval.datasets.published_formats:Published"),
     "a subclass of hoptimizer.eval.datasets.published_formats.Published",
 )
 """The formats that can be imported: ours, entry points of ``hoptimizer.importers``, and dotted paths."""
