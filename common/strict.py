@@ -6,9 +6,13 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TextIO
 
 import yaml
+
+from hoptimizer.common.errors import UserError
+from hoptimizer.common.paths import expanded
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """PyYAML's loader of plain data, in C where it was built with that."""
@@ -141,4 +145,30 @@ def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(values) < len(pairs):
         keys = [key for key, _ in pairs]
         raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} is there twice")
+    return values
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """The mapping that a YAML file holds, its interpolations not yet resolved.
+
+    Raises:
+        UserError: the file is missing or holds something else.
+    """
+    from omegaconf import OmegaConf  # of configs alone
+    from omegaconf.errors import OmegaConfBaseException
+
+    def plain(stream: TextIO) -> Any:  # noqa: ANN401 - whatever the file holds
+        """By OmegaConf, which refuses a key that is there twice and aliases without end."""
+        return OmegaConf.to_container(OmegaConf.load(stream), resolve=False)
+
+    if not (file := expanded(path)).is_file():
+        raise UserError(f"{path}: no such config file")
+    try:
+        values = read_yaml(file.read_bytes().decode("utf-8-sig"), plain)
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8; save the file as UTF-8") from error
+    except (yaml.YAMLError, OmegaConfBaseException, OSError, ValueError) as error:
+        raise UserError(f"{path}: not a YAML mapping: {' '.join(str(error).split())}") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: not a YAML mapping: expected keys such as data and program")
     return values

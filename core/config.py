@@ -5,11 +5,8 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any
 
-import yaml
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -22,9 +19,8 @@ from pydantic import (
 
 from hoptimizer.common.errors import UserError, nearest
 from hoptimizer.common.options import Options, chosen, named
-from hoptimizer.common.paths import expanded
 from hoptimizer.common.plugins import DOTTED
-from hoptimizer.common.strict import read_yaml
+from hoptimizer.common.strict import read_mapping
 from hoptimizer.common.validation import explain
 from hoptimizer.eval.datasets.settings import DataSettings
 from hoptimizer.eval.failures import MAX_UNANSWERED
@@ -190,13 +186,19 @@ def _by_name(values: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def load_config(path: Path | None = None, overrides: Sequence[str] = (), base: dict[str, Any] | None = None) -> Config:
+def load_config(
+    path: Path | None = None,
+    overrides: Sequence[str] = (),
+    base: dict[str, Any] | None = None,
+    check: Callable[[PlainConfig], None] | None = None,
+) -> Config:
     """Read a config.
 
     Args:
         path: a YAML file, or ``None`` for none.
         overrides: ``key=value`` arguments, dotted keys; they win over the file.
         base: the config of a variant as plain data, which may be a stranger's; the file and the arguments win over it.
+        check: raises a ``UserError`` where what can be read without DSPy is not as it has to be.
 
     A name and its options may be given in any order and place. Where the file or the arguments name something else than
     what they win over, the options that were set for that are dropped, and a warning of the logger
@@ -214,42 +216,23 @@ def load_config(path: Path | None = None, overrides: Sequence[str] = (), base: d
     source = f"{path}: " if path else ""
     layers = Layers(read_mapping(path) if path else {}, variant=base)
     layers.add_words(overrides)
-    config = make_config(layers.resolved(), source)
+    config = make_config(layers.resolved(), source, check)
     for note in layers.notes(config.public()):
         _log.warning(note)
     return config
 
 
-def read_mapping(path: Path) -> dict[str, Any]:
-    """The mapping that a YAML file holds, its interpolations not yet resolved.
-
-    Raises:
-        UserError: the file is missing or holds something else.
-    """
-    if not (file := expanded(path)).is_file():
-        raise UserError(f"{path}: no such config file")
-    try:
-        values = read_yaml(file.read_bytes().decode("utf-8-sig"), _plain)
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8; save the file as UTF-8") from error
-    except (yaml.YAMLError, OmegaConfBaseException, OSError, ValueError) as error:
-        raise UserError(f"{path}: not a YAML mapping: {' '.join(str(error).split())}") from error
-    if not isinstance(values, dict):
-        raise UserError(f"{path}: not a YAML mapping: expected keys such as data and program")
-    return values
-
-
-def _plain(stream: TextIO) -> Any:  # noqa: ANN401 - whatever the file holds
-    """A YAML text by OmegaConf, which refuses a key that is there twice and aliases without end."""
-    return OmegaConf.to_container(OmegaConf.load(stream), resolve=False)
-
-
-def make_config(values: Any, source: str = "") -> Config:  # noqa: ANN401 - validated here
+def make_config(
+    values: Any,  # noqa: ANN401 - validated here
+    source: str = "",
+    check: Callable[[PlainConfig], None] | None = None,
+) -> Config:
     """Validate plain data as a config.
 
     Args:
         values: what a YAML file holds.
         source: starts the message of an error, e.g. ``"my.yaml: "``.
+        check: as :func:`load_config` takes it.
 
     Example:
         >>> from hoptimizer import make_config
@@ -260,7 +243,9 @@ def make_config(values: Any, source: str = "") -> Config:  # noqa: ANN401 - vali
         raise UserError(f"{source}expected a mapping of keys, got {type(values).__name__}")
     try:
         values = upgraded_config(values)
-        PlainConfig.model_validate(values)  # a mistake in it is said at once
+        plain = PlainConfig.model_validate(values)  # a mistake in it is said at once
+        if check:
+            check(plain)
         return Config.model_validate(values)
     except ValidationError as error:
         raise UserError(source + explain(error, Config)) from _raised(error)

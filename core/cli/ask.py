@@ -44,7 +44,7 @@ def ask_command(
     if question is not None and not question.strip():
         raise UserError("question: expected some words, got none")
     with working() as report:
-        run, config = config_of(run, words)
+        run, config = config_of(run, words, splits=())
         check_parts(config)
         from hoptimizer.workbench import Workbench
 

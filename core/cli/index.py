@@ -25,7 +25,7 @@ def build_command(overrides: Overrides = None, as_json: Json = False) -> None:
     from hoptimizer.cli.screen.console import show, tell, working
 
     with working() as report:
-        bench = _workbench(read_overrides(overrides), report)
+        bench = _workbench(read_overrides(overrides, splits=()), report)
         tell(bench.search_summary())
         retriever = bench.retriever
         result = {"data": bench.data.name, "passages": len(bench.data.corpus), "retriever": retriever.name}
@@ -49,7 +49,7 @@ def search_command(
     from hoptimizer.cli.screen.console import show, tell, working
 
     with working() as report:
-        config = read_overrides(overrides)
+        config = read_overrides(overrides, splits=())
         bench = _workbench(config, report)
         tell(bench.search_summary(config.k))
         [found] = bench.retriever.search([query], config.k)
@@ -74,7 +74,7 @@ def info_command(overrides: Overrides = None, as_json: Json = False) -> None:
     from hoptimizer.retrieval import index_info
 
     with working() as report:
-        bench = _workbench(read_overrides(overrides), report)
+        bench = _workbench(read_overrides(overrides, splits=()), report)
         tell(bench.search_summary())
         info = index_info(bench.config.retriever, bench.data.corpus)
     listing = Table(box=None, show_header=False, pad_edge=False)

@@ -84,7 +84,7 @@ def serve_command(
 
 def _program(source: str, words: Sequence[str], report: Any) -> Any:  # noqa: ANN401 - imported late
     if "=" in source.split("/")[0] or source.endswith((".yaml", ".yml")):
-        config = read_overrides([source, *words])
+        config = read_overrides([source, *words], splits=())
         check_parts(config)
         from hoptimizer.serving.sources import uncompiled
 
@@ -125,7 +125,7 @@ def serve_index_command(
     known = read_keys(keys)
     with listening(host, port) as listener:
         with working() as report:
-            bench = Workbench(read_overrides(overrides), report)
+            bench = Workbench(read_overrides(overrides, splits=()), report)
             tell(bench.search_summary())
             retriever = bench.retriever
             from hoptimizer.serving.app import make_app

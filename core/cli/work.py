@@ -35,9 +35,9 @@ def compile_command(
         show_dry_run(overrides, run, split, as_json, compiles=True)
         return
     with working() as report:
-        run, config = config_of(run, overrides)
+        run, config = config_of(run, overrides, [split])
         # A mistake in the config is said before what takes seconds to import.
-        check_parts(config, split, compiles=True)
+        check_parts(config, compiles=True)
         from hoptimizer.cli.screen import tables
         from hoptimizer.compiling import compile_variant
 
@@ -66,8 +66,8 @@ def eval_command(
         show_dry_run(overrides, run, split, as_json, compiles=False)
         return
     with working() as report:
-        run, config = config_of(run, overrides)
-        check_parts(config, split)
+        run, config = config_of(run, overrides, [split])
+        check_parts(config)
         from hoptimizer.cli.screen import tables
         from hoptimizer.variants import evaluate_variant
 

@@ -13,9 +13,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from hoptimizer.common.errors import UserError
+from hoptimizer.common.strict import read_mapping
 from hoptimizer.common.urls import says_secret, text_without_secrets
 from hoptimizer.common.validation import explain
-from hoptimizer.config import Config, make_config, read_mapping
+from hoptimizer.config import Config, make_config
 from hoptimizer.eval.datasets.dataset import load
 from hoptimizer.layers import Layers
 from hoptimizer.study.file import NAME, StudyFile, label

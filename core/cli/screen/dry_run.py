@@ -28,8 +28,8 @@ def show_dry_run(
         compiles: whether the command compiles.
     """
     with working():
-        run, config = config_of(run, overrides)
-        check_parts(config, split)
+        run, config = config_of(run, overrides, [split])
+        check_parts(config)
         from hoptimizer.study.dry_run import dry_run
 
         found = dry_run(config, split=split, run_id=run, compiles=compiles)

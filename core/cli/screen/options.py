@@ -1,6 +1,7 @@
 """Arguments that commands share."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,15 +27,18 @@ DryRun = Annotated[
 Split = Annotated[str, typer.Option("--split", help="The questions: train, dev or test.")]
 
 
-def read_overrides(overrides: Sequence[str] | None, base: dict[str, Any] | None = None) -> Any:  # noqa: ANN401 - a Config, imported late
+def read_overrides(
+    overrides: Sequence[str] | None, base: dict[str, Any] | None = None, splits: Sequence[str] | None = None
+) -> Any:  # noqa: ANN401 - a Config, imported late
     """The config that a command's words describe: files first, then ``key=value`` arguments.
 
     Args:
         words: what the user typed.
         base: plain data that they win over.
+        splits: of the data, which have to be there; ``None`` where the data is not needed at all.
 
     Raises:
-        UserError: more than one file, or a key or value that is not known.
+        UserError: more than one file, a key or value that is not known, or the data is not there.
     """
     from hoptimizer.common.errors import UserError
     from hoptimizer.config import load_config
@@ -42,21 +46,34 @@ def read_overrides(overrides: Sequence[str] | None, base: dict[str, Any] | None 
     files = [Path(word) for word in overrides or () if "=" not in word]
     if len(files) > 1:
         raise UserError(f"{files[1]}: one config file is enough; everything else is key=value")
-    return load_config(files[0] if files else None, [word for word in overrides or () if "=" in word], base)
+    words = [word for word in overrides or () if "=" in word]
+    check = None if splits is None else partial(_check_data, splits)
+    return load_config(files[0] if files else None, words, base, check)
 
 
-def config_of(start: str | None, overrides: Sequence[str] | None) -> tuple[str | None, Any]:
+def _check_data(splits: Sequence[str], config: Any) -> None:  # noqa: ANN401 - a PlainConfig, imported late
+    from hoptimizer.eval import load
+
+    data = load(config.data)  # what was read is kept for those who ask for it next
+    for split in splits:
+        data.split(split)
+
+
+def config_of(
+    start: str | None, overrides: Sequence[str] | None, splits: Sequence[str] | None = None
+) -> tuple[str | None, Any]:
     """A run's id, and its config, changed by a command's words; without a run, the config that the words describe.
 
     Args:
         start: of the id; a run that waits in the journal is found, too.
         words: what the user typed; they say where the run is kept, too, where that is not the default store.
+        splits: of the data, which have to be there; ``None`` where the data is not needed at all.
 
     Raises:
-        UserError: there is no such run, or a word is wrong.
+        UserError: there is no such run, a word is wrong, or the data is not there.
     """
     if start is None:
-        return None, read_overrides(overrides)
+        return None, read_overrides(overrides, splits=splits)
     from hoptimizer.tracking.settings import UnknownRun, is_empty
 
     uri = store_uri(overrides or ())
@@ -66,15 +83,14 @@ def config_of(start: str | None, overrides: Sequence[str] | None) -> tuple[str |
     from hoptimizer.tracking.journal import find_run
 
     tracker, run_id = find_run(uri, start)
-    return run_id, read_overrides(overrides, kept_in(tracker.config_values(run_id), uri))
+    return run_id, read_overrides(overrides, kept_in(tracker.config_values(run_id), uri), splits)
 
 
-def check_parts(config: Any, *splits: str, compiles: bool = False) -> None:  # noqa: ANN401 - a Config, imported late
-    """Make sure that the data and the models of this machine are there, before what takes seconds to import.
+def check_parts(config: Any, compiles: bool = False) -> None:  # noqa: ANN401 - a Config, imported late
+    """Make sure that the models of this machine are there, before what takes seconds to import.
 
     Args:
         config: what is wanted.
-        splits: of the data, which have to be there.
         compiles: whether the optimizer is used, too.
 
     Raises:
@@ -84,9 +100,6 @@ def check_parts(config: Any, *splits: str, compiles: bool = False) -> None:  # n
     from hoptimizer.workbench import Workbench
 
     bench = Workbench(config)
-    data = bench.data  # what was read is kept for those who ask for it next
-    for split in splits:
-        data.split(split)
     for source in config.program.model_dump()["steps"].values():
         check_source(source)
     if compiles:
@@ -101,8 +114,8 @@ def store_uri(overrides: Sequence[str]) -> str:
     from pydantic import ValidationError
 
     from hoptimizer.common.errors import UserError
+    from hoptimizer.common.strict import read_mapping
     from hoptimizer.common.validation import explain
-    from hoptimizer.config import read_mapping
     from hoptimizer.layers import Layers
     from hoptimizer.tracking.settings import TrackingSettings
 
