@@ -185,7 +185,8 @@ class ScriptedServer(FixedLatencyServer):
             unknown = [fact for fact in facts.strip(" .").split(". ") if fact not in inputs["answered"]]
             return f"{_FOLLOW_UP}{unknown[0]}?" if unknown else ""
         if field == "next_thought":
-            return facts.removeprefix(inputs["known"]).strip().partition(". ")[0]
+            first, period, _ = facts.removeprefix(inputs["known"]).strip().partition(". ")
+            return first + period.strip()  # the chain is then how the facts begin
         later = facts.removeprefix(inputs["facts"]).strip(" .")
         return {"look_up": later, "enough": "no" if later else "yes", "final_answer": "" if later else answer}[field]
 
