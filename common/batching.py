@@ -17,6 +17,8 @@ CORES = ThreadPoolExecutor(1, thread_name_prefix="cores")
 
 # Seconds for which the first item of a batch waits for others that are handed in at the same moment.
 _MOMENT = 0.002
+# Seconds without an item after which a batcher's thread ends: until then it holds what the function belongs to.
+_IDLE = 10.0
 
 
 class Batcher(Generic[Item, Result]):
@@ -66,12 +68,20 @@ class Batcher(Generic[Item, Result]):
 
     def _run(self) -> None:
         while True:
-            first = self._queue.get()
+            try:
+                first = self._queue.get(timeout=_IDLE)
+            except queue.Empty:
+                with self._lock:
+                    if self._queue.empty():
+                        self._worker = None
+                        return
+                continue
             time.sleep(_MOMENT)
             if self._on is None:
                 self._answer(first)
             else:
                 self._on.submit(self._answer, first).result()
+            del first
 
     def _answer(self, first: tuple[Item, "Future[Result]"]) -> None:
         batch = self._gather(first)

@@ -77,7 +77,7 @@ def named(
     """
     if isinstance(section, Options):
         return section
-    options = {"name": section} if isinstance(section, str) else section or {}
+    options = {"name": section} if isinstance(section, str) else {} if section is None else section
     if not isinstance(options, dict):
         raise UserError(f"{key}: expected a name or a mapping, got {section!r}")
     options = {"name": default} | options

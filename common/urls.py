@@ -9,6 +9,8 @@ _SECRET = re.compile(
     r"(key|token|secret|password|passwd|pwd|auth|authorization|sig|signature|credentials?)$", re.IGNORECASE
 )
 _URL = re.compile(r"\b\w+://[^\s'\"]+")
+# Clients quote a header that they can't send, as one with a line break, and a key may be in it.
+_HEADER = re.compile(r"(header value[^'\"]{0,60}?)b?(['\"]).*?\2", re.IGNORECASE | re.DOTALL)
 
 
 def says_secret(name: str) -> bool:
@@ -26,7 +28,7 @@ def says_secret(name: str) -> bool:
 
 
 def text_without_secrets(text: str) -> str:
-    """A text whose URLs are shown as :func:`without_secrets` shows them.
+    """A text whose URLs are shown as :func:`without_secrets` shows them, without the headers of requests.
 
     Args:
         text: any text, such as an error's.
@@ -35,8 +37,10 @@ def text_without_secrets(text: str) -> str:
         >>> from hoptimizer.common.urls import text_without_secrets
         >>> text_without_secrets("no answer from http://me:word@host/v1?key=abc (refused)")
         'no answer from http://host/v1 (refused)'
+        >>> text_without_secrets("Illegal header value b'Bearer sk-1\\n'")
+        'Illegal header value ***'
     """
-    return _URL.sub(lambda found: without_secrets(found[0]), text)
+    return _HEADER.sub(r"\1***", _URL.sub(lambda found: without_secrets(found[0]), text))
 
 
 def line_without_secrets(error: BaseException) -> str:

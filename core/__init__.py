@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 # Imported when first used: torch, DSPy and MLflow together take seconds.
-__getattr__, *_ = lazy_loader.attach(
+__getattr__, __dir__, _ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "answers": ["answer_all"],

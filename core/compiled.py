@@ -121,6 +121,8 @@ def load_variant(
             run_id = run_of_model(place, uri) if place.startswith("models:/") else place.removeprefix("runs:/")
             place = variant_of(run_id.strip("/"))
             folder = fetch(place, uri, Path(temporary))
+        else:
+            place = str(folder)
         for name in _FILES:
             if not (folder / name).is_file():
                 raise UserError(

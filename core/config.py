@@ -173,7 +173,7 @@ def _by_name(values: Mapping[str, Any]) -> dict[str, Any]:
         ("executor", executors.IN_PROCESS, executors.settings_model),
     ):
         values[key] = chosen(named(values.get(key), key, default), key, model)
-    lm = values.get("lm") or {}
+    lm = {} if values.get("lm") is None else values["lm"]
     if not isinstance(lm, str | dict):
         raise UserError(
             f"lm: expected a model, or models by role as in {{default: {DEFAULT_LM}}}; got {type(lm).__name__}"

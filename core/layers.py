@@ -75,6 +75,7 @@ class Layers:
     - Where a later source gives a section another name (``program=rag`` over a file's ``program: ircot``), the options
       that were set for the old name go with it, as where another option of a config group is chosen in Hydra;
       :attr:`replaced` tells them. Where it gives the same name, they stay.
+    - A preset that is given over a variant takes the place of every option of it, but for those that are given too.
     - A key in a section changes that key alone. So ``program.name=rag`` keeps all options, and one that ``rag`` does
       not have is an error.
 
@@ -149,7 +150,15 @@ class Layers:
             while isinstance(section, dict) and isinstance(section.get(name), dict):
                 named = section.pop(name)
                 section.update(named | section)
-        return values if self._given is None else guarded(values, self._given)
+        if self._given is None:
+            return values
+        for key in _sections(self._given):
+            own, section = _at(self._given, key), _at(values, key)
+            if isinstance(own, Mapping) and own.get("preset"):
+                # A variant has logged every option: what the user does not give is the preset's.
+                for name in section.keys() - {*own, _name_key(key), "steps"}:
+                    del section[name]
+        return guarded(values, self._given)
 
     def _add(self, parts: Sequence[tuple[Key, Mapping[str, Any]]]) -> None:
         """Lay the parts of one source over what there is: each a key, and plain data that has nothing but that key."""
@@ -259,11 +268,6 @@ def _at(values: Any, key: Key) -> Any:  # noqa: ANN401 - any value of a config
     for part in key:
         values = values.get(part) if isinstance(values, Mapping) else None
     return values
-
-
-def _nested(key: Key, value: object) -> dict[str, Any]:
-    first, *rest = key
-    return {first: _nested(tuple(rest), value) if rest else value}
 
 
 def _without(values: Mapping[str, Any], key: Key) -> dict[str, Any]:

@@ -92,7 +92,8 @@ def guarded(values: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """The config that a variant's own and what the user gave over it come to, without what only the user may say.
 
     Code that it names by a dotted path has to be named by the user, too, or declared by an installed package. Clients
-    take a key from the environment where none is given: a server that it names, and not the user, gets none.
+    take a key from the environment where none is given: a server that it names, and not the user, gets none. What
+    answers the questions is for the user to say: a Ray cluster is handed the keys.
 
     Args:
         values: the config as plain data.
@@ -120,6 +121,8 @@ def guarded(values: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
                 f"{key}: {name} is code that the variant's config names and no installed package declares; if you know "
                 f"it, name it yourself: {remedy}"
             )
+    if "executor" not in given:
+        values = {key: value for key, value in values.items() if key != "executor"}
     if not isinstance(lms := values.get("lm"), dict):
         return values
     own = {role: lm for role, lm in (given.get("lm") or {}).items() if isinstance(lm, Mapping)}

@@ -46,12 +46,13 @@ __all__ = [
 ]
 
 # Imported when first used: whoever reads a config need not wait for NumPy, DSPy and torch.
-__getattr__, *_ = lazy_loader.attach(
+__getattr__, __dir__, _ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "datasets.dataset": ["DataSet", "check", "load"],
         "datasets.folder": ["Check", "new"],
         "datasets.question": ["Hop", "Question"],
+        "datasets.settings": ["DataSettings", "bundled"],
         "metrics": ["METRICS", "Metric", "exact_match", "f1", "metric", "recall", "score_prediction"],
         "objective": ["Objective"],
         "runner": ["Evaluation", "evaluate"],

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 __all__ = ["LMSettings", "build_adapter", "build_lm", "check_lm"]
 
 # DSPy and torch take seconds to import; whoever reads settings or help does not wait for them.
-__getattr__, *_ = lazy_loader.attach(
+__getattr__, __dir__, _ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "lm": ["build_adapter", "build_lm", "check_lm"],
+        "settings": ["LMSettings"],
     },
 )

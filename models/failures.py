@@ -20,6 +20,7 @@ from dspy.utils.exceptions import (
 )
 
 from hoptimizer.common.errors import ServiceError, UserError, as_line
+from hoptimizer.common.urls import text_without_secrets
 
 _PERMANENT = (LMAuthError, LMBillingError, LMConfigurationError, LMUnsupportedModelError)
 # What is wrong with the call itself: a prompt that is too long or was refused, for instance.
@@ -83,8 +84,8 @@ def unusable(error: BaseException, who: str, section: str) -> UserError | None:
 
 
 def one_line(error: BaseException) -> str:
-    """An exception's message on one line that can be written: it may be whatever a server sent."""
-    return as_line(" ".join(f"{type(error).__name__}: {error}".split()))
+    """An exception's message on one line that can be written, without secrets: it may be whatever a server sent."""
+    return as_line(text_without_secrets(" ".join(f"{type(error).__name__}: {error}".split())))
 
 
 def explained(error: BaseException, who: str = "the language model", section: str = "the lm section") -> UserError:

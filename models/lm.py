@@ -14,7 +14,7 @@ from dspy.utils.exceptions import LMConfigurationError, LMError
 from pydantic import SecretStr
 
 from hoptimizer.common.errors import ServiceError, UserError
-from hoptimizer.common.urls import with_basic_auth, without_secrets
+from hoptimizer.common.urls import text_without_secrets, with_basic_auth, without_secrets
 from hoptimizer.models.adapters import LMAdapter
 from hoptimizer.models.engine.engine import DEFAULT_MAX_TOKENS, AsyncLocalEngine, LocalEngine, RolloutCallback
 from hoptimizer.models.folder import check_model
@@ -251,8 +251,12 @@ def _check_server(settings: LMSettings) -> None:
             status = reply.status_code
     except (httpx.InvalidURL, UnicodeError) as error:
         raise UserError(f"{settings.model}: api_base: {shown!r} is no URL ({error}); correct it") from error
+    except httpx.LocalProtocolError as error:
+        reason = text_without_secrets(str(error))
+        remedy = "correct api_key, OPENAI_API_KEY or extra_headers, which may hold a line break"
+        raise UserError(f"{settings.model}: its headers can't be sent ({reason}); {remedy}") from None
     except httpx.HTTPError as error:
-        reason = str(error) or type(error).__name__
+        reason = text_without_secrets(str(error)) or type(error).__name__
         raise ServiceError(
             f"{settings.model}: the server at {shown} can't be reached ({reason}); start it or correct api_base"
         ) from error
@@ -265,5 +269,5 @@ def _check_provider(settings: LMSettings) -> None:
     try:
         lm("Say: yes")
     except LMError as error:
-        reason = error.message.strip().splitlines()[0]
+        reason = text_without_secrets(error.message.strip().splitlines()[0])
         raise UserError(f"{settings.model} does not answer: {reason}") from error

@@ -91,14 +91,17 @@ def whole_items(text: str, field: str) -> int | None:
     True
     """
     opened = re.search(rf'(?:"{field}"\s*:|\[\[ ## {field} ## ]])\s*\[', text)
-    rest = text[opened.end() :] if opened else "]"
-    if "]" in rest:
+    if not opened:
         return None
-    return _leading_items(rest)
+    rest = text[opened.end() :]
+    count, end = _leading_items(rest)
+    return None if "]" in rest[end:] else count
 
 
-def _leading_items(text: str) -> int:
-    """How many values in JSON stand at the start of a text, a comma after each but the last one of the text."""
+def _leading_items(text: str) -> tuple[int, int]:
+    """How many values in JSON stand at the start of a text, a comma after each but the last one of the text, and where
+    they end.
+    """
     decoder, count, place = json.JSONDecoder(), 0, len(text) - len(text.lstrip())
     while place < len(text):
         try:
@@ -109,7 +112,7 @@ def _leading_items(text: str) -> int:
         if follows is None:
             break
         count, place = count + 1, follows.end()
-    return count
+    return count, place
 
 
 def _plain(text: str) -> str:

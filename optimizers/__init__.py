@@ -12,9 +12,10 @@ if TYPE_CHECKING:
 __all__ = ["OPTIMIZERS", "CompileContext", "Optimizer", "build_optimizer", "settings_model"]
 
 # Imported when first used: they bring DSPy.
-__getattr__, *_ = lazy_loader.attach(
+__getattr__, __dir__, _ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "optimizer": ["CompileContext", "Optimizer"],
+        "settings": ["OPTIMIZERS", "build_optimizer", "settings_model"],
     },
 )

@@ -72,7 +72,7 @@ __all__ = [
 ]
 
 # Imported when first used: a program is a DSPy module.
-__getattr__, *_ = lazy_loader.attach(
+__getattr__, __dir__, _ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "decomp": ["DecomP"],
@@ -93,6 +93,7 @@ __getattr__, *_ = lazy_loader.attach(
         "replug": ["REPLUG"],
         "self_ask": ["SelfAsk"],
         "self_rag": ["SelfRAG"],
+        "settings": ["PROGRAMS", "build_program", "settings_model"],
         "skr": ["SKR"],
         "trace": ["gather_steps"],
     },

@@ -56,15 +56,22 @@ __all__ = [
 ]
 
 # Imported when first used, because each brings its own heavy packages.
-__getattr__, *_ = lazy_loader.attach(
+__getattr__, __dir__, _ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "bm25": ["BM25Retriever"],
+        "build": ["build_retriever"],
         "colbert.retriever": ["ColBERTRetriever"],
         "colbert.server": ["ColBERTServer"],
         "dense.retriever": ["DenseRetriever"],
+        "engines.settings": ["NextPlaidSettings", "OpenSearchSettings", "PostgresSettings", "QdrantSettings"],
         "hybrid": ["HybridRetriever"],
+        "info": ["index_info"],
+        "options": ["RerankSettings"],
         "oracle": ["OracleRetriever"],
+        "passage": ["Corpus", "Passage"],
         "rerank": ["RerankedRetriever"],
+        "retriever": ["Retriever"],
+        "settings": ["DenseSettings", "HybridSettings", "OracleSettings", "RetrieverSettings"],
     },
 )

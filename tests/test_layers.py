@@ -205,3 +205,19 @@ def test_in_a_study_a_name_keeps_the_bases_options_for_it_and_what_another_drops
     assert [note.partition(";")[0] for note in caplog.messages] == [
         "program: rag takes the place of ircot, whose max_steps is dropped"
     ]
+
+
+def test_a_preset_over_a_variant_takes_the_place_of_the_options_that_the_variant_logged():
+    logged = load_config(None, ["data=atlas", "program=efficient_rag", "optimizer=train_tagger"]).public()
+    words = ["optimizer={name: train_tagger, preset: paper, batch: 3}"]
+    alone = load_config(None, ["data=atlas", "program=efficient_rag", *words])
+    over = load_config(None, words, logged)
+    assert over.optimizer == alone.optimizer
+    assert over.optimizer.batch == 3
+    assert over.optimizer != load_config(None, [], logged).optimizer
+
+
+def test_a_section_that_is_none_is_no_default():
+    for section in ("program=false", "optimizer=0", "retriever=[]", "lm=false"):
+        with pytest.raises(UserError, match=section.partition("=")[0]):
+            load_config(None, ["data=atlas", section])

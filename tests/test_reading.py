@@ -118,6 +118,8 @@ def test_thoughts_that_came_to_no_end_are_no_answer():
         ('["Who built it?", "', ["Who built it?"]),
         ('["Who built', []),
         ("[", []),
+        ('["Who wrote [1]?", "What is the', ["Who wrote [1]?"]),
+        ('["Who wrote [1]?"]', ["Who wrote [1]?"]),
         ('["Who built it?", "Where?"]', ["Who built it?", "Where?"]),
     ],
 )

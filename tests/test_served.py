@@ -14,6 +14,7 @@ from hoptimizer import evaluate_variant, load_config
 from hoptimizer.common.errors import ServiceError, UserError
 from hoptimizer.eval import Question, evaluate
 from hoptimizer.models import LMSettings, build_adapter, build_lm, check_lm
+from hoptimizer.models.failures import one_line
 from hoptimizer.models.slots import Slots
 from hoptimizer.programs import Direct
 
@@ -226,3 +227,15 @@ def test_a_setting_that_openai_refuses_is_one_line():
     with pytest.raises(UserError, match=r"openai/o3: .*max_tokens >= 16000") as caught:
         build_lm(LMSettings(model="openai/o3", max_tokens=100))
     assert "\n" not in str(caught.value)
+
+
+def test_a_key_that_can_t_be_sent_is_not_shown(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", f"{TOKEN}\n")
+    with ChatServer() as server:
+        settings = LMSettings(model="openai/model", api_base=server.url)
+        with pytest.raises(UserError, match=r"its headers can't be sent .*OPENAI_API_KEY") as caught:
+            check_lm(settings)
+        with pytest.raises(LMError, match="header") as called:
+            build_lm(settings).copy(cache=False, num_retries=0)("Where?")
+    assert TOKEN not in f"{caught.getrepr(chain=True)}"
+    assert TOKEN not in one_line(called.value)

@@ -1,6 +1,7 @@
 """Programs over HTTP: answers, streams, OpenAI's clients, limits, keys, counts and the end of a real server."""
 
 import asyncio
+import gc
 import json
 import os
 import re
@@ -22,6 +23,7 @@ from dspy.clients import base_lm
 from hoptimizer import load_config
 from hoptimizer.cli import main
 from hoptimizer.common.errors import UserError
+from hoptimizer.serving import answering
 from hoptimizer.serving.admission import Limits
 from hoptimizer.serving.keys import read_keys
 from hoptimizer.serving.program import program_app
@@ -92,6 +94,29 @@ def test_a_stream_tells_each_step_and_then_the_answer(ask):
     told = events(reply.text)
     assert [name for name, _ in told] == ["step", "step", "answer"]
     assert [step for _, step in told[:2]] == told[2][1]["steps"]
+
+
+def test_a_null_is_as_if_it_were_not_there(ask):
+    async def work(client):
+        body = {"model": "capitals", "messages": [{"role": "user", "content": QUESTION}], "stream": None}
+        return await client.post("/v1/chat/completions", json=body)
+
+    assert ask(work).json()["choices"][0]["message"]["content"] == "Warsaw"
+
+
+def test_no_more_calls_are_remembered_than_are_of_use(ask, monkeypatch):
+    monkeypatch.setattr(answering, "HISTORY", 3)
+    kept, before = [], len(dspy.settings.trace)
+
+    async def work(client):
+        for _ in range(5):
+            assert (await client.post("/answer", json={"question": QUESTION})).status_code == 200
+        kept.extend(lm for lm in gc.get_objects() if isinstance(lm, dspy.LM) and lm.model == "openai/x")
+
+    ask(work)
+    assert kept
+    assert {len(lm.history) for lm in kept} <= {0, 1, 2, 3}
+    assert len(dspy.settings.trace) == before
 
 
 def test_a_stream_tells_the_depth_of_sub_questions(ask):
@@ -235,6 +260,9 @@ def test_keys_come_from_the_environment_or_a_file_and_are_never_shown(tmp_path, 
     file.write_text(f"# of the team\n{KEY}\n\nanother-key-77\n")
     assert read_keys(file) == [KEY, "another-key-77"]
     assert read_keys(None) == []
+    monkeypatch.setenv("HOP_SERVE_KEYS", " , ")
+    with pytest.raises(UserError, match="HOP_SERVE_KEYS: no key in it; unset it"):
+        read_keys(None)
     monkeypatch.setenv("HOP_SERVE_KEYS", f"{KEY}, another-key-77")
     assert read_keys(None) == [KEY, "another-key-77"]
     for text, says in (("", "no key in it"), ("# none\n", "no key in it"), ("secret", "key 1 needs 8")):
@@ -254,6 +282,7 @@ def test_keys_come_from_the_environment_or_a_file_and_are_never_shown(tmp_path, 
         ({"messages": [{"role": "user", "content": " "}]}, 422, "expected some words"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 422, "part of type 'image_url'"),
         ({"n": 2}, 422, "n: "),
+        ({"stream": "often"}, 422, "stream: "),
     ],
 )
 def test_a_chat_that_can_t_be_answered_is_refused_in_one_line(ask, body, status, says):

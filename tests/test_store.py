@@ -258,13 +258,16 @@ def test_a_part_that_was_changed_is_refused(own_home, part_wheels, monkeypatch):
 
 
 def test_a_download_from_the_hub_is_continued(own_home, monkeypatch, tmp_path):
-    """A server on this machine that answers ranges, as the hub does."""
+    """A server on this machine that answers ranges, as the hub does: one file is there, and half of another."""
     asked: list[str | None] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
             asked.append(self.headers["Range"])
             start = int(self.headers["Range"].removeprefix("bytes=").removesuffix("-")) if self.headers["Range"] else 0
+            if start == len(JOINED):
+                self.send_error(416)
+                return
             self.send_response(206 if start else 200)
             self.send_header("Content-Length", str(len(JOINED) - start))
             self.end_headers()
@@ -279,13 +282,15 @@ def test_a_download_from_the_hub_is_continued(own_home, monkeypatch, tmp_path):
     url = f"http://127.0.0.1:{server.server_port}"
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", url)
     monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", url + "/{repo_id}/{filename}")
+    (tmp_path / "whole.bin").write_bytes(JOINED)
     (tmp_path / "weights.bin").write_bytes(JOINED[:10])
     fetched: list[int] = []
-    HubSource("nobody/nothing").fetch(["weights.bin"], tmp_path, fetched.append)
+    HubSource("nobody/nothing").fetch(["whole.bin", "weights.bin"], tmp_path, fetched.append)
     server.shutdown()
     assert (tmp_path / "weights.bin").read_bytes() == JOINED
-    assert asked == ["bytes=10-"]
-    assert sum(fetched) == len(JOINED)
+    assert (tmp_path / "whole.bin").read_bytes() == JOINED
+    assert asked == [f"bytes={len(JOINED)}-", "bytes=10-"]
+    assert sum(fetched) == 2 * len(JOINED)
 
 
 def test_a_wheel_without_the_file_says_so(own_home, wheel, tmp_path):

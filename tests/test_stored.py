@@ -141,3 +141,11 @@ def test_a_models_own_code_is_neither_run_nor_offered(load, tmp_path, monkeypatc
         load(str(tmp_path))
     assert not asked
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_variant_does_not_choose_what_answers_the_questions(variant):
+    ray = {"executor": {"name": "ray", "address": "there:6379"}}
+    folder = variant("config.yaml", lambda text: yaml.safe_load(text) | ray, yaml.safe_dump, data={})
+    assert load_variant(folder).config.executor.name == "in_process"
+    own = load_config(None, ["executor=ray"], {"data": "atlas", "executor": {"name": "ray", "address": "there:6379"}})
+    assert own.executor.name == "ray"

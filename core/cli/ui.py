@@ -33,7 +33,7 @@ def ui_command(
     from hoptimizer.cli.screen.console import working
     from hoptimizer.tracking.journal import find_run
     from hoptimizer.tracking.pages import page_of, served
-    from hoptimizer.tracking.server import check_server, is_mlflow_server
+    from hoptimizer.tracking.server import STORE_ERRORS, check_server, is_mlflow_server, store_failure
 
     uri = store_uri(overrides or ())
     check_server(uri)
@@ -47,7 +47,11 @@ def ui_command(
             if any(not word.startswith("tracking.uri=") for word in overrides or ()):
                 named = read_overrides(overrides, {"data": "atlas"}).experiment
     if is_mlflow_server(uri):
-        _open(uri.rstrip("/") + page_of(uri, found, named), browser)
+        try:
+            page = page_of(uri, found, named)
+        except STORE_ERRORS as error:
+            raise store_failure(uri, error) or error from error
+        _open(uri.rstrip("/") + page, browser)
         return
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the pages' server ends as well
     with contextlib.suppress(KeyboardInterrupt), served(uri, host, port) as (address, process):

@@ -13,6 +13,7 @@ from hoptimizer.programs.record import StepRecord, counts
 from hoptimizer.programs.trace import Listener, heard_steps
 from hoptimizer.serving.admission import Limits
 from hoptimizer.serving.work import Work
+from hoptimizer.workbench import HISTORY
 
 # Seconds after which a stream without news says that it is alive.
 PING = 15.0
@@ -58,7 +59,8 @@ class Answering:
         """
         start = time.perf_counter()
         async with self.work.place():
-            with heard_steps(listener):
+            # DSPy would keep the texts of 10,000 calls, once for each model and step.
+            with heard_steps(listener), dspy.context(max_history_size=HISTORY, trace=None):
                 prediction = await self._program.acall(question=question, main=main)
         seconds, counted = time.perf_counter() - start, counts(prediction.steps)
         self.work.metrics.answered(seconds, counted)

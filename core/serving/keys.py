@@ -37,8 +37,9 @@ def read_keys(file: Path | None) -> list[str]:
             ) from None
         texts = [line for line in texts if not line.lstrip().startswith("#")]
     keys = [text.strip() for text in texts if text.strip()]
-    if file is not None and not keys:
-        raise UserError(f"{where}: no key in it; write one a line, or leave --keys out to ask for none")
+    if not keys and (file is not None or VARIABLE in os.environ):
+        remedy = "unset it" if file is None else "write one a line, or leave --keys out"
+        raise UserError(f"{where}: no key in it; {remedy} to ask for none")
     for number, key in enumerate(keys, 1):
         if len(key) < _SHORTEST or not key.isascii() or not key.isprintable() or " " in key:
             raise UserError(f"{where}: key {number} needs {_SHORTEST} or more letters, digits or signs, and no spaces")

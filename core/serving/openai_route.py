@@ -58,7 +58,7 @@ class Completion(BaseModel):
 
     model: str
     messages: list[Message]
-    stream: bool = False
+    stream: bool | None = False
     stream_options: StreamOptions | None = None
     n: Literal[1] | None = Field(default=None)
 

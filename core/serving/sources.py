@@ -1,9 +1,9 @@
 """What ``hop serve`` can be given: a compiled variant wherever it is kept, or the config of an uncompiled program."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from hoptimizer.common.errors import UserError
+from hoptimizer.common.paths import expanded
 from hoptimizer.common.progress import Report
 from hoptimizer.compiled import NOT_ASKED, CompiledProgram, load_variant
 from hoptimizer.config import Config
@@ -25,7 +25,7 @@ def variant(source: str, overrides: Sequence[str], tracking_uri: str, report: Re
     """
     if files := [word for word in overrides if "=" not in word]:
         raise UserError(f"{files[0]}: beside a variant, which has its config, expected key=value alone")
-    if not source.startswith(("runs:/", "models:/")) and not Path(source).expanduser().is_dir():
+    if not source.startswith(("runs:/", "models:/")) and not expanded(source).is_dir():
         tracker, run_id = find_run(tracking_uri, source)
         source, tracking_uri = f"runs:/{run_id}", tracker.uri
     return load_variant(source, overrides, tracking_uri=tracking_uri, report=report)

@@ -9,7 +9,7 @@ import pandas as pd
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.progress import Report
-from hoptimizer.common.urls import line_without_secrets
+from hoptimizer.common.urls import line_without_secrets, text_without_secrets
 from hoptimizer.comparison import estimates
 from hoptimizer.compiling import compile_variant
 from hoptimizer.eval.display.format import COLUMNS
@@ -193,7 +193,7 @@ class CellRuns:
             return self._failed(cell, tracker, line_without_secrets(error))
         except Exception as error:  # noqa: BLE001 - whatever a cell dies of, the others have their turn
             failure = f"{type(error).__name__}: {line_without_secrets(error)}"
-            return self._failed(cell, tracker, failure, traceback.format_exc())
+            return self._failed(cell, tracker, failure, text_without_secrets(traceback.format_exc()))
 
     def _failed(self, cell: Cell, tracker: Tracker, failure: str, details: str = "") -> CellResult:
         kind = "compile" if self._compiles(cell) else "eval"

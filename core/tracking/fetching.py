@@ -14,7 +14,7 @@ from hoptimizer.common.urls import line_without_secrets, without_secrets
 from hoptimizer.tracking.downloading import download, fetch_part
 from hoptimizer.tracking.journal import store_of
 from hoptimizer.tracking.models import IN_MODEL, VARIANT, model_of
-from hoptimizer.tracking.server import answering
+from hoptimizer.tracking.server import STORE_ERRORS, answering
 
 _OF_A_RUN = re.compile(r"runs:/+(?P<run>[^/]+)")
 _OF_A_VERSION = re.compile(r"models:/+(?P<name>[^/@]+)(/(?P<version>\d+)|@(?P<alias>[^/@]+))")
@@ -46,11 +46,11 @@ def fetch(source: str, uri: str, folder: Path) -> Path:
             if found is None:
                 return Path(mlflow.artifacts.download_artifacts(source, dst_path=str(folder), tracking_uri=uri))
             return fetch_part(found["run"], found["part"], uri, folder)
-    except (MlflowException, OSError) as error:
+    except (*STORE_ERRORS, OSError) as error:
         try:
             if found and (kept := _in_model(found["run"], uri)):
                 return download(kept, f"{IN_MODEL}/{found['part']}", uri, folder)
-        except (MlflowException, OSError):
+        except (*STORE_ERRORS, OSError):
             pass  # the first error names what was asked for
         reason = line_without_secrets(error)
         store = without_secrets(uri)

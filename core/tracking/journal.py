@@ -19,6 +19,7 @@ from hoptimizer.config import Config
 from hoptimizer.tracking.artifacts import PREFIX
 from hoptimizer.tracking.compile_log import KIND as CANDIDATE
 from hoptimizer.tracking.holding import SQLITE
+from hoptimizer.tracking.reading import oldest_first
 from hoptimizer.tracking.server import STORE_ERRORS, Unreachable, is_remote, point_mlflow_at
 from hoptimizer.tracking.settings import UnknownRun
 from hoptimizer.tracking.tracker import Tracker
@@ -118,16 +119,8 @@ class Journal:
             raise UserError("another process delivers the journal's runs; wait for it, or stop it there") from error
 
     def _runs(self, words: str = "", view: int = ViewType.ACTIVE_ONLY) -> Iterator[Run]:
-        client, token = self.client, None
-        experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-        while True:
-            page = client.search_runs(
-                experiments, words, view, order_by=["attributes.start_time ASC"], page_token=token
-            )
-            yield from page
-            token = page.token
-            if not token:
-                return
+        experiments = [experiment.experiment_id for experiment in self.client.search_experiments()]
+        return oldest_first(self.client, experiments, words, view)
 
 
 def journals() -> list[str]:

@@ -85,7 +85,7 @@ def served(uri: str, host: str, port: int) -> Iterator[tuple[str, subprocess.Pop
         raise UserError(f"tracking.uri: there is no store at {file} yet; `hop compile` and `hop eval` make one")
     check_server(uri)
     chosen = _free_port(host, port)
-    address = f"http://{host}:{chosen}"
+    address = f"http://{f'[{host}]' if ':' in host else host}:{chosen}"
     command = [sys.executable, "-m", "mlflow", "server", "--workers", "1"]
     # Everybody on the machine can read arguments, and the URI may hold a password.
     environment = os.environ | _OFFLINE | {"MLFLOW_BACKEND_STORE_URI": uri}
@@ -114,8 +114,9 @@ def _is_up(address: str) -> bool:
 
 
 def _free_port(host: str, port: int) -> int:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for wanted in (port, 0):
-        with contextlib.suppress(OSError), socket.socket() as probe:
+        with contextlib.suppress(OSError), socket.socket(family) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, wanted))
             return int(probe.getsockname()[1])

@@ -3,13 +3,14 @@
 import io
 import re
 import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import mlflow
 import pandas as pd
-from mlflow.entities import Experiment, Run
+from mlflow.entities import Experiment, Run, ViewType
 from mlflow.exceptions import MlflowException
 
 from hoptimizer.common.errors import UserError
@@ -17,7 +18,7 @@ from hoptimizer.stored import read_stored, stored_config, stored_state
 from hoptimizer.tracking.artifacts import CONFIG, PREFIX, STATE, parts_tag, predictions_file
 from hoptimizer.tracking.downloading import download
 from hoptimizer.tracking.naming import without_fold
-from hoptimizer.tracking.server import answering
+from hoptimizer.tracking.server import STORE_ERRORS, answering
 from hoptimizer.tracking.settings import UnknownRun
 
 FINISHED = " and attributes.status = 'FINISHED'"
@@ -28,6 +29,25 @@ SPENT = {"calls": ("compile_calls", 1.0), "seconds": ("compile_minutes", 1 / 60)
 
 NO_VARIANTS = ("compare", "study", "candidate")
 """The kinds of runs that scored no variant."""
+
+
+def oldest_first(
+    client: mlflow.MlflowClient, experiments: Sequence[str], words: str = "", view: int = ViewType.ACTIVE_ONLY
+) -> Iterator[Run]:
+    """All runs that a search finds, which MLflow gives a thousand at a time.
+
+    Args:
+        client: of the store.
+        experiments: ids of those that are searched.
+        words: what is sought, as MLflow's searches have it.
+        view: whether deleted runs are sought.
+    """
+    token = None
+    while True:
+        page = client.search_runs(experiments, words, view, order_by=["attributes.start_time ASC"], page_token=token)
+        yield from page
+        if not (token := page.token):
+            return
 
 
 @dataclass(frozen=True)
@@ -124,7 +144,7 @@ class StoredRuns:
             try:
                 with answering(self.uri):
                     local = download(run.info.artifact_uri, path, self.uri, Path(folder))
-            except (MlflowException, OSError) as error:
+            except (*STORE_ERRORS, OSError) as error:
                 raise UserError(f"{source} has no {path}; give a run that `hop compile` made") from error
             if not local.is_file():
                 raise UserError(f"{source}: {path}: expected a file; give a run that `hop compile` made")
@@ -145,7 +165,9 @@ class StoredRuns:
     def _table(self, run: Run, file: str) -> pd.DataFrame:
         text = self._read(run, file)
         try:
-            table = pd.read_json(io.StringIO(text), orient="split", precise_float=True)
+            # What looks like a number is none here: an id of 0001, an answer of 07.
+            texts = dict.fromkeys(("id", "question", "answer"), object)
+            table = pd.read_json(io.StringIO(text), orient="split", precise_float=True, dtype=texts)
             table[["id", "question"]]
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
@@ -165,11 +187,6 @@ class StoredRuns:
 
     def runs(self) -> list[Run]:
         """Finished runs of the experiment that compiled or scored a program, oldest first."""
+        words = " and ".join(f"tags.`{PREFIX}kind` != '{kind}'" for kind in NO_VARIANTS) + FINISHED
         with answering(self.uri):
-            return list(
-                self.client.search_runs(
-                    [self.experiment.experiment_id],
-                    " and ".join(f"tags.`{PREFIX}kind` != '{kind}'" for kind in NO_VARIANTS) + FINISHED,
-                    order_by=["attributes.start_time ASC"],
-                )
-            )
+            return list(oldest_first(self.client, [self.experiment.experiment_id], words))

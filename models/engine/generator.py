@@ -114,13 +114,13 @@ class Generator:
     def close(self) -> None:
         """Stop after the pass that is under way; requests that are not done fail.
 
-        It is called at exit too, because a thread that is still inside torch would bring the process down.
+        At exit too, for a thread in torch would bring the process down, and where garbage is collected, by any thread.
         """
         with self._wake:
             self._closed = True
             self._wake.notify()
-        if self._thread is not None:
-            self._thread.join()
+        if (thread := self._thread) is not None and thread is not threading.current_thread():
+            thread.join()
         atexit.unregister(self.close)  # or the weights would stay in memory until the exit
         for row in [*self._rows, *self._waiting]:
             if row.future.set_running_or_notify_cancel():

@@ -1,6 +1,7 @@
 """A fine-tuned language model that takes a step which writes: a text, or a list of texts such as sub-questions."""
 
 import asyncio
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import cached_property
@@ -20,7 +21,7 @@ from transformers import (
 from hoptimizer.common.batching import CORES, Batcher
 from hoptimizer.models.engine.generator import Generator
 from hoptimizer.models.engine.loading import device_and_dtype, loading
-from hoptimizer.models.engine.request import GenerationRequest
+from hoptimizer.models.engine.request import Completion, GenerationRequest
 from hoptimizer.models.small.base import SmallModel
 from hoptimizer.models.small.card import Card
 from hoptimizer.models.small.encoder import by_length
@@ -83,17 +84,25 @@ class _Causal:
 
     def __init__(self, folder: Path, card: Card) -> None:
         self._generator = Generator(str(folder))
+        weakref.finalize(self, self._generator.close)
         self._card = card
 
     def submit(self, text: str) -> "Future[str]":
         tokens = prompt_tokens(self._generator.tokenizer, text, self._card.max_tokens)
         completion = self._generator.submit(GenerationRequest(tokens, self._card.max_new_tokens or 1))
         written: Future[str] = Future()
-        completion.add_done_callback(
-            lambda done: (
-                written.set_exception(error) if (error := done.exception()) else written.set_result(done.result().text)
-            )
-        )
+
+        def copy(done: "Future[Completion]") -> None:
+            if done.cancelled() or not written.set_running_or_notify_cancel():
+                return
+            if error := done.exception():
+                written.set_exception(error)
+            else:
+                written.set_result(done.result().text)
+
+        # Whoever no longer waits for the text stops the writing.
+        written.add_done_callback(lambda one: one.cancelled() and completion.cancel())
+        completion.add_done_callback(copy)
         return written
 
 

@@ -79,6 +79,9 @@ class HubSource:
             headers = build_hf_headers() | ({"Range": f"bytes={done}-"} if done else {})
             try:
                 with get_session().stream("GET", url, headers=headers, timeout=timeout) as response:
+                    if done and response.status_code == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
+                        advance(done)  # it came whole before; its checksum tells whether it is right
+                        continue
                     response.raise_for_status()
                     continued = response.status_code == httpx.codes.PARTIAL_CONTENT
                     advance(done if continued else 0)

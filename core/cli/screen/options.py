@@ -120,7 +120,7 @@ def store_uri(overrides: Sequence[str]) -> str:
     from hoptimizer.tracking.settings import TrackingSettings
 
     layers = Layers(*(read_mapping(Path(word)) for word in overrides if "=" not in word))
-    layers.add_words([word for word in overrides if word.startswith("tracking.uri=")])
+    layers.add_words([word for word in overrides if word.startswith(("tracking.uri=", "tracking="))])
     try:
         uri = OmegaConf.select(OmegaConf.create(layers.values), "tracking.uri")
         return (TrackingSettings(uri=uri) if uri else TrackingSettings()).uri

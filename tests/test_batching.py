@@ -1,0 +1,50 @@
+"""Batches of concurrent calls, and what holds on to what when none come."""
+
+import gc
+import threading
+import weakref
+
+from hoptimizer.common import batching
+from hoptimizer.common.batching import CORES, Batcher
+
+
+class Doubler:
+    """What a retriever or a small model is to its batcher."""
+
+    def __init__(self, on=None):
+        self.batcher = Batcher(self.doubled, limit=8, on=on)
+
+    def doubled(self, numbers):
+        return [2 * number for number in numbers]
+
+
+def test_a_batcher_without_work_holds_nothing_and_works_again(monkeypatch):
+    monkeypatch.setattr(batching, "_IDLE", 0.05)
+    for on in (None, CORES):
+        doubler = Doubler(on)
+        assert [doubler.batcher.submit(number).result() for number in (1, 2)] == [2, 4]
+        thread = doubler.batcher._worker
+        thread.join(10)
+        assert not thread.is_alive()
+        assert doubler.batcher.submit(3).result() == 6
+        doubler.batcher._worker.join(10)
+        gone = weakref.ref(doubler)
+        del doubler
+        gc.collect()
+        assert gone() is None
+
+
+def test_items_that_come_as_the_thread_ends_are_answered(monkeypatch):
+    monkeypatch.setattr(batching, "_IDLE", 0.0)
+    doubler = Doubler()
+    results = []
+
+    def ask():
+        results.extend(doubler.batcher.submit(number).result(10) for number in range(50))
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(results) == sorted([2 * number for number in range(50)] * 4)
