@@ -4,9 +4,14 @@
 """
 
 import argparse
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
+from pydantic import ValidationError
+
+from hoptimizer.common.errors import UserError
+from hoptimizer.common.validation import explain
 from hoptimizer.eval.datasets.dataset import load
 from hoptimizer.eval.datasets.settings import DataSettings
 from hoptimizer.eval.metrics import Gold, exact_match, f1
@@ -89,7 +94,12 @@ def main() -> None:
     parser.add_argument("--train", type=int, help="its first training questions (default: all)")
     parser.add_argument("--test", type=int, help="its first test questions (default: all)")
     options = parser.parse_args()
-    data = load(DataSettings(name=options.data, train=options.train, test=options.test))
+    try:
+        data = load(DataSettings(name=options.data, train=options.train, test=options.test))
+    except ValidationError as error:
+        sys.exit(explain(error, DataSettings, prefix="--"))
+    except UserError as error:
+        sys.exit(str(error))
     for name, score in blind_scores(data.split("train"), data.split("test")).items():
         interval = f"[{100 * score.low:.1f}, {100 * score.high:.1f}]"
         print(f"{name} {100 * score.mean:.1f} {interval} n = {score.n}")

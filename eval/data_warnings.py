@@ -71,13 +71,16 @@ def _leaks(splits: Mapping[str, Sequence[Question]]) -> list[str]:
 
 
 def _answers_nowhere(passages: Sequence[Passage], splits: Mapping[str, Sequence[Question]], some: str) -> list[str]:
-    texts = "\n".join(f" {folded(str(passage))} " for passage in passages)
+    wanted = {folded(answer) for questions in splits.values() for q in questions for answer in q.answers} - {""}
+    lengths, held = {key.count(" ") + 1 for key in wanted}, set[str]()
+    for passage in passages:
+        words = folded(str(passage)).split(" ")
+        parts = (" ".join(words[at : at + n]) for n in lengths for at in range(len(words) - n + 1))
+        held.update(part for part in parts if part in wanted)
     lines = []
     for split, questions in splits.items():
         asked = [q for q in questions if not {folded(answer) for answer in q.answers} & _VERDICTS]
-        missing = [
-            q.id for q in asked if not any(f" {key} " in texts for answer in q.answers if (key := folded(answer)))
-        ]
+        missing = [q.id for q in asked if held.isdisjoint(map(folded, q.answers))]
         if missing:
             lines.append(
                 f"{split}: the answers of {len(missing)} of {len(questions)} questions stand in no passage{some} "

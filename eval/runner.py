@@ -19,6 +19,7 @@ from hoptimizer.eval.objective import Objective
 from hoptimizer.models.failures import is_outage, one_line
 from hoptimizer.programs.program import Program
 from hoptimizer.programs.record import COST, StepRecord
+from hoptimizer.programs.settings import count_names
 
 # What is scored where nothing is maximized: every metric and count, and no weighted sum.
 _NO_OBJECTIVE = Objective((("f1", 1.0),))
@@ -284,7 +285,7 @@ async def ask(program: Program, question: Question, objective: Objective, judge:
     if scored.failure and not failure:
         failure = f"a metric failed: {scored.failure}"
     # The calls before a failure are lost with their records; what they cost is not nothing.
-    lost = COST if failure else ()
+    lost = (*COST, *count_names()) if failure else ()
     cached = [] if failure else [record.cached_calls for record in prediction.steps]
     timing = {SECONDS: seconds} | ({} if failure or None in cached else {CACHED: float(sum(cached))})
     return QuestionResult(

@@ -10,7 +10,7 @@ import numpy as np
 from hoptimizer.common.errors import UserError
 
 RESAMPLES = 10_000
-SIGN_FLIPS = 2_000  # enough to tell 0.05 from 0.06; each costs as much as several resamples
+SIGN_FLIPS = 20_000  # the least p is 2 / SIGN_FLIPS, and the correction for many tests multiplies it by their number
 LEVEL = 0.95
 CHANCE = 0.05
 """A p-value below it is more than chance, in every table."""

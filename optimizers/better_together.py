@@ -45,8 +45,10 @@ class BetterTogether(Search):
         try:
             for number, options in enumerate(self.strategy, 1):
                 part = replace(context, program=program, folder=context.folder / f"{number}-{options.name}")
-                program = built(options).compile(part)
-                scored.append((score(context, program), program))
+                optimizer = built(options)
+                program = optimizer.compile(part)
+                # A state names its models without holding them: trained ones may have the names of those before.
+                scored.append((score(context, program, anew=not isinstance(optimizer, Search)), program))
         except BudgetExhausted:
             if program is not scored[-1][1]:
                 context.listener.progress(

@@ -42,7 +42,7 @@ class TeacherRuns:
     def __init__(self, lm: dspy.LM, workers: int) -> None:
         self._lm = lm
         self._slots = asyncio.Semaphore(workers)
-        self._tasks: dict[str, list[tuple[Demos, asyncio.Task[TeacherRun]]]] = defaultdict(list)
+        self._tasks: dict[tuple[str, str | None], list[tuple[Demos, asyncio.Task[TeacherRun]]]] = defaultdict(list)
 
     def __deepcopy__(self, memo: dict[int, object]) -> "TeacherRuns":
         return self
@@ -58,31 +58,32 @@ class TeacherRuns:
         Raises:
             DSPyError: the run failed.
         """
-        task = self._find(program, question)
+        task = self._find(program, question, main)
         if task is None:
             asked = {"question": question} | ({"main": main} if main else {})
             task = asyncio.create_task(self._run(program, asked))
-            self._tasks[question].append((_demos(program), task))
+            self._tasks[question, main].append((_demos(program), task))
         return await task
 
-    def made_run(self, program: Program, question: str) -> TeacherRun | None:
+    def made_run(self, program: Program, question: str, main: str | None = None) -> TeacherRun | None:
         """The run of a program on a question; ``None`` where it was not made.
 
         Args:
             program: the program, whose demonstrations identify the run.
             question: the question's text.
+            main: the page that the question is asked about, where it is asked about one.
 
         Raises:
             DSPyError: the run failed.
         """
-        task = self._find(program, question)
+        task = self._find(program, question, main)
         return task.result() if task else None
 
-    def _find(self, program: Program, question: str) -> asyncio.Task[TeacherRun] | None:
+    def _find(self, program: Program, question: str, main: str | None) -> asyncio.Task[TeacherRun] | None:
         if dspy.settings.lm is not self._lm:
             return None
         demos = _demos(program)
-        return next((task for shown, task in self._tasks[question] if shown == demos), None)
+        return next((task for shown, task in self._tasks[question, main] if shown == demos), None)
 
     @property
     def made(self) -> list[TeacherRun]:
@@ -119,7 +120,7 @@ class _Replaying(Program):
     runs: TeacherRuns
 
     def forward(self, question: str, main: str | None = None) -> dspy.Prediction:
-        run = self.runs.made_run(self, question)
+        run = self.runs.made_run(self, question, main)
         if run is None:
             return super().forward(question, main)
         if dspy.settings.trace is not None:

@@ -126,8 +126,11 @@ class EfficientRAG(Program):
                 pool |= {one.passage.id: one.passage for one in labelled if one.tag != "terminate"}
             wanted = list(self.wanted(queries, rounds)) if number + 1 < self.max_rounds else []
             written = await gather_steps((partial(self.next_query, *pair) for pair in wanted), deeper=number)
-            queries = list({folded(query): query for query in reversed(written) if folded(query) not in asked}.values())
-            queries = queries[::-1][: self.max_queries]
+            new: dict[str, str] = {}
+            for query in written:  # of those that say the same, the first has the surest passage
+                if folded(query) not in asked:
+                    new.setdefault(folded(query), query)
+            queries = list(new.values())[: self.max_queries]
             if not queries:
                 break
             asked |= set(map(folded, queries))

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
+# Questions whose neighbours are remembered for their next step; a served program is asked without end.
+_ORDERS = 1024
+
 Demonstrations = Mapping[str, Mapping[str, Any]]
 """The fields of a question's demonstration for each step, by the step's name."""
 
@@ -27,9 +30,12 @@ class Neighbours:
 
     def __call__(self, step: str, question: str) -> list[dict[str, Any]]:
         """The demonstrations of a step; the most similar one comes last, next to the question itself."""
-        if question not in self._orders:
-            self._orders[question] = self._order(question)
-        found = (self.pool[place][1].get(step) for place in self._orders[question] if self.pool[place][0] != question)
+        order = self._orders.get(question)
+        if order is None:
+            if len(self._orders) >= _ORDERS:
+                self._orders = {}
+            order = self._orders[question] = self._order(question)
+        found = (self.pool[place][1].get(step) for place in order if self.pool[place][0] != question)
         chosen = [dict(shown) for shown in found if shown][: self.k]
         return chosen[::-1]
 

@@ -132,10 +132,7 @@ class Program(dspy.Module):
             config = {**(sampling or {}), **({"logprobs": True} if measured else {})}
             options = {"config": config} if config else {}
             with dspy.context(trace=trace):
-                demos = list(predictor.demos)
-                if self.neighbours and not demos:
-                    demos = await asyncio.to_thread(self.neighbours, name, shown.get("question") or shown["query"])
-                lm, demos = self._lm(name, predictor), self.suitable_demos(name, demos)
+                lm, demos = self._lm(name, predictor), await self.shown_demos(name, shown)
                 prediction, calls, failure = await ask_language_model(predictor, lm, shown, demos, cuttable, options)
             outputs = {field: prediction.get(field) for field in predictor.signature.output_fields}
             if measured:
@@ -145,6 +142,18 @@ class Program(dspy.Module):
         cost = {"calls": calls.number, **calls.cost}
         current().add(StepRecord(name, kind, asked, outputs, seconds=seconds, failure=failure, **cost), trace)
         return prediction
+
+    async def shown_demos(self, step: str, shown: Mapping[str, Any]) -> list[Any]:
+        """The demonstrations that a step shows: its own, or those of the questions that are like the one it is asked.
+
+        Args:
+            step: the step.
+            shown: what it is asked.
+        """
+        demos = list(getattr(self, step).demos)
+        if self.neighbours and not demos:
+            demos = await asyncio.to_thread(self.neighbours, step, shown.get("question") or shown["query"])
+        return self.suitable_demos(step, demos)
 
     def suitable_demos(self, step: str, demos: list[Any]) -> list[Any]:
         """Those of a step's demonstrations that are shown; all of them, unless a program says otherwise."""

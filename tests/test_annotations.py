@@ -15,6 +15,7 @@ from hoptimizer.eval.datasets.question import Hop, Question
 from hoptimizer.optimizers.labels.annotations import (
     ANNOTATIONS,
     Case,
+    Unannotated,
     annotations,
     check_annotations,
     holding,
@@ -109,6 +110,14 @@ def test_every_step_that_annotations_tell_is_in_the_table():
     assert set(annotations(IRCoT(ScriptedRetriever({})))) == {"reason", "follow_up", "reader"}
     assert ANNOTATIONS["thought"].given(without(rationale=None))
     assert not ANNOTATIONS["thought"].given(without(hops=[], rationale=None))
+
+
+def test_a_question_without_reasoning_teaches_no_thought():
+    for field in ("thought", "next_thought", "look_up", "enough", "final_answer"):
+        with pytest.raises(Unannotated):
+            ANNOTATIONS[field].tell(Case(without(hops=[], rationale=None), None), {}, 0)
+    with pytest.raises(Unannotated):  # the chain is at its end
+        ANNOTATIONS["thought"].tell(Case(BOTH, None), {}, 99)
 
 
 def test_what_no_question_has_is_said_with_the_split_and_the_remedy():

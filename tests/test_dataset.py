@@ -208,6 +208,14 @@ BAD_FILES: dict[str, tuple[dict[str, str | bytes | None], list[str]]] = {
     ),
     "CSV not UTF-8": ({"dev.jsonl": None, "dev.csv": b"id,question\nq1,\xe9\n"}, ["dev.csv:2", "not UTF-8"]),
     "CSV with a header only": ({"dev.jsonl": None, "dev.csv": "id,question,answers\n"}, ["dev.csv", "no questions"]),
+    "hops without a corpus": (
+        {
+            "corpus.jsonl": None,
+            "dev.jsonl": '{"id": "q1", "question": "Who?", "answers": ["I"], "hops": '
+            '[{"question": "Where?", "answer": "here", "passage": "p1"}, {"question": "Who?", "answer": "I"}]}\n',
+        },
+        ["no corpus.jsonl"],
+    ),
     "not parquet": ({"dev.jsonl": None, "dev.parquet": "PAR"}, ["dev.parquet", "cannot be read as parquet"]),
 }
 

@@ -113,6 +113,18 @@ def test_markdown_becomes_its_words_under_their_headings():
     ]
 
 
+def test_html_in_markdown_is_read_to_its_end_and_keeps_words_apart():
+    text = (
+        "# Pump\n\n<details>\n<summary>Warranty</summary>\nIt lasts two years.\n</details>\n\n<div>\nIt weighs 12 kg."
+    )
+    [section] = of_markdown(text).sections
+    assert "Warranty" in section.text
+    assert "It lasts two years." in section.text
+    assert "It weighs 12 kg." in section.text
+    [table] = of_markdown("| a |\n|---|\n| first<br>second |\n").sections
+    assert "first second" in table.text
+
+
 def test_html_becomes_what_a_browser_shows():
     outline = of_html(HTML)
     assert outline.title == "Ports & more"
@@ -222,7 +234,12 @@ def test_columns_are_named_and_rows_of_one_question_are_one(tmp_path: Path):
 
 
 def test_a_question_in_two_splits_is_said(table: Path, tmp_path: Path):
-    assert_one_line(lambda: import_documents({"train": table, "dev": table}, None, tmp_path / "made"), ["stands in"])
+    twice = {"train": table, "dev": table}
+    assert_one_line(lambda: import_documents(twice, None, tmp_path / "made"), ["stands in"])
+    assert_one_line(
+        lambda: import_documents(twice, None, tmp_path / "made", skip_bad=True), ["no question in it that stands in no"]
+    )
+    assert not (tmp_path / "made").exists()
 
 
 def test_a_hub_data_set_with_any_columns_is_a_table(tmp_path: Path):

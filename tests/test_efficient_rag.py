@@ -153,6 +153,18 @@ def test_rounds_and_queries_are_limited():
     assert program.retriever.queries == [QUESTION, "Ines Moreau"]
 
 
+def test_of_queries_that_say_the_same_the_surest_counts():
+    class Same(Keeps):
+        async def __call__(self, inputs):
+            await super().__call__(inputs)
+            return {"next_query": {"Ines Moreau": "Lyon", "Karl Adler": "Bern"}.get(inputs["known"], "LYON")}
+
+    tags = {"film": ("continue", ["Moreau", "Karl"]), "lyon": ("continue", ["A city"])}
+    program = made(Labels(tags), Same(), max_queries=1)
+    answer(program)
+    assert program.retriever.queries[1] == "Lyon"
+
+
 def test_no_query_is_asked_twice_and_no_passage_pooled_twice():
     circle = {"film": ("continue", ["Moreau"]), "moreau": ("continue", ["Ines Moreau", "the BRIDGE", "Karl"])}
     program = made(Labels(circle), max_rounds=9)

@@ -147,6 +147,16 @@ def test_an_answer_within_another_one_is_not_named():
     assert annotated(one, CORPUS).hops[2].after == [1]
 
 
+def test_a_possessive_names_the_answer():
+    hops = [
+        Hop(question="Who directed The Bridge?", answer="Tove Lo", passage="film"),
+        Hop(question="What is Tove Lo's date of birth?", answer="1987", passage="moreau"),
+    ]
+    asked = "When was the director of The Bridge born?"
+    one = Question(id="p", question=asked, answers=["1987"], passages=["film", "moreau"], hops=hops)
+    assert [(hop.tag, hop.after) for hop in annotated(one, CORPUS).hops] == [("continue", []), ("finish", [0])]
+
+
 def test_hops_of_a_merged_round_share_one_query_with_the_words_of_the_round_before():
     own, merged = annotated(BORN, CORPUS).hops, annotated(BORN, CORPUS, merged=True).hops
     assert [(hop.query, hop.after) for hop in own[2:]] == [("Was born Ines Moreau", [0]), ("Was born Karl Adler", [1])]

@@ -146,3 +146,22 @@ def test_a_bad_row_of_the_hub_is_named_by_its_split_and_can_be_skipped(tmp_path:
     )
     made = import_published(f"hub:{folder}", splits, tmp_path / "b", skip_bad=True)
     assert (made.splits, made.skipped) == ({"dev": 1}, 1)
+
+
+def test_a_test_split_without_answers_is_none_of_questions(tmp_path: Path):
+    untold = HUB_TRIVIA | {"question_id": "tc_34", "answer": {"value": "<unk>", "aliases": []}}
+    folder = hub_folder(tmp_path, validation=[HUB_TRIVIA], test=[untold])
+    made = import_published(f"hub:{folder}", None, tmp_path / "out")
+    assert made.splits == {"dev": 1}
+    assert_one_line(
+        lambda: import_published(f"hub:{folder}", {"dev": "test"}, tmp_path / "b"), ["no questions with an answer"]
+    )
+
+
+def test_an_answer_of_signs_is_found_in_the_page_that_states_it(tmp_path: Path):
+    row = HUB_TRIVIA | {"answer": {"value": "Oliver!", "aliases": []}}
+    row["entity_pages"] = {"title": ["Musicals", "Twist"], "filename": ["1", "2"]}
+    row["entity_pages"]["wiki_context"] = ["It was called Oliver! in London.", "A book about Oliver the boy."]
+    import_published(f"hub:{hub_folder(tmp_path, validation=[row])}", {"dev": "validation"}, tmp_path / "out")
+    data = load(str(tmp_path / "out"))
+    assert [data.corpus[id].title for id in data.split("dev")[0].passages] == ["Musicals"]

@@ -9,7 +9,7 @@ import pytest
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.eval import compare, mean
-from hoptimizer.eval.statistics import over_seeds
+from hoptimizer.eval.statistics import holm, over_seeds, sign_flip_p
 
 
 @pytest.fixture(autouse=True)
@@ -124,3 +124,8 @@ def test_runs_over_seeds_have_a_mean_and_a_sample_deviation():
     estimate = over_seeds([0.1, 0.3, 0.5])
     assert (estimate.mean, estimate.low, estimate.high) == pytest.approx((0.3, 0.1, 0.5))
     assert dataclasses.astuple(over_seeds([0.4])) == (0.4, 0.4, 0.4, 1)
+
+
+def test_a_clear_difference_stays_clear_among_many_tests():
+    p = sign_flip_p([0.0] * 200, [1.0] * 200)
+    assert max(holm([p] * 400)) < 0.05

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import dspy
 import pytest
+from dspy.utils.exceptions import LMTransportError
 from scripted import ScriptedLM
 
 from hoptimizer.common.errors import UserError
@@ -180,3 +181,11 @@ def test_an_answer_counts_as_given_where_it_is_a_part_of_what_was_said():
     assert gives("She was born in Lyon.", "Lyon")
     assert not gives("unknown", "Lyon")
     assert not gives(None, "Lyon")
+
+
+def test_an_outage_is_one_error_and_no_group_of_them(tmp_path: Path):
+    def script(field: str, inputs: dict[str, str]) -> str:
+        raise LMTransportError("no answer")
+
+    with pytest.raises(UserError, match="gave no answer"):
+        run(tmp_path, script, n=1, multi=0.0)

@@ -103,7 +103,8 @@ def read_folder(
     for split in SPLITS:
         if path := _find(folder, split, report):
             splits[split] = _read_questions(path, known, ids, report)
-    if corpus_path is None and any(question.passages for questions in splits.values() for question in questions):
+    asked = (question for questions in splits.values() for question in questions)
+    if corpus_path is None and any(q.passages or any(hop.passage for hop in q.hops) for q in asked):
         report(
             f"{folder}: questions name supporting passages, but there is no corpus.jsonl; add one with the fields id, "
             "title and text, or set data.corpus"

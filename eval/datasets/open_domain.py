@@ -174,10 +174,16 @@ class TriviaItem(Published):
                     fields[key] = [_with_text(page, evidence / folder) for page in pages]
         yield cls, fields
 
+    @property
+    def has_answer(self) -> bool:
+        """Whether the answer is told; the hub's test split has "<unk>" in its place."""
+        return self.answer.Value != "<unk>"
+
     def convert(self, pool: Pool, decomposition: Decomposition | None) -> Question:
         """The item as a question."""
         answers = with_aliases([self.answer.Value], [*self.answer.Aliases, *self.answer.HumanAnswers])
-        one = re.compile(r"\b(" + "|".join(re.escape(answer.casefold()) for answer in answers) + r")\b")
+        # Answers may begin or end in signs, as "Oliver!" does, where a word boundary would be none.
+        one = re.compile(r"(?<!\w)(" + "|".join(re.escape(answer.casefold()) for answer in answers) + r")(?!\w)")
         pages = [(page, pool(page.Title, page.text)) for page in (*self.entity_pages, *self.search_results)]
         gold = [id for page, id in pages if id and one.search(plain(page.text).casefold())]
         return Question(id=self.id, question=self.question, answers=answers, passages=list(dict.fromkeys(gold)))

@@ -102,12 +102,13 @@ class PublishedReader:
         Args:
             source: where the items come from.
             unlabelled: whether items may lack their annotations: their paragraphs are taken, and they are no questions.
+                None of them need be one.
 
         Raises:
             UserError: it can't be read, there is no question in it, or an item is bad and :attr:`report` raises.
         """
         questions: list[Question] = []
-        before = self.contexts
+        before, unanswered = self.contexts, self.without_answer
         for number, (place, item, fields) in enumerate(self._items(source), 1):
             if number % SEEN == 0:
                 self.progress("questions", number, 0, source.name)
@@ -115,7 +116,7 @@ class PublishedReader:
                 self._take_contexts(place, item.unlabelled, fields)
             elif question := self._question(place, item, fields):
                 questions.append(question)
-        if not questions and self.contexts == before:
+        if not questions and self.contexts == before and not (unlabelled and self.without_answer > unanswered):
             raise UserError(f"{source.name}: no questions with an answer in it; give another file")
         return questions
 

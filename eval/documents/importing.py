@@ -228,6 +228,8 @@ def _questions(
                 continue
             places[one.id] = name
             found.append(one)
+        if not found:
+            raise UserError(f"{name}: no question in it that stands in no other split; give another file")
         splits |= divided(found, named, sizes, seed)
     return {split: splits[split] for split in SPLITS if split in splits}
 

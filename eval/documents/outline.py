@@ -115,7 +115,10 @@ def of_markdown(text: str) -> Outline:
         elif token.type in ("fence", "code_block"):
             outline.line(token.content)
         elif token.type == "html_block":
-            _Html(outline, nested=True).feed(token.content)
+            block = _Html(outline, nested=True)
+            block.feed(token.content)
+            block.close()
+            block.end_line()
     outline.end()
     return outline
 
@@ -123,8 +126,11 @@ def of_markdown(text: str) -> Outline:
 def _plain(tokens: Iterable[Token]) -> str:
     """The words of inline tokens; of an image, its description."""
     kept = {"text", "code_inline", "image", "text_special"}
-    parts = (" " if token.type.endswith("break") else token.content * (token.type in kept) for token in tokens)
-    return "".join(parts)
+    return "".join(" " if _breaks(token) else token.content * (token.type in kept) for token in tokens)
+
+
+def _breaks(token: Token) -> bool:
+    return token.type.endswith("break") or (token.type == "html_inline" and token.content.lower().startswith("<br"))
 
 
 def _row(columns: Iterable[str], cells: Iterable[str]) -> str:

@@ -56,9 +56,10 @@ def find_links(passages: Sequence[Passage], seed: int = 0) -> list[Link]:
         key = folded(passage.bare_title)
         if len(key) > _SHORT:
             titled[key].append(passage)
+    longest = max((key.count(" ") + 1 for key in titled), default=0)
     for passage in passages:
         seen = {folded(found[0]): found[0] for found in _NAME.finditer(passage.text)}
-        seen |= dict(_titles_in(passage.text, titled))
+        seen |= dict(_titles_in(passage.text, titled, longest))
         for key, name in seen.items():
             holding[key].append((passage, " ".join(name.split())))
     strong, weak = [], []
@@ -74,11 +75,10 @@ def find_links(passages: Sequence[Passage], seed: int = 0) -> list[Link]:
     return rng.sample(strong, len(strong)) + rng.sample(weak, len(weak))
 
 
-def _titles_in(text: str, titled: dict[str, list[Passage]]) -> Iterator[tuple[str, str]]:
-    """The titles of passages that a text has with a capital letter, folded and as it writes them."""
+def _titles_in(text: str, titled: dict[str, list[Passage]], longest: int) -> Iterator[tuple[str, str]]:
+    """The titles, of so many words at most, that a text has with a capital letter, folded and as it writes them."""
     spans = [found.span() for found in re.finditer(r"\w+(?:['’]\w+)*", text)]
     plain = [folded(text[start:end]) for start, end in spans]
-    longest = max((key.count(" ") + 1 for key in titled), default=0)
     for first, (start, _) in enumerate(spans):
         for last in range(first, min(first + longest, len(spans))):
             key = " ".join(plain[first : last + 1])

@@ -152,8 +152,11 @@ class _Work:
         while left and len(self.kept) < goal:
             count = max(_LEAST_AT_ONCE, 2 * (goal - len(self.kept)))
             batch, left = left[:count], left[count:]
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._attempt(write, candidate, slots)) for candidate in batch]
+            try:
+                async with asyncio.TaskGroup() as group:
+                    tasks = [group.create_task(self._attempt(write, candidate, slots)) for candidate in batch]
+            except BaseExceptionGroup as failed:  # what ends the work is no Exception
+                raise failed.exceptions[0] from None
             for question in (task.result() for task in tasks):
                 if question and len(self.kept) < goal:
                     self._keep(question)

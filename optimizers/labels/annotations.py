@@ -135,9 +135,12 @@ def _in_turn(say: Callable[[Annotated, int], str], *, hops: bool = False) -> Tel
     """What says something else of a question each time, by its hops alone if it is said so."""
 
     def tell(case: Case, inputs: Mapping[str, Any], place: int) -> str:
-        if hops and not case.question.hops:
+        if not (case.question.hops if hops else is_reasoned(case.question)):
             raise Unannotated
-        return say(case.question, place)
+        try:
+            return say(case.question, place)
+        except IndexError:  # the chain went on, since an answer such as "unknown" does not end it
+            raise Unannotated from None
 
     return tell
 

@@ -48,7 +48,7 @@ def ordered_subquestions(question: Annotated) -> list[str]:
     if len(hops) < 2:
         return []
     answers = [(number, hop.answer) for number, hop in enumerate(hops, 1)]
-    open = [(number, answer) for number, answer in answers if not find(_apart(question.question), _apart(answer))]
+    open = [(number, answer) for number, answer in answers if not find(apart(question.question), apart(answer))]
     return [_referring(hop.question, dict(one for one in open if one[0] <= place)) for place, hop in enumerate(hops)]
 
 
@@ -135,16 +135,20 @@ def answered(question: Annotated, place: int) -> list[str]:
 
 def _referring(asked: str, answers: Mapping[int, str]) -> str:
     """A hop's question with references in the place of answers: the longest ones first, and of equal ones the last."""
-    text, found = _apart(asked), list[tuple[Span, int]]()
+    text, found = apart(asked), list[tuple[Span, int]]()
     for number, answer in sorted(answers.items(), key=lambda one: (-len(one[1]), -one[0])):
-        found += [(span, number) for span in find(text, _apart(answer)) if not _overlaps(span, found)]
+        found += [(span, number) for span in find(text, apart(answer)) if not _overlaps(span, found)]
     for (start, end), number in sorted(found, reverse=True):
         asked = f"{asked[:start]}#{number}{asked[end:]}"
     return asked
 
 
-def _apart(text: str) -> str:
-    """A text of the same length in which a possessive's s is a word of its own, since "Ada's" names Ada."""
+def apart(text: str) -> str:
+    """A text of the same length in which a possessive's s is a word of its own, since "Ada's" names Ada.
+
+    Args:
+        text: any text.
+    """
     return _POSSESSIVE.sub(" ", text)
 
 

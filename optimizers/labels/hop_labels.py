@@ -14,6 +14,7 @@ from hoptimizer.common.paths import write_whole
 from hoptimizer.common.text import Span, find, folded, words
 from hoptimizer.eval.datasets.question import Hop, Question, Record, Text
 from hoptimizer.eval.datasets.rows import read_rows, require
+from hoptimizer.optimizers.labels.decomposition import apart
 from hoptimizer.optimizers.labels.hop_order import HopOrder, hop_order
 from hoptimizer.retrieval import Corpus, Passage
 
@@ -135,9 +136,9 @@ def _named(hops: Sequence[Hop], number: int) -> list[int]:
     Of several with one answer it is the last, and an answer within another one that is named ("York" in "New York") is
     not named itself.
     """
-    text = hops[number].question
+    text = apart(hops[number].question)
     last = {folded(hop.answer): before for before, hop in enumerate(hops[:number])}
-    spans = {before: find(text, hops[before].answer) for before in last.values()}
+    spans = {before: find(text, apart(hops[before].answer)) for before in last.values()}
     named = []
     for before, own in spans.items():
         others = [span for other, some in spans.items() if other != before for span in some]

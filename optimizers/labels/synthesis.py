@@ -155,6 +155,7 @@ class Teacher:
 
     async def _words(self, passage: str, question: str, answer: str) -> list[str]:
         useful = (await self._ask(LabelWords, passage=passage, question=question, answer=answer)).useful
+        useful = [words for words in useful if folded(words)]
         if not useful or not in_order(passage, useful):
             raise UnusableError("words that are not the passage's, or not in its order")
         return useful

@@ -5,18 +5,19 @@ from hoptimizer.optimizers.candidates import SearchContext
 from hoptimizer.programs import Program
 
 
-def score(context: SearchContext, candidate: Program) -> float:
+def score(context: SearchContext, candidate: Program, anew: bool = False) -> float:
     """The objective of a program on dev, which is recorded; a program that was scored before is not run again.
 
     Args:
         context: the compile, with its recorder.
         candidate: the program.
+        anew: whether it is run even where a program with the same state was scored.
 
     Returns:
         the mean of the objective over the dev questions.
     """
     state, recorder = candidate.dump_state(), context.recorder
-    if (known := recorder.find(state)) and known.is_whole:
+    if not anew and (known := recorder.find(state)) and known.is_whole:
         return known.score
     objective = context.objective
     judge = objective.judge if objective.is_judged else None

@@ -40,21 +40,23 @@ async def score(program: Program, step: str, answer: str, question: str, passage
     predictor: dspy.Predict = getattr(program, step)
     lm, signature = program.language_models()[step], predictor.signature
     shown = {"question": question, "context": [str(passage) for passage in passages]}
-    demos = program.suitable_demos(step, list(predictor.demos))
+    demos = await program.shown_demos(step, shown)
     [field] = signature.output_fields
     adapter = dspy.settings.adapter.of(lm)
-    *asked, reply = adapter.format_finetune_data(signature, demos, shown, {field: answer})["messages"]
     # What stands before any answer is no part of it.
     empty = adapter.format_assistant_message_content(signature, {field: ""})
-    pairs = zip(reply["content"], empty, strict=False)
-    before = next((place for place, (one, other) in enumerate(pairs) if one != other), 0)
     calls, start, likely = StepCalls(), time.perf_counter(), 0.0
-    try:
-        with calls.heard():
-            [said] = await lm.acall(messages=[*asked, reply], logprobs=True)
+    for left_out in range(len(demos) + 1):  # as few as the context asks for, as where the answer was read
+        *asked, reply = adapter.format_finetune_data(signature, demos[left_out:], shown, {field: answer})["messages"]
+        pairs = zip(reply["content"], empty, strict=False)
+        before = next((place for place, (one, other) in enumerate(pairs) if one != other), 0)
+        try:
+            with calls.heard():
+                [said] = await lm.acall(messages=[*asked, reply], logprobs=True)
+        except ContextWindowExceededError:
+            continue
         likely = _probability(said["logprobs"]["content"], before)
-    except ContextWindowExceededError:
-        pass
+        break
     told = {"question": question, "context": [passage.id for passage in passages]}
     outputs = {field: answer, "probability": likely}
     seconds = time.perf_counter() - start
