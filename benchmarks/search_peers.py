@@ -6,8 +6,8 @@ The vectors are made up: of length 1, 20 to 60 of them a passage, 32 a query, ne
 tokens are. Ours is read from its files, rounded to whole numbers of 8 bits, and scored again in full where that could
 matter; numpy and maxsim-cpu (`pip install maxsim-cpu`) hold all vectors in fp32 and score them all.
 Each finds the best ten passages of one query and of 64, in turn, and all must find the same; what takes more than a
-second for one is not asked 64. Beside them stands the limit: the products of the whole numbers alone. With vectors of 384
-numbers, those of the embedded checkpoint, maxsim-cpu 0.1.0 brings the process down, and is left out.
+second for one is not asked 64. Beside them stands the limit: the products of the whole numbers alone. With vectors of
+384 numbers, those of the embedded checkpoint, maxsim-cpu 0.1.0 brings the process down, and is left out.
 """
 
 import functools
