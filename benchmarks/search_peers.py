@@ -163,7 +163,7 @@ def measure(passages: int, dim: int, rounds: int) -> list[Speed]:
     Raises:
         UserError: they do not find the same.
     """
-    made_up, speeds = MadeUp(passages, dim), []
+    made_up, speeds = MadeUp(passages, dim), list[Speed]()
     with tempfile.TemporaryDirectory() as folder:
         each = engines(made_up, Path(folder))
         for width in WIDTHS:
