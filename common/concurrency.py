@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import contextvars
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -41,6 +41,22 @@ def run_async(work: Coroutine[Any, Any, Result]) -> Result:
             with contextlib.suppress(RuntimeError):  # the loop is closed: the work has just ended
                 loop.call_soon_threadsafe(task.cancel)  # type: ignore[union-attr] # in a coroutine there is one
             raise
+
+
+async def all_of(works: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
+    """The results of works that run together. If one fails, the others are cancelled, and its error rises as it is.
+
+    >>> async def double(number):
+    ...     return 2 * number
+    >>> run_async(all_of(double(number) for number in (1, 2)))
+    [2, 4]
+    """
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work) for work in works]
+    except BaseExceptionGroup as failed:  # what ends the work, such as BudgetExhausted, is no Exception
+        raise failed.exceptions[0] from None
+    return [task.result() for task in tasks]
 
 
 @contextlib.contextmanager

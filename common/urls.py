@@ -102,6 +102,21 @@ def names_host(url: str) -> bool:
         return False
 
 
+def http_address(host: str, port: int) -> str:
+    """The URL of a server at an address of this machine.
+
+    Args:
+        host: a name, or an address of version 4 or 6.
+        port: its port.
+
+    Example:
+        >>> from hoptimizer.common.urls import http_address
+        >>> http_address("localhost", 5000), http_address("::1", 5000)
+        ('http://localhost:5000', 'http://[::1]:5000')
+    """
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
 def with_basic_auth(url: str) -> tuple[str, dict[str, str]]:
     """A URL without its user name and password, and the header that says them.
 

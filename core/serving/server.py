@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from hoptimizer.common.errors import UserError
+from hoptimizer.common.urls import http_address
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -43,8 +44,7 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
 
 def address(listener: socket.socket) -> str:
     """The URL of a socket that listens."""
-    host, port = listener.getsockname()[:2]
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    return http_address(*listener.getsockname()[:2])
 
 
 def serve(app: "FastAPI", listener: socket.socket, timeout: float) -> None:

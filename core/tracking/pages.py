@@ -16,7 +16,7 @@ import requests
 from mlflow.entities import Run
 
 from hoptimizer.common.errors import ServiceError, UserError
-from hoptimizer.common.urls import without_secrets
+from hoptimizer.common.urls import http_address, without_secrets
 from hoptimizer.tracking.holding import SQLITE
 from hoptimizer.tracking.naming import FOLDED
 from hoptimizer.tracking.reading import NO_VARIANTS
@@ -85,7 +85,7 @@ def served(uri: str, host: str, port: int) -> Iterator[tuple[str, subprocess.Pop
         raise UserError(f"tracking.uri: there is no store at {file} yet; `hop compile` and `hop eval` make one")
     check_server(uri)
     chosen = _free_port(host, port)
-    address = f"http://{f'[{host}]' if ':' in host else host}:{chosen}"
+    address = http_address(host, chosen)
     command = [sys.executable, "-m", "mlflow", "server", "--workers", "1"]
     # Everybody on the machine can read arguments, and the URI may hold a password.
     environment = os.environ | _OFFLINE | {"MLFLOW_BACKEND_STORE_URI": uri}

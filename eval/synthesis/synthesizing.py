@@ -11,7 +11,7 @@ from typing import TypeVar
 import dspy
 from dspy.utils.exceptions import DSPyError
 
-from hoptimizer.common.concurrency import run_async
+from hoptimizer.common.concurrency import all_of, run_async
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import free_folder
 from hoptimizer.common.progress import Report, silent
@@ -152,12 +152,7 @@ class _Work:
         while left and len(self.kept) < goal:
             count = max(_LEAST_AT_ONCE, 2 * (goal - len(self.kept)))
             batch, left = left[:count], left[count:]
-            try:
-                async with asyncio.TaskGroup() as group:
-                    tasks = [group.create_task(self._attempt(write, candidate, slots)) for candidate in batch]
-            except BaseExceptionGroup as failed:  # what ends the work is no Exception
-                raise failed.exceptions[0] from None
-            for question in (task.result() for task in tasks):
+            for question in await all_of(self._attempt(write, candidate, slots) for candidate in batch):
                 if question and len(self.kept) < goal:
                     self._keep(question)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from dspy.utils.exceptions import DSPyError
 
-from hoptimizer.common.concurrency import run_async
+from hoptimizer.common.concurrency import all_of, run_async
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.progress import Progress
 from hoptimizer.models.failures import one_line
@@ -68,15 +68,7 @@ def collect(pending: Sequence[PendingExample], file: Path, workers: int, progres
             rows.flush()
             progress(len(made), len(unique))
 
-        async def label_all() -> None:
-            async with asyncio.TaskGroup() as group:
-                for key, one in unique.items():
-                    group.create_task(label(key, one))
-
-        try:
-            run_async(label_all())
-        except BaseExceptionGroup as group:  # BudgetExhausted is not an Exception
-            raise group.exceptions[0] from None
+        run_async(all_of(label(key, one) for key, one in unique.items()))
     return [example for key in unique if (example := made[key]) is not None]
 
 

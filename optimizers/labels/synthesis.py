@@ -16,7 +16,7 @@ from typing import Any
 import dspy
 from dspy.utils.exceptions import AdapterParseError, DSPyError
 
-from hoptimizer.common.concurrency import run_async
+from hoptimizer.common.concurrency import all_of, run_async
 from hoptimizer.common.text import find, folded
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.optimizers.labels.hop_labels import HopLabel, LabelledQuestion, unknown_to
@@ -70,14 +70,9 @@ def synthesize(
                 done[question.id] = result
                 context.listener.progress(stage, len(done), len(questions), "")
 
-            async with asyncio.TaskGroup() as group:
-                for question in questions:
-                    group.create_task(label(question))
+            await all_of(label(question) for question in questions)
 
-    try:
-        run_async(run())
-    except BaseExceptionGroup as group:  # BudgetExhausted is not an Exception
-        raise group.exceptions[0] from None
+    run_async(run())
     return [done[question.id] for question in questions]
 
 
