@@ -87,18 +87,19 @@ def test_layers_that_get_the_same_inputs_make_one_product_with_the_same_bits(bia
 
 
 @needs_bf16
-def test_products_of_several_rows_alone_are_made_by_all_threads_with_the_same_bits():
+def test_products_of_several_rows_or_with_large_weights_are_made_by_all_threads_with_the_same_bits():
     torch.manual_seed(7)
-    linear = nn.Linear(896, 4864).bfloat16()
-    packed, inputs, threads, before = PackedLinear(linear), torch.randn(32, 896).bfloat16(), Threads(), []
+    linear = nn.Linear(896, 4864).bfloat16()  # 8.7 MB
+    packed, inputs, threads, seen = PackedLinear(linear), torch.randn(32, 896).bfloat16(), Threads(), []
     with torch.inference_mode():
         whole = packed(inputs)
         for tokens in (1, 32, 1000):
             with threads.of(tokens):
-                before.append((torch.get_num_threads(), by_all(torch.get_num_threads)))
+                small, large = (by_all(size, torch.get_num_threads) for size in (1 << 20, linear.weight.nbytes))
+                seen.append((torch.get_num_threads(), small, large))
                 assert torch.equal(packed(inputs), whole)
     every = torch.get_num_threads()
-    assert before == [(1, 1), (1, every), (every, every)]
+    assert seen == [(1, 1, every), (1, every, every), (every, every, every)]
 
 
 def test_layers_in_other_precisions_are_left_as_they_are():

@@ -43,11 +43,13 @@ class PackedLinear(nn.Module):
         with torch.inference_mode():
             self.bias = None if linears[0].bias is None else torch.cat([linear.bias for linear in linears])
             weight = linears[0].weight if len(linears) == 1 else torch.cat([linear.weight for linear in linears])
+            self._size = weight.nbytes
             self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """The layer's outputs."""
-        out: Tensor = by_all(torch.ops.mkldnn._linear_pointwise, inputs, self._weight, self.bias, "none", [], "")
+        product = torch.ops.mkldnn._linear_pointwise
+        out: Tensor = by_all(self._size, product, inputs, self._weight, self.bias, "none", [], "")
         return out
 
 

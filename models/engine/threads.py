@@ -5,6 +5,7 @@ than cores, as beside the main thread's team, OpenMP's workers no longer wait aw
 sleep and are woken twice for each. A decoding pass has hundreds of pieces, most of which take less than that.
 """
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,20 +14,28 @@ from typing import ParamSpec, TypeVar
 import torch
 from threadpoolctl import ThreadpoolController
 
-# A pass of so few tokens reads weights as fast as memory gives them to one thread.
-FEW_TOKENS = 16
-# Up to so many, products with weights alone are worth waking other threads for.
+# Up to so many tokens, only products with weights are worth waking other threads for,
 SEVERAL_TOKENS = 64
+# and up to so few only those with so many bytes of weights.
+FEW_TOKENS = 16
+LARGE = 5 << 20
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class _Products(threading.local):
-    """By how many threads the calling thread's products with weights are made, where it else works alone."""
+    """Which products with weights the calling thread, which else works alone, makes with others.
 
+    Attributes:
+        least: the fewest bytes of weights.
+        threads: how many threads make them.
+        pools: the OpenMP libraries.
+    """
+
+    least = math.inf
     threads = 1
-    pools: ThreadpoolController | None = None
+    pools: ThreadpoolController
 
 
 _products = _Products()
@@ -42,9 +51,9 @@ class Threads:
         >>> from hoptimizer.models.engine.threads import Threads, by_all
         >>> threads, before = Threads(), torch.get_num_threads()
         >>> with threads.of(tokens=1):
-        ...     alone = torch.get_num_threads(), by_all(torch.get_num_threads)
+        ...     alone = torch.get_num_threads(), by_all(1 << 20, torch.get_num_threads)
         >>> with threads.of(tokens=32):
-        ...     several = torch.get_num_threads(), by_all(torch.get_num_threads)
+        ...     several = torch.get_num_threads(), by_all(1 << 20, torch.get_num_threads)
         >>> alone, several == (1, before), torch.get_num_threads() == before
         ((1, 1), True, True)
     """
@@ -60,18 +69,19 @@ class Threads:
         if tokens > SEVERAL_TOKENS:
             yield
             return
-        threads = 1 if tokens <= FEW_TOKENS else torch.get_num_threads()
+        threads = torch.get_num_threads()
         with self._pools.limit(limits=1):
-            _products.threads, _products.pools = threads, self._pools
+            _products.pools, _products.threads = self._pools, threads
+            _products.least = LARGE if tokens <= FEW_TOKENS else 0
             try:
                 yield
             finally:
-                _products.threads = 1
+                _products.least = math.inf
 
 
-def by_all(product: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Make a product with weights: by other threads too, where they otherwise wait."""
-    if _products.threads == 1 or _products.pools is None:
+def by_all(size: int, product: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Make a product with weights of ``size`` bytes: by other threads too, where they otherwise wait."""
+    if size < _products.least:
         return product(*args, **kwargs)
     _limit(_products.pools, _products.threads)
     try:
