@@ -1,7 +1,12 @@
 """The command line, ``hop``."""
 
+import gc
 import os
 import sys
+
+# Importing torch, transformers and MLflow makes millions of objects that stay, through which Python's collector goes
+# again and again after every 700 new ones: a fifth of the time that it takes.
+_NEW_OBJECTS = 50_000
 
 
 def main() -> None:
@@ -13,6 +18,7 @@ def main() -> None:
     from hoptimizer.common.memory import limit_reserves
 
     limit_reserves()  # before the libraries below start threads
+    gc.set_threshold(_NEW_OBJECTS)
     # Progress is shown by hop itself; bars of the libraries below would cross it. They read this when imported.
     os.environ.setdefault("TQDM_DISABLE", "1")
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
