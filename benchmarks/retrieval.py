@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from rich.box import MARKDOWN
 from rich.table import Table
 
 from hoptimizer.common.errors import UserError
@@ -200,14 +201,16 @@ def report(done: int, total: int) -> None:
     sys.stderr.write(f"\rencoding {done}/{total} " + ("\n" if done == total else ""))
 
 
-def recall_table(figures: dict[str, Any]) -> Table:
-    """The recall of each retriever, and how it differs from others'."""
-    table = Table("data", "questions", "passages", "n", "retriever", *(f"recall@{cut}" for cut in CUTS))
+def recall_tables(figures: dict[str, Any]) -> list[Table]:
+    """For each data set, the recall of each retriever, and how it differs from others'."""
+    tables = []
     for one in figures["recall"]:
+        title = f"{one['data']}, {one['questions']} questions: n = {one['n']}, {one['passages']:,} passages"
+        table = Table("retriever", *(f"recall@{cut}" for cut in CUTS), title=title, box=MARKDOWN)
         for name, by_cut in one["recall"].items():
-            cells = [f"{m:.3f} [{low:.3f}, {high:.3f}]" for m, low, high in by_cut.values()]
-            table.add_row(one["data"], one["questions"], str(one["passages"]), str(one["n"]), name, *cells)
-    return table
+            table.add_row(name, *(f"{m:.3f} [{low:.3f}, {high:.3f}]" for m, low, high in by_cut.values()))
+        tables.append(table)
+    return tables
 
 
 def bits_table(figures: dict[str, Any]) -> Table:
@@ -255,7 +258,7 @@ def main() -> None:
         sets = read_sets(options.data)
         if options.recall:
             recalls = {"recall": [figures for one in sets for figures in measure_recall(one)]}
-            return show(recalls, options.json, recall_table(recalls))
+            return show(recalls, options.json, *recall_tables(recalls))
         wiki = next((one for one in sets if one.name == "2wikimultihopqa"), None)
         if wiki is None:
             raise UserError(f"{options.data}: no folder 2wikimultihopqa in it, which PLAID is measured on")
@@ -269,7 +272,7 @@ def main() -> None:
             "plaid": measure_agreement(corpus, [a.question.question for a in wiki.train + wiki.dev]),
             "encoding": measure_encoding([str(p) for p in passages]),
         }
-    show(figures, options.json, recall_table(figures), *speed_lines(figures))
+    show(figures, options.json, *recall_tables(figures), *speed_lines(figures))
 
 
 if __name__ == "__main__":
