@@ -1,7 +1,7 @@
 """What the searches in engines have in common: tries, their end, and passages from an engine's fields."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tenacity
@@ -41,6 +41,7 @@ class EngineRetriever(Retriever):
     def search(self, queries: list[str], k: int) -> list[list[Passage]]:
         if not queries:
             return []
+        asked = self.encoded(queries)
         try:
             for attempt in tenacity.Retrying(
                 retry=tenacity.retry_if_exception_type(NoAnswer),
@@ -49,7 +50,7 @@ class EngineRetriever(Retriever):
                 reraise=True,
             ):
                 with attempt:
-                    found = self.ask(queries, k)
+                    found = self.ask(asked, k)
         except NoAnswer as error:
             reason = line_without_secrets(error)
             raise ServiceError(
@@ -57,9 +58,13 @@ class EngineRetriever(Retriever):
             ) from error
         return [[self._passage(fields, score) for fields, score in ranking[:k]] for ranking in found]
 
+    def encoded(self, queries: list[str]) -> Sequence[Any]:
+        """The queries in the form that the engine is asked in: made once, however often it is asked."""
+        return queries
+
     @abstractmethod
-    def ask(self, queries: list[str], k: int) -> list[list[tuple[Mapping[str, Any], float]]]:
-        """The fields and scores of the best passages of each query, best first.
+    def ask(self, queries: Sequence[Any], k: int) -> list[list[tuple[Mapping[str, Any], float]]]:
+        """The fields and scores of the best passages of each encoded query, best first.
 
         Raises:
             NoAnswer: there is none at the moment.

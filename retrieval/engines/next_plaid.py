@@ -1,13 +1,12 @@
 """Late interaction in NextPlaid: its server's PLAID index, searched with vectors."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.retrieval.colbert.checkpoint import find_checkpoint
-from hoptimizer.retrieval.colbert.retriever import load_encoder
-from hoptimizer.retrieval.engines.engine import EngineRetriever, NoAnswer
+from hoptimizer.retrieval.engines.engine import NoAnswer
+from hoptimizer.retrieval.engines.late_interaction import LateInteractionRetriever
 from hoptimizer.retrieval.engines.settings import NextPlaidSettings
 from hoptimizer.retrieval.passage import Corpus
 
@@ -22,7 +21,7 @@ except ImportError as error:
     ) from error
 
 
-class NextPlaidRetriever(EngineRetriever):
+class NextPlaidRetriever(LateInteractionRetriever):
     """Searches an index of a NextPlaid server with a ColBERT checkpoint's queries.
 
     Args:
@@ -34,20 +33,17 @@ class NextPlaidRetriever(EngineRetriever):
     """
 
     name = "next_plaid"
-    computes = True  # the queries are encoded here
 
     def __init__(self, settings: NextPlaidSettings, corpus: Corpus) -> None:
         super().__init__(settings, corpus)
         self._index = settings.index
-        self._encoder = load_encoder(find_checkpoint(settings.checkpoint))
         key = os.environ.get("NEXT_PLAID_API_KEY")
         headers = {"Authorization": f"Bearer {key}"} if key else None
         self._client = NextPlaidClient(settings.url, timeout=settings.timeout, headers=headers)
 
-    def ask(self, queries: list[str], k: int) -> list[list[tuple[Mapping[str, Any], float]]]:
-        vectors = [one.tolist() for one in self._encoder.queries(queries)]
+    def ask(self, queries: Sequence[list[list[float]]], k: int) -> list[list[tuple[Mapping[str, Any], float]]]:
         try:
-            answer = self._client.search(self._index, queries=vectors, params=SearchParams(top_k=k))
+            answer = self._client.search(self._index, queries=list(queries), params=SearchParams(top_k=k))
         except (NoConnection, RateLimitError, ServerError, httpx.HTTPError) as error:
             raise NoAnswer(str(error)) from error
         except NextPlaidError as error:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import requests
@@ -58,7 +58,7 @@ class OpenSearchRetriever(EngineRetriever):
         elif user := os.environ.get("OPENSEARCH_USER"):
             self._login = (user, os.environ.get("OPENSEARCH_PASSWORD", ""))
 
-    def ask(self, queries: list[str], k: int) -> list[list[tuple[Mapping[str, Any], float]]]:
+    def ask(self, queries: Sequence[str], k: int) -> list[list[tuple[Mapping[str, Any], float]]]:
         fields = [self._settings.title_field, self._settings.text_field]
         lines = []
         for query in queries:

@@ -1,7 +1,7 @@
 """PostgreSQL's full-text search."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hoptimizer.common.errors import UserError
@@ -51,7 +51,7 @@ class PostgresRetriever(EngineRetriever):
             table=sql.Identifier(*settings.table.split(".")),
         )
 
-    def ask(self, queries: list[str], k: int) -> list[list[tuple[Mapping[str, Any], float]]]:
+    def ask(self, queries: Sequence[str], k: int) -> list[list[tuple[Mapping[str, Any], float]]]:
         with self._lock:
             try:
                 connection = self._connected()

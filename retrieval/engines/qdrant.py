@@ -1,13 +1,12 @@
 """Late interaction in Qdrant: its multi-vectors, compared by MaxSim."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.retrieval.colbert.checkpoint import find_checkpoint
-from hoptimizer.retrieval.colbert.retriever import load_encoder
-from hoptimizer.retrieval.engines.engine import EngineRetriever, NoAnswer
+from hoptimizer.retrieval.engines.engine import NoAnswer
+from hoptimizer.retrieval.engines.late_interaction import LateInteractionRetriever
 from hoptimizer.retrieval.engines.settings import QdrantSettings
 from hoptimizer.retrieval.passage import Corpus
 
@@ -22,7 +21,7 @@ except ImportError as error:
 _BUSY = (429, 500, 502, 503, 504)
 
 
-class QdrantRetriever(EngineRetriever):
+class QdrantRetriever(LateInteractionRetriever):
     """Searches a collection of Qdrant's, a server or a folder of its client, with a ColBERT checkpoint's queries.
 
     Args:
@@ -34,12 +33,10 @@ class QdrantRetriever(EngineRetriever):
     """
 
     name = "qdrant"
-    computes = True  # the queries are encoded here
 
     def __init__(self, settings: QdrantSettings, corpus: Corpus) -> None:
         super().__init__(settings, corpus)
         self._settings = settings
-        self._encoder = load_encoder(find_checkpoint(settings.checkpoint))
         if settings.path:
             try:
                 self._client = QdrantClient(path=settings.path, force_disable_check_same_thread=True)
@@ -56,10 +53,9 @@ class QdrantRetriever(EngineRetriever):
                 check_compatibility=False,
             )
 
-    def ask(self, queries: list[str], k: int) -> list[list[tuple[Mapping[str, Any], float]]]:
+    def ask(self, queries: Sequence[list[list[float]]], k: int) -> list[list[tuple[Mapping[str, Any], float]]]:
         requests = [
-            QueryRequest(query=vectors.tolist(), using=self._settings.vector, limit=k, with_payload=True)
-            for vectors in self._encoder.queries(queries)
+            QueryRequest(query=vectors, using=self._settings.vector, limit=k, with_payload=True) for vectors in queries
         ]
         try:
             answers = self._client.query_batch_points(self._settings.collection, requests)

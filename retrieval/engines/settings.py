@@ -57,7 +57,17 @@ class EngineSettings(RetrieverOptions):
         return (self.url,) if self.url else ()
 
 
-class QdrantSettings(EngineSettings):
+class LateInteractionSettings(EngineSettings):
+    """What engines that compare the vectors of tokens have in common.
+
+    Attributes:
+        checkpoint: ``minilm``, or a ColBERT checkpoint's hub id or folder, which encodes the queries.
+    """
+
+    checkpoint: str = Field("minilm", min_length=1)
+
+
+class QdrantSettings(LateInteractionSettings):
     """Multi-vectors in Qdrant, compared by MaxSim (late interaction; Khattab and Zaharia, 2020).
 
     The environment's ``QDRANT_API_KEY`` is the key.
@@ -65,7 +75,6 @@ class QdrantSettings(EngineSettings):
     Attributes:
         name: ``qdrant``.
         collection: the collection; its points have the vectors of ``checkpoint``, and the fields as their payload.
-        checkpoint: ``minilm``, or a ColBERT checkpoint's hub id or folder, which encodes the queries.
         vector: the name of the multi-vector; ``None`` for the unnamed one.
         path: a folder in which qdrant-client keeps a collection itself, instead of ``url``.
 
@@ -79,7 +88,6 @@ class QdrantSettings(EngineSettings):
 
     name: Literal["qdrant"] = "qdrant"
     collection: str = Field(min_length=1)
-    checkpoint: str = Field("minilm", min_length=1)
     vector: str | None = None
     path: str | None = None
 
@@ -94,7 +102,7 @@ class QdrantSettings(EngineSettings):
         return f"{self.name} {self.collection} at {self.url or self.path}"
 
 
-class NextPlaidSettings(EngineSettings):
+class NextPlaidSettings(LateInteractionSettings):
     """PLAID in NextPlaid's server (late interaction; Santhanam et al., 2022).
 
     The environment's ``NEXT_PLAID_API_KEY`` is the key that a proxy before it may want (``Authorization: Bearer``).
@@ -102,7 +110,6 @@ class NextPlaidSettings(EngineSettings):
     Attributes:
         name: ``next_plaid``.
         index: the index; its documents have the vectors of ``checkpoint``, and the fields as their metadata.
-        checkpoint: ``minilm``, or a ColBERT checkpoint's hub id or folder, which encodes the queries.
 
     Example:
         >>> from hoptimizer.retrieval.engines.settings import NextPlaidSettings
@@ -114,7 +121,6 @@ class NextPlaidSettings(EngineSettings):
 
     name: Literal["next_plaid"] = "next_plaid"
     index: str = Field(pattern=r"^[^\s/?#]+$")
-    checkpoint: str = Field("minilm", min_length=1)
 
     @property
     def _found_by(self) -> str:
