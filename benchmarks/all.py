@@ -15,16 +15,13 @@ import os
 import platform
 import subprocess
 import sys
-import timeit
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-import torch
-
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import write_whole
+from limits import bf16_flops, read_bytes
 from reporting import user_mistakes
 
 FOLDER = Path(__file__).parent
@@ -51,6 +48,7 @@ BENCHMARKS = {
     "search_peers.py": "Exact search among token vectors beside numpy and, where it is installed, maxsim-cpu "
     "(limit: the products alone).",
     "retrieval.py": "Recall; PLAID beside the exact index; encoding beside colbert-ai's own (aim: 5 times as fast).",
+    "training.py": "Fine-tuning beside what the products of its forward and backward passes take at least (aim: 60%).",
     "chains.py": "Programs on a server that takes 100 ms a call: the time of a question over that of its longest chain "
     "of calls (aim: 1.1 at most), and how busy 64 questions keep 32 places (aim: 95%).",
     "engine_peers.py --model smollm2-135m-instruct": "The in-process engine beside its peers, with a model of 135M "
@@ -65,22 +63,8 @@ def machine() -> str:
     """What the figures were measured on."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if Path("/proc/cpuinfo").exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{os.cpu_count()} cores ({(names or [platform.machine()])[0]}), torch {version('torch')}, {products()}"
-
-
-def products() -> str:
-    """The machine's limits, measured: products of matrices in bf16, and the reading of memory."""
-    size = 2048
-    left, right = (torch.ones(size, size, dtype=torch.bfloat16) for _ in range(2))
-    large = torch.ones(256 << 20, dtype=torch.uint8).view(torch.int64)
-    flops = best_of(lambda: left @ right)
-    read = best_of(lambda: large.sum())
-    return f"{2 * size**3 / flops / 1e9:.0f} GFLOP/s in bf16, {large.nbytes / read / 1e9:.0f} GB/s of memory"
-
-
-def best_of(call: Callable[[], object]) -> float:
-    """Seconds of the fastest of ten calls."""
-    return min(timeit.repeat(call, number=1, repeat=10))
+    limits = f"{bf16_flops() / 1e9:.0f} GFLOP/s in bf16, {read_bytes() / 1e9:.0f} GB/s of memory"
+    return f"{os.cpu_count()} cores ({(names or [platform.machine()])[0]}), torch {version('torch')}, {limits}"
 
 
 @dataclass(frozen=True)
