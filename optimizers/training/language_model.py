@@ -12,6 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hoptimizer.common.memory import trim_heap
 from hoptimizer.models.engine.loading import device_and_dtype
+from hoptimizer.optimizers.training.causal_attention import attend_by_products
 from hoptimizer.optimizers.training.loop import BestEpoch, TrainingReport
 from hoptimizer.optimizers.training.lora import adapted, merged
 from hoptimizer.optimizers.training.run import TrainingConfig, freeze_embeddings, training
@@ -126,6 +127,7 @@ def train_writer(
     """
     device, dtype = device_and_dtype()
     model.to(device)
+    attend_by_products(model)
     trained = adapted(model, config.lora, config.seed) if config.lora else model
     if not config.lora:
         freeze_embeddings(model)
