@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import overload
@@ -83,9 +83,13 @@ class Corpus:
         return _Texts(self.passages)
 
     @cached_property
-    def titles(self) -> list[str]:
-        """The titles of its pages, each once, in the order of the passages."""
-        return list(dict.fromkeys(passage.title for passage in self.passages if passage.title))
+    def pages(self) -> Mapping[str, int]:
+        """The titles of its pages, each with the place of its first passage, in the order of the passages."""
+        places: dict[str, int] = {}
+        for place, passage in enumerate(self.passages):
+            if passage.title:
+                places.setdefault(passage.title, place)
+        return places
 
     @cached_property
     def _by_id(self) -> dict[str, Passage]:

@@ -159,6 +159,10 @@ BAD_QUESTIONS = {
         lines([{**QUESTION, "passages": ["bridge", "tower"]}]),
         ["dev.jsonl:1", "'passages[1]'", "'tower'", "the corpus lacks"],
     ),
+    "page that there is not": (
+        lines([{**QUESTION, "main": "Tower"}]),
+        ["dev.jsonl:1", "'main' is 'Tower', neither a passage's id nor a page's title"],
+    ),
     "unknown passage of a hop": (
         lines([{**QUESTION, "hops": [{"question": "Who?", "answer": "I", "passage": "tower"}]}]),
         ["dev.jsonl:1", "'hops[0].passage'", "'tower'"],

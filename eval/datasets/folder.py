@@ -160,6 +160,11 @@ def _check_passages(question: Question, row: DataRow, known: Corpus, report: OnP
     for key, id in cited:
         if id not in known:
             report(f"{row.place}: {key!r} is {id!r}, which the corpus lacks; add the passage or correct the id")
+    if question.main and question.main not in known and question.main not in known.pages:
+        report(
+            f"{row.place}: 'main' is {question.main!r}, neither a passage's id nor a page's title in the corpus; add the "
+            "page or correct it"
+        )
 
 
 def check(folder: Path, corpus: Path | None = None, limit: int = 20, checkpoint: str = "minilm") -> Check:

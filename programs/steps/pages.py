@@ -45,7 +45,7 @@ async def find_pages(program: Program, question: str, number: int | None) -> Pag
         raise UserError("program.pages: the retriever does not tell its corpus; take bm25, dense or colbert")
     main = page_passage(corpus, main_page() or "")
     said = await program.step("titles", page=main, question=question, number=number)
-    titles = nearest_titles((said.titles or [])[:number], corpus.titles)
+    titles = nearest_titles((said.titles or [])[:number], [*corpus.pages])
     return Pages((main,), titles or None)
 
 
@@ -75,7 +75,6 @@ def page_passage(corpus: Corpus, main: str) -> Passage:
     """
     if main in corpus:
         return corpus[main]
-    for passage in corpus:
-        if passage.title == main:
-            return passage
+    if main in corpus.pages:
+        return corpus.passages[corpus.pages[main]]
     raise UserError(f"main: {main!r} is neither a passage's id nor a page's title in {corpus.name}; correct the data")
