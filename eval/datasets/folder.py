@@ -162,8 +162,8 @@ def _check_passages(question: Question, row: DataRow, known: Corpus, report: OnP
             report(f"{row.place}: {key!r} is {id!r}, which the corpus lacks; add the passage or correct the id")
     if question.main and question.main not in known and question.main not in known.pages:
         report(
-            f"{row.place}: 'main' is {question.main!r}, neither a passage's id nor a page's title in the corpus; add the "
-            "page or correct it"
+            f"{row.place}: 'main' is {question.main!r}, neither a passage's id nor a page's title in the corpus; "
+            "add the page or correct it"
         )
 
 
