@@ -144,6 +144,8 @@ def main() -> None:
             program = program_of(bench, tracker, run_id)
             if not isinstance(program, EfficientRAG):
                 raise UserError(f"program.name: expected efficient_rag, got {config.program.name}; give program.name")
+            if options.read and program.reader is None:
+                raise UserError("program.reader: expected a reader, whose answers --read compares, got none")
             figures: dict[str, Any] = {"n": len(questions), "threads": torch.get_num_threads()}
             figures["retrieval"] = retrieval(program, questions, config.workers)
             if options.read:
