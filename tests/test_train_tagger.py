@@ -473,8 +473,10 @@ def test_retrieval_asks_no_language_model(variant):
     assert variant.after.metrics["passages"] < 4
 
 
-def test_compiling_again_gives_identical_models(variant, store):
-    again = compile_variant(config(store), name="again")
+def test_compiling_again_gives_identical_models_and_says_that_eight_questions_choose_badly(variant, store):
+    said = []
+    again = compile_variant(config(store), name="again", report=lambda stage, *_: said.append(stage))
+    assert "labeler: epoch and threshold rest on 8 dev questions alone; take 20 or more" in said
     assert again.run_id != variant.run_id
     for step in ("labeler", "filter"):
         folders = [kept(run, variant.config.tracking.uri, f"steps/{step}") for run in (variant.run_id, again.run_id)]

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 Tokens = Annotated[int, Field(ge=16)]
 
 _BASE = "minilm"
+# Fewer dev questions than this say little of an epoch or a threshold.
+_FEW = 20
 
 
 class TrainTagger(Optimizer):
@@ -198,6 +200,9 @@ class TrainTagger(Optimizer):
         if self.recall_weight is None:
             return self._train(context, task, examples, judged)
         questions = [question for question in context.devset if supporting(question)]
+        if len(questions) < _FEW:
+            few = f"labeler: epoch and threshold rest on {len(questions)} dev questions alone; take {_FEW} or more"
+            context.listener.progress(few, 0, 0, "")
         config = self._config(context, task.step)
         evaluator = RetrievalEvaluator(
             program, questions, task, config, self.recall_weight, self.ranked, context.workers
