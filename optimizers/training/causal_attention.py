@@ -134,6 +134,7 @@ AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
 def attend_by_products(model: PreTrainedModel) -> None:
-    """Have a model attend by :func:`attention`, if it is on a CPU and would use torch's fused one."""
-    if model.device.type == "cpu" and model.config._attn_implementation == _FUSED:
+    """Have a causal model attend by :func:`attention`, if it is on a CPU and would use torch's fused one."""
+    is_causal = not model.config.is_encoder_decoder
+    if is_causal and model.device.type == "cpu" and model.config._attn_implementation == _FUSED:
         model.set_attn_implementation(NAME)
