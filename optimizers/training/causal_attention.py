@@ -31,7 +31,7 @@ class CausalAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:  # noqa: ANN401 - torch's own
         ctx.save_for_backward(query, key, value)
-        out = torch.empty_like(query)
+        out = query.new_empty(*query.shape[:3], value.shape[2])
         for part, seen in _cuts(query.shape[2]):
             weights = _weights(query[:, :, part], key[:, :seen])
             out[:, :, part] = _product(weights, value[:, :seen])
@@ -60,10 +60,10 @@ def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     Args:
         query: scaled queries of shape ``(batch * key heads, query heads per key head, positions, dim)``.
         key: keys of shape ``(batch * key heads, positions, dim)``.
-        value: values of the same shape.
+        value: values, of the same shape but for ``dim``, which may be another.
 
     Returns:
-        Outputs of the queries' shape.
+        Outputs of the queries' shape, with the values' ``dim``.
 
     Example:
         >>> import torch
