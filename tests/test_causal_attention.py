@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig
 
 from hoptimizer.optimizers.training.causal_attention import NAME, attend_by_products, attention
 
-SHAPES = [(2, 1, 1), (2, 3, 64), (6, 2, 128), (3, 4, 300)]
+SHAPES = [(2, 1, 1, 16), (2, 3, 64, 16), (6, 2, 128, 16), (3, 4, 300, 16), (3, 4, 300, 24)]
 
 
 def fused(query, key, value):
@@ -21,12 +21,11 @@ def gradients(attend, query, key, value, given):
     return torch.autograd.grad(attend(query, key, value), (query, key, value), given)
 
 
-def random_inputs(batch, group, count, dtype):
+def random_inputs(batch, group, count, dim, dtype):
     torch.manual_seed(7)
-    shapes = [(batch, group, count, 16), (batch, count, 16), (batch, count, 16)]
-    return [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes], torch.randn(
-        shapes[0], dtype=dtype
-    )
+    shapes = [(batch, group, count, 16), (batch, count, 16), (batch, count, dim)]
+    inputs = [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes]
+    return inputs, torch.randn(batch, group, count, dim, dtype=dtype)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -38,7 +37,7 @@ def test_outputs_and_gradients_are_those_of_torch(shape):
 
 
 def test_in_bf16_the_gradients_are_as_close_to_those_in_fp32_as_products_in_bf16_are():
-    inputs, given = random_inputs(6, 3, 300, torch.float32)
+    inputs, given = random_inputs(6, 3, 300, 16, torch.float32)
     exact = gradients(fused, *inputs, given)
     rounded = [one.detach().bfloat16().requires_grad_() for one in inputs]
     for ours, true in zip(gradients(attention, *rounded, given.bfloat16()), exact, strict=True):

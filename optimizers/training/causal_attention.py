@@ -32,9 +32,10 @@ class CausalAttention(torch.autograd.Function):
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:  # noqa: ANN401 - torch's own
         ctx.save_for_backward(query, key, value)
         out = query.new_empty(*query.shape[:3], value.shape[2])
+        group = query.shape[1]
         for part, seen in _cuts(query.shape[2]):
-            weights = _weights(query[:, :, part], key[:, :seen])
-            out[:, :, part] = _product(weights, value[:, :seen])
+            weights = _weights(query[:, :, part].flatten(1, 2), key[:, :seen], group)
+            out[:, :, part] = (weights @ value[:, :seen]).unflatten(1, (group, -1))
         return out
 
     @staticmethod
@@ -43,14 +44,15 @@ class CausalAttention(torch.autograd.Function):
         [gradient] = gradients
         of_query = torch.empty_like(query)
         of_key, of_value = (torch.zeros_like(states, dtype=torch.float32) for states in (key, value))
+        group = query.shape[1]
         for part, seen in _cuts(query.shape[2]):
-            queries, given = query[:, :, part], gradient[:, :, part]
-            weights = _weights(queries, key[:, :seen])
-            of_weights = _product(given, value[:, :seen].transpose(1, 2))
+            queries, given = (states[:, :, part].flatten(1, 2) for states in (query, gradient))
+            weights = _weights(queries, key[:, :seen], group)
+            of_weights = given @ value[:, :seen].transpose(1, 2)
             of_scores = torch._softmax_backward_data(of_weights, weights, -1, weights.dtype)
-            of_query[:, :, part] = _product(of_scores, key[:, :seen])
-            of_key[:, :seen] += of_scores.flatten(1, 2).transpose(1, 2) @ queries.flatten(1, 2)
-            of_value[:, :seen] += weights.flatten(1, 2).transpose(1, 2) @ given.flatten(1, 2)
+            of_query[:, :, part] = (of_scores @ key[:, :seen]).unflatten(1, (group, -1))
+            of_key[:, :seen] += of_scores.transpose(1, 2) @ queries
+            of_value[:, :seen] += weights.transpose(1, 2) @ given
         return of_query, of_key.to(key.dtype), of_value.to(value.dtype)
 
 
@@ -86,17 +88,15 @@ def _cuts(count: int) -> Iterator[tuple[slice, int]]:
         yield slice(start, stop), stop
 
 
-def _product(left: Tensor, right: Tensor) -> Tensor:
-    """``left @ right``, where all query heads that share a key head are rows of one product."""
-    return (left.flatten(1, 2) @ right).unflatten(1, left.shape[1:3])
+def _weights(queries: Tensor, keys: Tensor, group: int) -> Tensor:
+    """The attention weights of a piece's queries, the last of which sees the last key.
 
-
-def _weights(queries: Tensor, keys: Tensor) -> Tensor:
-    """The attention weights of a piece's queries, the last of which sees the last key."""
-    scores = _product(queries, keys.transpose(1, 2))
-    count = queries.shape[2]
+    The query heads that share a key head are rows of one product: ``group`` of them, one after the other.
+    """
+    scores = queries @ keys.transpose(1, 2)
+    count = queries.shape[1] // group
     hidden = torch.ones(count, count, dtype=torch.bool, device=scores.device).triu_(1)
-    scores[..., -count:].masked_fill_(hidden, float("-inf"))
+    scores.unflatten(1, (group, count))[..., -count:].masked_fill_(hidden, float("-inf"))
     return torch.softmax(scores, dim=-1)
 
 
