@@ -66,10 +66,10 @@ class Threads:
     @contextmanager
     def of(self, tokens: int) -> Iterator[None]:
         """Within it, a pass of so many tokens is made."""
-        if tokens > SEVERAL_TOKENS:
+        threads = torch.get_num_threads()
+        if tokens > SEVERAL_TOKENS or threads == 1:
             yield
             return
-        threads = torch.get_num_threads()
         with self._pools.limit(limits=1):
             _products.pools, _products.threads = self._pools, threads
             _products.least = LARGE if tokens <= FEW_TOKENS else 0
