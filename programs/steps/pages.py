@@ -1,6 +1,6 @@
 """Questions that are asked about a page: it is always shown, and searches are scoped (IRCoT, appendix B)."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from rapidfuzz import fuzz, process, utils
@@ -45,11 +45,11 @@ async def find_pages(program: Program, question: str, number: int | None) -> Pag
         raise UserError("program.pages: the retriever does not tell its corpus; take bm25, dense or colbert")
     main = page_passage(corpus, main_page() or "")
     said = await program.step("titles", page=main, question=question, number=number)
-    titles = nearest_titles((said.titles or [])[:number], [*corpus.pages])
+    titles = nearest_titles((said.titles or [])[:number], corpus.pages.keys())
     return Pages((main,), titles or None)
 
 
-def nearest_titles(proposed: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+def nearest_titles(proposed: Sequence[str], known: Collection[str]) -> tuple[str, ...]:
     """The known title that is most similar to each proposed one, each once.
 
     >>> nearest_titles(["mona lisa", "Leonardo Da Vinci (painter)"], ["Leonardo da Vinci", "Mona Lisa", "Venus"])
