@@ -31,6 +31,7 @@ from hoptimizer.models.small.tagger import tag
 from hoptimizer.programs import RAG, EfficientRAG, Program
 from hoptimizer.tracking.tracker import Tracker
 from hoptimizer.workbench import Workbench
+from limits import best_of
 from reporting import benchmark_parser, show, user_mistakes
 
 ROUNDS = 3
@@ -71,7 +72,7 @@ def retrieval(program: EfficientRAG, questions: Sequence[Question], workers: int
     limit = sum(forward(model, function.given) for model, function in zip(models, tagged, strict=True))
     encoder = getattr(retriever, "_encoder", None)
     if encoder is not None:
-        limit += clock(lambda: [encoder.queries(batch) for batch in search.given])
+        limit += best_of(lambda: [encoder.queries(batch) for batch in search.given], ROUNDS)
     names = ("recall", "passages", "model_calls", "retrievals", "iterations")
     return {
         **{name: evaluation.metrics[name] for name in names},
@@ -83,17 +84,7 @@ def retrieval(program: EfficientRAG, questions: Sequence[Question], workers: int
 def forward(model: Labeler | QueryFilter, batches: Sequence[Sequence[TextPair]]) -> float:
     """Seconds that the model's forward passes take over batches that were tokenized before."""
     aligned: list[list[AlignedPair]] = [model._tokenizer.aligned(batch) for batch in batches]
-    return clock(lambda: [tag(model._model, model._tokenizer, batch) for batch in aligned])
-
-
-def clock(work: Callable[[], Any]) -> float:
-    """Seconds of the fastest of several times."""
-    times = []
-    for _ in range(ROUNDS):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return min(times)
+    return best_of(lambda: [tag(model._model, model._tokenizer, batch) for batch in aligned], ROUNDS)
 
 
 def reading(program: Program, questions: Sequence[Question], lm: dspy.LM, workers: int) -> tuple[Evaluation, float]:

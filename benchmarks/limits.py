@@ -19,6 +19,6 @@ def read_bytes() -> float:
     return large.nbytes / best_of(lambda: large.sum())
 
 
-def best_of(call: Callable[[], object]) -> float:
-    """Seconds of the fastest of ten calls."""
-    return min(timeit.repeat(call, number=1, repeat=10))
+def best_of(call: Callable[[], object], times: int = 10) -> float:
+    """Seconds of the fastest of several calls."""
+    return min(timeit.repeat(call, number=1, repeat=times))

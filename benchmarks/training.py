@@ -4,7 +4,7 @@
 
 Each training is that of a compile, on its first 24 questions of train. Of so many updates, after two that are not
 counted, the seconds are taken: as they are, and of the forward and backward passes alone. The operations of the same
-passes are counted by PyTorch (those of scaled dot-product attention are not among them), and divided by what a large
+passes are counted by PyTorch (those of its fused attention would not be among them), and divided by what a large
 product of bf16 matrices reaches in the same process. The aim is 60% of that limit.
 """
 
