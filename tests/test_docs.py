@@ -74,7 +74,7 @@ def _compiled(folder: Path) -> str:
 def test_the_yaml_of_a_page_is_a_valid_config(page, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(PARTS))
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "my-data").symlink_to(locate("atlas"))  # what pages import or start first
+    (tmp_path / "ferry").symlink_to(locate("atlas"))  # what a page imports first
     for text in blocks(page, "yaml"):
         values = {"data": "atlas"} | yaml.safe_load(text)
         if "base" in values:
