@@ -1,11 +1,11 @@
 """What is no error in a data set, and still makes its figures worse, or better than they ought to be."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import home
+from hoptimizer.common.strict import read_json
 from hoptimizer.common.text import folded
 from hoptimizer.eval.chunking import read_tokenizer
 from hoptimizer.eval.datasets.question import Question
@@ -135,11 +135,19 @@ def read_at_most(checkpoint: Path) -> int:
 
     Args:
         checkpoint: its folder, in colbert-ai's layout or PyLate's.
+
+    Raises:
+        UserError: a file of it can't be read.
     """
     for name, key in (("artifact.metadata", "doc_maxlen"), ("config_sentence_transformers.json", "document_length")):
         if (file := checkpoint / name).is_file():
-            value = json.loads(file.read_text(encoding="utf-8")).get(key)
-            if isinstance(value, int):
+            try:
+                settings = read_json(file.read_bytes())
+            except ValueError as error:
+                raise UserError(f"{file}: {error}") from error
+            if not isinstance(settings, dict):
+                raise UserError(f"{file}: expected a mapping, got {type(settings).__name__}")
+            if isinstance(value := settings.get(key), int):
                 return value
     return _READ
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hoptimizer.common.strict import read_json
 from hoptimizer.eval.answers import ARTICLES, PUNCTUATION
 
 _BETWEEN_TOKENS = re.compile("[ -]")
@@ -20,7 +21,7 @@ def drop_em(prediction: str | None, answers: Sequence[str]) -> float:
 
     Args:
         prediction: the answer given; several spans are written as a list in brackets, ``["Lyon", "Oslo"]``.
-        answers: the right ones, written in the same way.
+        answers: the right ones; several spans are a list in JSON, whose commas within a span divide nothing.
 
     Example:
         >>> from hoptimizer.eval.drop import drop_em
@@ -28,7 +29,7 @@ def drop_em(prediction: str | None, answers: Sequence[str]) -> float:
         (1.0, 1.0)
     """
     given = _spans(prediction)
-    return float(any(_same(given, _spans(answer)) for answer in answers))
+    return float(any(_same(given, _gold_spans(answer)) for answer in answers))
 
 
 def drop_f1(prediction: str | None, answers: Sequence[str]) -> float:
@@ -39,7 +40,7 @@ def drop_f1(prediction: str | None, answers: Sequence[str]) -> float:
 
     Args:
         prediction: the answer given; several spans are written as a list in brackets, ``["Lyon", "Oslo"]``.
-        answers: the right ones, written in the same way.
+        answers: the right ones; several spans are a list in JSON, whose commas within a span divide nothing.
 
     Example:
         >>> from hoptimizer.eval.drop import drop_f1
@@ -47,7 +48,7 @@ def drop_f1(prediction: str | None, answers: Sequence[str]) -> float:
         (0.5, 0.0)
     """
     given = _spans(prediction)
-    return max((_aligned_f1(given, _spans(answer)) for answer in answers), default=0.0)
+    return max((_aligned_f1(given, _gold_spans(answer)) for answer in answers), default=0.0)
 
 
 def _spans(answer: str | None) -> list[str]:
@@ -56,6 +57,15 @@ def _spans(answer: str | None) -> list[str]:
     listed = text.strip().startswith("[") or text.strip().endswith("]")
     spans = text.translate(_LIST_MARKS).split(",") if listed else [text]
     return [_normalize(span) for span in spans]
+
+
+def _gold_spans(answer: str) -> list[str]:
+    """The normalised spans of a right answer: of a list in JSON as they are, else as of a given answer."""
+    try:
+        spans = read_json(answer)
+    except ValueError:
+        spans = None
+    return [_normalize(str(span)) for span in spans] if isinstance(spans, list) and spans else _spans(answer)
 
 
 def _normalize(span: str) -> str:

@@ -63,9 +63,9 @@ async def ajudge(lm: dspy.LM, question: Gold, answer: str | None) -> Verdict:
 
 def _known(question: Gold, answer: str | None) -> Verdict | None:
     """The verdict, where no judge is needed for it."""
-    if exact_match(answer, question.answers):
-        return Verdict(1.0)
-    return None if str(answer or "").strip() else Verdict(0.0)
+    if not str(answer or "").strip():
+        return Verdict(0.0)
+    return Verdict(1.0) if exact_match(answer, question.answers) else None
 
 
 def _asked(question: Gold, answer: str | None) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What is maximized: a metric, or a weighted sum of metrics and counts."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +21,28 @@ OBJECTIVE = "objective"
 NO_JUDGE = "metric: accuracy needs a judge; name its language model, as in lm.judge=openai/gpt-4o"
 
 _NOT_METRICS = (ACCURACY, *count_names())
-_TAKEN = (*METRICS, *_NOT_METRICS, *COST, OBJECTIVE, SECONDS, CACHED)
+# What evaluations count and their tables of predictions have, beside scores.
+_OF_EVALUATIONS = frozenset(
+    ["failures", "unanswered", "judge_failures", "seconds_median", "seconds_p95", "seconds_n", "seconds_per_question"]
+)
+_COLUMNS = frozenset(
+    [
+        "id",
+        "question",
+        "type",
+        "hops",
+        "answers",
+        "answer",
+        "failure",
+        "judge_failure",
+        "supporting",
+        "collected",
+        "trace",
+    ]
+)
+_TAKEN = _OF_EVALUATIONS | _COLUMNS | {*METRICS, *_NOT_METRICS, *COST, OBJECTIVE, SECONDS, CACHED}
+# Every MLflow store takes such a name.
+_NAME = re.compile(r"\w[\w.-]*")
 _EXAMPLE = "{f1: 1.0, lm_calls: -0.01}"
 
 
@@ -86,6 +108,8 @@ class Objective:
         names = {name: found.name if found else str(name) for name, found in metrics.items()}
         own = tuple(found for found in metrics.values() if found and found is not METRICS.get(found.name))
         for found in own:
+            if not _NAME.fullmatch(found.name):
+                raise UserError(f"metric: one of your own is called {found.name!r}; take letters, digits and _ alone")
             if found.name in _TAKEN or list(names.values()).count(found.name) > 1:
                 raise UserError(f"metric: one of your own is called {found.name!r}, as another score is; rename it")
         objective = cls(tuple((names[name], float(weight)) for name, weight in weights.items() if weight), own)
@@ -170,7 +194,7 @@ class Objective:
         failed: bool = False,
     ) -> Scored:
         """As :meth:`score`, from async code; ``failed`` says that the program did."""
-        verdict = await ajudge(judge_lm, question, _answer(prediction)) if judge_lm else None
+        verdict = await ajudge(judge_lm, question, None if failed else _answer(prediction)) if judge_lm else None
         return self._scored(question, prediction, verdict, failed)
 
     def _scored(self, question: Gold, prediction: Any, verdict: Verdict | None, failed: bool) -> Scored:  # noqa: ANN401 - a dspy.Prediction
@@ -179,6 +203,8 @@ class Objective:
             values = measured(question, prediction, self.own)
         except MetricError as error:
             values, failure = {}, " ".join(str(error).split())
+        if failed:  # no answer is not the right one, even where that has no letter after normalisation
+            values |= {name: 0.0 for name, metric in METRICS.items() if metric.percent and name in values}
         if verdict and verdict.accuracy is not None:
             values[ACCURACY] = verdict.accuracy
         # Without a verdict that counts in it, a sum would say that the answer is wrong.

@@ -9,9 +9,10 @@ import pytest
 from test_importers import assert_one_line
 
 from hoptimizer.cli import main
+from hoptimizer.common.errors import UserError
 from hoptimizer.eval import Question, check, load
 from hoptimizer.eval.chunking import make_chunker
-from hoptimizer.eval.data_warnings import checkpoint_folder, find_warnings
+from hoptimizer.eval.data_warnings import checkpoint_folder, find_warnings, read_at_most
 from hoptimizer.eval.datasets.folder import read_passages
 from hoptimizer.eval.documents.converting import read_document
 from hoptimizer.eval.documents.importing import import_documents
@@ -269,6 +270,13 @@ def test_a_check_warns_of_what_spoils_scores(tmp_path: Path):
     assert "1 of 2 passages are longer than the 256 tokens" in cut
     assert "long: 405" in cut
     assert find_warnings(corpus, {"dev": splits["dev"][:1]}) == []
+
+
+@pytest.mark.parametrize("text", ["{", "[]"])
+def test_a_broken_checkpoint_is_one_line(tmp_path: Path, text: str):
+    (tmp_path / "artifact.metadata").write_text(text)
+    with pytest.raises(UserError, match=r"artifact\.metadata: "):
+        read_at_most(tmp_path)
 
 
 def test_a_corpus_of_the_default_chunks_is_read_whole(tmp_path: Path):

@@ -12,7 +12,9 @@ from test_importers import HOTPOT, MUSIQUE, WIKI, assert_one_line
 from test_published_files import NQ, TRIVIA
 
 from hoptimizer.eval import check, load
+from hoptimizer.eval.datasets import hub
 from hoptimizer.eval.datasets.importers import import_published
+from hoptimizer.eval.documents.importing import import_documents
 
 PAIRS = {"title": [], "sentences": []}
 
@@ -117,6 +119,21 @@ def test_splits_of_the_hub_become_ours_and_can_be_divided(tmp_path: Path):
     assert_one_line(
         lambda: import_published(f"hub:{folder}", {"dev": "valid"}, tmp_path / "c"), ["'valid'", "mean 'validation'?"]
     )
+
+
+def test_no_split_of_the_hub_is_lost_without_a_word(tmp_path: Path, monkeypatch):
+    def has(rows: list[dict], *splits: str) -> None:
+        made = datasets.DatasetDict({split: datasets.Dataset.from_list(rows) for split in splits})
+        monkeypatch.setattr(hub, "_load", lambda path, config: made)
+
+    row, out = of_the_hub(HOTPOT), tmp_path / "out"
+    has([row], "part_a", "part_b")
+    for load_splits in (lambda: import_published("hub:a/b", None, out), lambda: import_documents("hub:a/b", None, out)):
+        assert_one_line(load_splits, ["expected splits among train, validation", "got part_a, part_b"])
+    has([row], "train", "validation", "dev")
+    assert_one_line(lambda: import_published("hub:a/b", None, out), ["validation and dev would both be dev"])
+    has([{**row, "id": f"h{number}"} for number in range(10)], "auxiliary", "train")
+    assert import_published("hub:a/b", None, out).splits == {"train": 8, "dev": 1, "test": 1}
 
 
 def test_what_is_wrong_with_a_data_set_of_the_hub_is_one_line(tmp_path: Path, monkeypatch):

@@ -178,8 +178,11 @@ def test_hotpotqa_takes_the_best_alias():
         ('["york", "new york"]', '["new york city", "york"]', 0, 0.9),
         # As often published: the same set of spans and the same number of them is a match, though F1 finds one astray.
         ('["a1", "a1", "b1"]', '["a1", "b1", "b1"]', 1, 0.67),
-        # A comma in brackets separates spans on both sides: [lyon, france] and [lyon].
+        # A comma in brackets separates given spans, [lyon, france] and [lyon]; right ones are a list, 2/3 and 0 of one.
         ('["Lyon, France"]', '["Lyon"]', 0, 0.5),
+        ('["Lyon, France"]', '["Lyon, France"]', 0, 0.33),
+        ("[1000, 2000]", '["1,000", "2,000"]', 1, 1),
+        ('["3,000", "4,000"]', '["1,000", "2,000"]', 0, 0),
     ],
 )
 def test_drop_aligns_spans_and_wants_a_right_number(given: str, gold: str, em: float, score: float):

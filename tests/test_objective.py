@@ -1,5 +1,8 @@
 """Objectives: metrics and weighted sums, as DSPy's optimizers, evaluations and studies see them."""
 
+import sys
+import types
+
 import dspy
 import pytest
 import yaml
@@ -87,6 +90,16 @@ def test_a_mistake_is_one_line(value, says):
     with pytest.raises(UserError, match=says) as error:
         Objective.parse(value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["failures", "seconds_median", "answer", "trace", "hits@5"])
+def test_a_metric_is_called_as_nothing_else_and_as_stores_take_it(name, monkeypatch):
+    own = types.ModuleType("own_metrics")
+    own.__dict__["score"] = score = lambda example, prediction: 1.0
+    score.__name__ = name
+    monkeypatch.setitem(sys.modules, "own_metrics", own)
+    with pytest.raises(UserError, match="one of your own is called"):
+        Objective.parse("own_metrics:score")
 
 
 def evaluation(objective):

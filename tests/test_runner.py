@@ -56,6 +56,15 @@ def test_a_question_that_the_model_refuses_is_counted_and_scores_nothing():
     assert "too long" in evaluation.rows[0].failure
 
 
+def test_no_answer_is_not_the_right_one_where_that_is_empty_after_normalisation():
+    article = Question(id="1", question="Which article?", answers=["The"])
+    with answering({"Which article?": {"answer": "the"}}):
+        assert evaluate(Direct(), [article]).scores("em") == [1.0]
+    with answering([], raises=ContextWindowExceededError(message="too long")):
+        failed = evaluate(Direct(), [article])
+    assert [failed.scores(name) for name in ("em", "f1", "contains", "efficient_rag_em")] == [[0.0]] * 4
+
+
 def test_a_metric_of_the_users_that_raises_is_counted_and_loses_its_question_alone():
     def broken(question, prediction):
         if question.question == QUESTIONS[0].question:

@@ -61,6 +61,11 @@ def test_the_p_value_is_exact_for_few_questions():
     assert compare([0.0] * 6, [0.5, 0.6, 0.7, 0.8, 0.9, 1.0]).p == pytest.approx(2 / 64)
 
 
+def test_scores_that_differ_in_their_last_digit_are_equal():
+    assert (sign_flip_p([0.1 + 0.2] * 10, [0.3] * 10), compare([0.1 + 0.2] * 10, [0.3] * 10).p) == (1, 1)
+    assert sign_flip_p([1e-12] * 10, [2e-12] * 10) < 0.01  # dollars may be as few
+
+
 def test_swapping_the_sides_turns_the_sign():
     draw = np.random.default_rng(4)
     before, after = draw.random(50), draw.random(50)

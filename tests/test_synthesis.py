@@ -1,7 +1,8 @@
 """Questions that a teacher writes about passages, each checked; a scripted language model is the teacher."""
 
 import json
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import dspy
@@ -52,11 +53,14 @@ def said(field: str, inputs: dict[str, str]) -> str:
 
 
 def run(
-    tmp_path: Path, script: Callable[[str, dict[str, str]], str] = said, **options: float
+    tmp_path: Path,
+    script: Callable[[str, dict[str, str]], str] = said,
+    sizes: Mapping[str, float] = types.MappingProxyType({"dev": 1.0}),
+    **options: float,
 ) -> tuple[Synthesized, ScriptedLM]:
     lm = ScriptedLM(script)
     with dspy.context(adapter=dspy.ChatAdapter()):
-        made = synthesize(CORPUS, tmp_path / "made", lm, sizes={"dev": 1.0}, **options)
+        made = synthesize(CORPUS, tmp_path / "made", lm, sizes=sizes, **options)
     return made, lm
 
 
@@ -113,6 +117,18 @@ def test_what_asks_the_same_is_kept_once(tmp_path: Path):
     assert not (tmp_path / "made").exists()
     assert is_new("Who commands the Alma?", ["Who built the Alma?"])
     assert not is_new("Who commands the ferry Alma?", ["Who commands the ferry, Alma?"])
+
+
+def test_sizes_are_looked_at_before_anything_is_asked_and_fewer_questions_are_divided_alike(tmp_path: Path):
+    def nothing(field: str, inputs: dict[str, str]) -> str:
+        raise AssertionError(field)
+
+    for sizes in ({"training": 4}, {"train": 4, "dev": 2}, {"train": 0.5, "dev": 2}):
+        with pytest.raises(UserError, match=r"training|take more than the 5|must all be"):
+            run(tmp_path, nothing, sizes, n=5)
+    made, _ = run(tmp_path, said, {"train": 20, "dev": 20}, n=40, multi=0.4)
+    assert sum(made.splits.values()) < 40
+    assert abs(made.splits["train"] - made.splits["dev"]) <= 1
 
 
 def test_a_question_that_other_passages_fit_is_dropped(tmp_path: Path):

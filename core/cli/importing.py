@@ -78,7 +78,7 @@ def import_command(
     from hoptimizer.cli.screen.console import show, working
     from hoptimizer.common.errors import UserError
     from hoptimizer.eval.datasets.importers import import_published
-    from hoptimizer.eval.datasets.reading import parse_sizes
+    from hoptimizer.eval.datasets.splits import parse_sizes
     from hoptimizer.eval.documents.importing import CHUNK, import_documents, is_table
 
     words = [name or "", *(paths or [])]

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,8 @@ from hoptimizer.eval.datasets.rows import DataRow, OnProblem
 
 PREFIX = "hub:"
 
-SPLITS_OF_THE_HUB: Mapping[str, str] = {"train": "train", "validation": "dev", "dev": "dev", "test": "test"}
-"""Our names of the hub's splits."""
+# Our names of the hub's splits.
+_SPLITS: Mapping[str, str] = {"train": "train", "validation": "dev", "dev": "dev", "test": "test"}
 
 _SECONDS = 20
 # What a column of class labels says, in the order of its numbers from -1 on.
@@ -89,6 +89,31 @@ def open_table(name: str) -> Mapping[str, Callable[[OnProblem], Iterator[DataRow
     path, _, config = name.removeprefix(PREFIX).partition(":")
     as_it_is = HubColumns("table", frozenset(), dict, "")
     return {split: _rows_of(f"{name}, {split}", data, as_it_is) for split, data in _load(path, config or None).items()}
+
+
+def by_our_names(name: str, splits: Collection[str]) -> dict[str, str]:
+    """A data set's splits on the hub by our names, where it has several.
+
+    Args:
+        name: of the data set, for messages.
+        splits: what the hub calls them.
+
+    Raises:
+        UserError: none of them is known, or two are one of ours.
+
+    Example:
+        >>> from hoptimizer.eval.datasets.hub import by_our_names
+        >>> by_our_names("hub:owner/name", ["train", "validation"])
+        {'train': 'train', 'dev': 'validation'}
+    """
+    ours: dict[str, str] = {}
+    for split in (split for split in splits if split in _SPLITS):
+        if (our := _SPLITS[split]) in ours:
+            raise UserError(f"{name}: {ours[our]} and {split} would both be {our}; keep one of them")
+        ours[our] = split
+    if not ours:
+        raise UserError(f"{name}: expected splits among {', '.join(_SPLITS)}, got {', '.join(splits)}")
+    return ours
 
 
 def _rows_of(place: str, data: Any, columns: HubColumns) -> Callable[[OnProblem], Iterator[DataRow]]:  # noqa: ANN401 - a Dataset

@@ -26,8 +26,9 @@ from hoptimizer.eval.datasets.published_formats import (
     StrategyItem,
 )
 from hoptimizer.eval.datasets.question import AnyText, Question, Record, Text
-from hoptimizer.eval.datasets.reading import SEEN, PublishedReader, Skipped, Source, divided
+from hoptimizer.eval.datasets.reading import SEEN, PublishedReader, Skipped, Source
 from hoptimizer.eval.datasets.rows import OnProblem, fail, own_file, read_rows, require
+from hoptimizer.eval.datasets.splits import divided
 
 FORMATS: dict[str, type[Published]] = {
     "hotpotqa": HotpotItem,
@@ -192,8 +193,8 @@ def _of_files(paths: Path | Mapping[str, Path | str] | None, under: str | None) 
 
 def _of_hub(found: hub.HubSet, paths: Path | Mapping[str, Path | str] | None) -> _Sources:
     if not paths:
-        known = {hub.SPLITS_OF_THE_HUB[split]: split for split in found.splits if split in hub.SPLITS_OF_THE_HUB}
-        paths = known if len(known) > 1 else Path(next(iter(found.splits)))
+        several = hub.by_our_names(found.name, found.splits) if len(found.splits) > 1 else {}
+        paths = several if len(several) > 1 else Path(next(iter(several.values() or found.splits)))
     named = [((), str(paths))] if isinstance(paths, Path) else [(tuple(k.split("+")), str(p)) for k, p in paths.items()]
     for _, split in named:
         if split not in found.splits:

@@ -1,24 +1,20 @@
 """From the items of a published data set to questions, with their passages in a pool."""
 
-import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hoptimizer.common.errors import UserError, unknown
+from hoptimizer.common.errors import UserError
 from hoptimizer.common.progress import Report, silent
 from hoptimizer.common.text import find
-from hoptimizer.eval.datasets.folder import SPLITS
 from hoptimizer.eval.datasets.hotpotqa import WikiItem
 from hoptimizer.eval.datasets.pool import PassagePool
 from hoptimizer.eval.datasets.published_formats import NO_ANSWER, Contexts, Decomposition, Published, with_aliases
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.datasets.rows import DataRow, Model, OnProblem, fail, read_rows, require
 from hoptimizer.retrieval.passage import Passage
-
-DEFAULT_SIZES: Mapping[str, float] = {"train": 0.8, "dev": 0.1, "test": 0.1}
 
 SEEN = 1000
 """After so many items the progress is told: to tell it takes longer than to read one."""
@@ -216,80 +212,3 @@ def _that_hold(phrases: set[str], passages: list[Passage]) -> list[str]:
     """The ids of the passages that have one of the phrases; of all, if none has."""
     holding = [passage.id for passage in passages if any(find(passage.text, phrase) for phrase in phrases)]
     return holding or [passage.id for passage in passages]
-
-
-def parse_sizes(text: str) -> dict[str, float]:
-    """Sizes of the splits from a line such as ``train=0.8,dev=0.2`` or ``train=400,dev=60,test=40``.
-
-    Raises:
-        UserError: it is written otherwise; numbers are judged when they are used.
-    """
-    try:
-        pairs = [part.split("=") for part in text.split(",")]
-        return {name.strip(): float(size) for name, size in pairs}
-    except ValueError:
-        raise UserError(f"split {text!r} is not understood; write it as train=0.8,dev=0.1,test=0.1") from None
-
-
-def divided(
-    questions: list[Question], splits: tuple[str, ...], sizes: Mapping[str, float], seed: int
-) -> dict[str, list[Question]]:
-    """The questions of one source by the splits that it is for.
-
-    Args:
-        questions: all of them.
-        splits: one, all of the source unless there is a size for it; several, in equal shares or as sizes say; none,
-            where the sizes name them, by default in shares of 80, 10 and 10 percent.
-        sizes: of any splits, as of :func:`divide`.
-        seed: of the draw.
-
-    Raises:
-        UserError: as of :func:`divide`; or some of several splits have a size, and others none.
-    """
-    if not splits:
-        return divide(questions, sizes or DEFAULT_SIZES, seed)
-    own = {split: sizes[split] for split in splits if split in sizes}
-    if len(splits) == 1 and not own:
-        return {splits[0]: questions}
-    if own and len(own) < len(splits):
-        raise UserError(f"split sizes {_written(own)}: give one for each of {' and '.join(splits)}")
-    return divide(questions, own or dict.fromkeys(splits, 1 / len(splits)), seed)
-
-
-def divide(questions: Sequence[Question], sizes: Mapping[str, float], seed: int) -> dict[str, list[Question]]:
-    """Questions drawn at random into splits; those that the sizes leave over are dropped.
-
-    Args:
-        questions: all of them.
-        sizes: by split, all shares (at most 1, together at most 1) or all numbers of questions.
-        seed: of the draw.
-
-    Raises:
-        UserError: an unknown split, or sizes that can't be had.
-    """
-    if strange := set(sizes) - set(SPLITS):
-        raise unknown("split", strange.pop(), SPLITS)
-    total = sum(sizes.values())
-    shares = all(0 < size <= 1 for size in sizes.values())
-    if not shares and not all(size >= 1 and size % 1 == 0 for size in sizes.values()):
-        raise UserError(f"split sizes {_written(sizes)} must all be shares up to 1 or all be numbers of questions")
-    if total > (1 + 1e-9 if shares else len(questions)):
-        raise UserError(
-            f"split sizes {_written(sizes)} take more than the {len(questions)} questions there are; lower them"
-        )
-    drawn = random.Random(seed).sample(list(questions), len(questions))
-    splits: dict[str, list[Question]] = {}
-    start, bound = 0, 0.0
-    for split in (name for name in SPLITS if name in sizes):
-        bound += sizes[split] * len(questions) if shares else sizes[split]
-        splits[split] = drawn[start : round(bound)]  # rounding the bounds, so that shares of 1 leave nobody out
-        start = round(bound)
-        if not splits[split]:
-            raise UserError(
-                f"split sizes {_written(sizes)} leave {split!r} of {len(questions)} questions empty; raise it"
-            )
-    return splits
-
-
-def _written(sizes: Mapping[str, float]) -> str:
-    return ",".join(f"{name}={size:g}" for name, size in sizes.items())

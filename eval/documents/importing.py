@@ -16,8 +16,9 @@ from hoptimizer.eval.datasets import hub
 from hoptimizer.eval.datasets.folder import SPLITS, write_folder
 from hoptimizer.eval.datasets.pool import PassagePool
 from hoptimizer.eval.datasets.question import Question
-from hoptimizer.eval.datasets.reading import Skipped, divided
+from hoptimizer.eval.datasets.reading import Skipped
 from hoptimizer.eval.datasets.rows import DataRow, OnProblem, fail, read_rows
+from hoptimizer.eval.datasets.splits import divided
 from hoptimizer.eval.documents.converting import SUFFIXES, Document, read_document
 from hoptimizer.eval.documents.table import read_table
 
@@ -238,10 +239,9 @@ def _sources(table: Path | str | Mapping[str, Path | str]) -> list[tuple[tuple[s
     """The splits that a source is divided among (none for one that is alone), its name, and what gives its rows."""
     if isinstance(table, str) and table.startswith(hub.PREFIX):
         found = hub.open_table(table)
-        ours = {hub.SPLITS_OF_THE_HUB.get(split, split): rows for split, rows in found.items()}
-        if len(ours) == 1:
-            return [((), table, rows) for rows in ours.values()]
-        return [((split,), f"{table}, {split}", rows) for split, rows in ours.items() if split in SPLITS]
+        if len(found) == 1:
+            return [((), table, rows) for rows in found.values()]
+        return [((ours,), f"{table}, {ours}", found[split]) for ours, split in hub.by_our_names(table, found).items()]
     if not isinstance(table, Mapping):
         return [((), str(table), _rows(table))]
     for split in (split for key in table for split in key.split("+")):

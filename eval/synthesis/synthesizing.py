@@ -17,7 +17,7 @@ from hoptimizer.common.paths import free_folder
 from hoptimizer.common.progress import Report, silent
 from hoptimizer.eval.datasets.folder import write_folder
 from hoptimizer.eval.datasets.question import Question
-from hoptimizer.eval.datasets.reading import divided
+from hoptimizer.eval.datasets.splits import check_sizes, divided
 from hoptimizer.eval.synthesis.checks import DroppedError, is_new
 from hoptimizer.eval.synthesis.links import find_links
 from hoptimizer.eval.synthesis.teacher import QuestionWriter
@@ -80,7 +80,8 @@ def synthesize(
         lm: the teacher; ``None`` for the language model of DSPy's settings.
         n: questions that are wanted. There are fewer where :data:`ATTEMPTS` times as many attempts do not give them.
         multi: the share of questions over two passages.
-        sizes: of the splits, as of :func:`~hoptimizer.eval.datasets.importers.import_published`.
+        sizes: of the splits, as of :func:`~hoptimizer.eval.datasets.importers.import_published`; where fewer questions
+            pass the checks than numbers ask for, they are divided in the numbers' proportions.
         seed: of what is asked about, and of the division.
         workers: questions under way at once.
         progress: hears of the progress.
@@ -91,6 +92,7 @@ def synthesize(
     out = free_folder(out)
     if not 0 <= multi <= 1:
         raise UserError(f"--multi {multi}: expected a share from 0 to 1")
+    shares = not sizes or check_sizes(sizes, n)
     writer = QuestionWriter(lm, build_retriever(RetrieverSettings(name="bm25"), corpus))
     dropped: Counter[str] = Counter()
     kept: list[Question] = []
@@ -105,6 +107,8 @@ def synthesize(
     if not kept:
         why = "; ".join(f"{reason}: {count}" for reason, count in dropped.most_common(3)) or "no passage of some words"
         raise UserError(f"no question passed the checks ({why}); take a larger teacher or more documents")
+    if sizes and not shares and len(kept) < (wanted := sum(sizes.values())):
+        sizes = {split: size / wanted for split, size in sizes.items()}
     splits = divided(kept, (), sizes or _default_sizes(len(kept)), seed)
     write_folder(out, corpus, splits)
     return Synthesized(
