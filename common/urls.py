@@ -2,13 +2,20 @@
 
 import re
 from base64 import b64encode
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import parse_qsl, unquote_to_bytes, urlencode, urlsplit, urlunsplit
 
 # At the end of a name: "stop_token_ids" and "max_tokens" are none.
 _SECRET = re.compile(
-    r"(key|token|secret|password|passwd|pwd|auth|authorization|sig|signature|credentials?)$", re.IGNORECASE
+    r"(key|token|secret|pass|passphrase|password|passwd|pwd|auth|authorization|sig|signature|credentials?"
+    r"|odbc_connect|extra_headers(\.[^.]+)?)$",
+    re.IGNORECASE,
 )
-_URL = re.compile(r"\b\w+://[^\s'\"]+")
+# Drivers take a password as it is, with "/" and "#" in it.
+_USER = re.compile(r"://[^:/@]*(:[^@]*)?@")
+_DATABASES = ("postgresql", "postgres", "mysql", "mariadb", "mssql", "oracle")
+_URL = re.compile(r"\b[\w+]+://[^\s'\"]+")
 # Clients quote a header that they can't send, as one with a line break, and a key may be in it.
 _HEADER = re.compile(r"(header value[^'\"]{0,60}?)b?(['\"]).*?\2", re.IGNORECASE | re.DOTALL)
 
@@ -17,7 +24,7 @@ def says_secret(name: str) -> bool:
     """Whether a name says that its value is a secret.
 
     Args:
-        name: of a parameter or a key.
+        name: of a parameter, a key, or a dotted path to one.
 
     Example:
         >>> from hoptimizer.common.urls import says_secret
@@ -69,9 +76,13 @@ def without_secrets(url: str) -> str:
         'https://host:8000/v1?api-version=2'
         >>> without_secrets("sqlite:///mlflow.db")
         'sqlite:///mlflow.db'
+        >>> without_secrets("postgresql://me:pass/word@host/mlflow")
+        'postgresql://host/mlflow'
         >>> without_secrets("http://me:word@[")
         'http://...'
     """
+    if url.partition("://")[0].partition("+")[0] in _DATABASES:
+        url = _USER.sub("://", url)
     try:
         parts = urlsplit(url)
     except ValueError:  # nothing in it can be told apart
@@ -81,6 +92,28 @@ def without_secrets(url: str) -> str:
     if "@" not in parts.netloc and public == query:
         return url
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=urlencode(public)))
+
+
+def public(value: Any, hidden: str | None = None) -> Any:  # noqa: ANN401 - plain data
+    """Plain data without what its names say to be secret, its URLs as :func:`without_secrets` shows them.
+
+    Args:
+        value: mappings, lists and values.
+        hidden: stands in the place of a secret; by default its key is left out, too.
+
+    Example:
+        >>> from hoptimizer.common.urls import public
+        >>> public({"api_key": "abc", "url": "http://me:word@host", "k": 5})
+        {'url': 'http://host', 'k': 5}
+        >>> public({"lm.default.api_key": "abc"}, hidden="***")
+        {'lm.default.api_key': '***'}
+    """
+    if isinstance(value, Mapping):
+        shown = {key: hidden if says_secret(str(key)) else public(inner, hidden) for key, inner in value.items()}
+        return {key: inner for key, inner in shown.items() if hidden is not None or not says_secret(str(key))}
+    if isinstance(value, str):
+        return text_without_secrets(value)
+    return [public(inner, hidden) for inner in value] if isinstance(value, list) else value
 
 
 def names_host(url: str) -> bool:

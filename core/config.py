@@ -21,11 +21,13 @@ from hoptimizer.common.errors import UserError, nearest
 from hoptimizer.common.options import Options, chosen, named
 from hoptimizer.common.plugins import DOTTED
 from hoptimizer.common.strict import read_mapping
+from hoptimizer.common.urls import public
 from hoptimizer.common.validation import explain
 from hoptimizer.eval.datasets.settings import DataSettings
 from hoptimizer.eval.failures import MAX_UNANSWERED
 from hoptimizer.executors import settings as executors
 from hoptimizer.layers import Layers
+from hoptimizer.models.folder import fingerprints
 from hoptimizer.models.settings import LMSettings
 from hoptimizer.optimizers import settings as optimizers
 from hoptimizer.programs import settings as programs
@@ -132,6 +134,8 @@ class Config(PlainConfig):
     def public(self) -> dict[str, Any]:
         """The resolved config as plain data, without secrets."""
         values = self.model_dump(mode="json")
+        # A part of the user's own may take a secret.
+        values |= {section: public(values[section]) for section in ("program", "optimizer", "retriever")}
         return values | {"retriever": values["retriever"] | {"k": self.k}}
 
     @property
@@ -148,7 +152,13 @@ class Config(PlainConfig):
     @property
     def digest(self) -> str:
         """Hash of everything that decides on a result."""
-        return hashlib.sha256(json.dumps(self.deciding, sort_keys=True).encode()).hexdigest()
+        models = [*self.local_models, *getattr(self.program, "steps", {}).values()]
+        return hashlib.sha256((json.dumps(self.deciding, sort_keys=True) + fingerprints(models)).encode()).hexdigest()
+
+    @property
+    def local_models(self) -> list[str]:
+        """The names of the language models that run in this process."""
+        return [settings.name for settings in self.lm.values() if settings.is_local]
 
     @property
     def objective(self) -> "Objective":

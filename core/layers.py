@@ -1,5 +1,6 @@
 """The sources of a config, one over the other: a run's config, a file, the arguments of a command."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -11,6 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.strict import checked, flat
+from hoptimizer.common.urls import says_secret
 from hoptimizer.models.settings import LMSettings
 from hoptimizer.stored import guarded
 from hoptimizer.upgrade import LM_NAMES
@@ -198,6 +200,9 @@ def _parsed(word: str) -> tuple[Key, dict[str, Any]]:
     try:
         flat(value)
         parsed: Any = OmegaConf.to_container(OmegaConf.from_dotlist([word]))
+        if says_secret(key) and isinstance(_at(parsed, tuple(key.split("."))), int | float):
+            # It is taken as it is written: YAML reads 0123 as 83.
+            parsed = OmegaConf.to_container(OmegaConf.from_dotlist([f"{key}={json.dumps(value)}"]))
     except (OmegaConfBaseException, yaml.YAMLError, ValueError):
         # The reason is not told, because it quotes the value, which may be a secret.
         raise UserError(f"{key}: the value after = can't be read; expected YAML, with text in quotes") from None

@@ -21,6 +21,7 @@ from hoptimizer.config import Config
 from hoptimizer.eval.datasets.dataset import DataSet, load
 from hoptimizer.executors.encoders import encoders_of
 from hoptimizer.models import build_adapter, build_lm, check_lm
+from hoptimizer.models.folder import fingerprints
 from hoptimizer.models.lm import chosen_format, tuned
 from hoptimizer.models.settings import LOCAL, LMSettings
 from hoptimizer.models.small.base import StepModel
@@ -281,10 +282,10 @@ def ask_all(bench: Workbench, program: Program, questions: Sequence[str]) -> lis
 def use_cache(config: Config, calls: Path | None = None) -> None:
     """Give each set of language models a cache of its own.
 
-    DSPy's cache key holds neither the server nor the weights behind a model's name, so one cache for all would
-    serve the answers of another model after a swap.
+    DSPy's cache key does not hold the weights behind a model's name, so one cache for all would serve the answers of
+    another model after a swap.
     """
-    lms = json.dumps(config.deciding["lm"], sort_keys=True)
+    lms = json.dumps(config.deciding["lm"], sort_keys=True) + fingerprints(config.local_models)
     folder = home() / "cache" / hashlib.sha256(lms.encode()).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     dspy.cache = AnswerCache(folder)

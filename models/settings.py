@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from hoptimizer.common.urls import says_secret, without_secrets
+from hoptimizer.common.urls import public, says_secret, without_secrets
 
 LOCAL = "local/"
 
@@ -35,8 +35,15 @@ _OF_SERVERS = (
 # Dumped where they are given: a config without them keeps its digest, by which work is resumed and answers are cached.
 _WHERE_GIVEN = (*_CONNECTION, "structured_outputs", "top_p", "reasoning_effort", "extra_body")
 
-# A command line makes a number of what looks like one.
-_Secret = Annotated[SecretStr, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
+
+def _as_written(value: object) -> object:
+    if isinstance(value, int | float):
+        # YAML reads 0123 as 83, and 12:30 as 750.
+        raise ValueError("expected text, got a number; put it in quotes")
+    return value
+
+
+_Secret = Annotated[SecretStr, BeforeValidator(_as_written)]
 
 PromptFormat = Literal["json", "chat", "plain"]
 """How a call's prompt and answer are laid out."""
@@ -146,7 +153,7 @@ class LMSettings(BaseModel):
 
     @field_serializer("extra_body")
     def _body_without_secrets(self, body: dict[str, JsonValue] | None) -> JsonValue:
-        return _without_secrets(body)
+        return public(body)
 
     @staticmethod
     def deciding(dumped: Mapping[str, Any]) -> dict[str, Any]:
@@ -189,9 +196,3 @@ def secrets_in(body: JsonValue) -> Iterator[str]:
     elif isinstance(body, list):
         for value in body:
             yield from secrets_in(value)
-
-
-def _without_secrets(value: JsonValue) -> JsonValue:
-    if isinstance(value, dict):
-        return {name: _without_secrets(inner) for name, inner in value.items() if not says_secret(name)}
-    return [_without_secrets(inner) for inner in value] if isinstance(value, list) else value

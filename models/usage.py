@@ -19,7 +19,7 @@ _NO_LIMIT = 1 << 50
 # Answers that are held beside the disk, which has them all: some kilobytes each.
 _IN_MEMORY = 1000
 _SECONDS = "seconds"
-# They do not decide on an answer. DSPy leaves keys and addresses out of its cache keys itself.
+# They do not decide on an answer. DSPy leaves keys out of its cache keys itself.
 _NOT_DECIDING = ("timeout", "extra_headers")
 
 
@@ -125,7 +125,9 @@ class AnswerCache(Cache):
         self.disk_cache: Any = open_disk(folder, limit)
 
     def cache_key(self, request: dict[str, Any], ignored_args_for_cache_key: list[str] | None = None) -> str:
-        return super().cache_key(request, [*(ignored_args_for_cache_key or []), *_NOT_DECIDING])
+        # DSPy leaves the server out as well, but two of them may call different models by the same name.
+        ignored = [name for name in ignored_args_for_cache_key or () if name != "api_base"]
+        return super().cache_key(request, [*ignored, *_NOT_DECIDING])
 
     def _prepare_cached_response(self, response: Any) -> Any:  # noqa: ANN401 - DSPy's
         # DSPy clears the usage of what came through LiteLLM, as nothing is used now.

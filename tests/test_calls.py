@@ -6,6 +6,7 @@ from functools import partial
 
 import dspy
 import pytest
+from chat_server import ChatServer
 from scripted import ScriptedEngine
 
 from hoptimizer.models.usage import BudgetExhausted, CallCache, Usage, UsageMeter
@@ -116,6 +117,14 @@ def test_a_call_that_a_shared_cache_has_without_its_price_is_made_again(tmp_path
         priced("one")
     assert meter.spent.usd > 0
     assert dspy.cache.computed == 1
+
+
+def test_two_servers_that_call_their_models_alike_share_no_answers(tmp_path):
+    dspy.cache = CallCache(tmp_path / "calls", None)
+    with ChatServer(lambda body: "of one") as one, ChatServer(lambda body: "of another") as another:
+        lms = [dspy.LM("openai/m", api_base=server.url, api_key="none", temperature=0) for server in (one, another)]
+        assert [lm("the same")[0] for lm in (*lms, *lms)] == ["of one", "of another"] * 2
+        assert [len(server.bodies) for server in (one, another)] == [1, 1]
 
 
 def test_time_goes_on_where_it_was(tmp_path):

@@ -54,6 +54,17 @@ def test_the_runs_of_a_killed_process_end_with_the_next_command_and_its_work_goe
     assert list(HeldRuns(uri).left()) == []
 
 
+def test_a_run_that_is_under_way_on_another_machine_stays_that_ones(uri, tmp_path, monkeypatch):
+    process, (outer, _) = started(uri, 60)
+    monkeypatch.setenv("HOPTIMIZER_HOME", str(tmp_path / "another"))
+    tracker = Tracker(uri, "left")
+    with tracker.run("study", "outer", "the work") as run:
+        assert run.info.run_id != outer
+    assert statuses(tracker)[outer] == "RUNNING"
+    process.kill()
+    process.wait()
+
+
 def test_processes_that_open_a_new_store_at_once_do_not_hinder_each_other(uri):
     processes = [
         subprocess.Popen([sys.executable, "-c", STARTS.replace('"the work"', "None"), uri, "0"]) for _ in range(4)

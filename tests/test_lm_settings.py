@@ -10,6 +10,7 @@ import pytest
 from chat_server import ChatServer, chat_handler
 from pydantic import TypeAdapter, ValidationError
 
+from hoptimizer import load_config
 from hoptimizer.common.errors import UserError
 from hoptimizer.models import LMSettings, build_adapter, build_lm, check_lm
 from hoptimizer.models.engine.engine import AsyncLocalEngine, LocalEngine
@@ -69,11 +70,20 @@ def test_the_key_is_shown_nowhere():
         ({"model": ""}, "at least 1 character"),
         ({"model": "openai/x", "temperature": -1}, "greater than or equal to 0"),
         ({"model": "local/x", "api_base": "http://localhost"}, "api_base has no meaning for local/x"),
+        ({"model": "openai/x", "api_key": 83}, "put it in quotes"),
+        ({"model": "openai/x", "extra_headers": {"X-Key": 45045}}, "put it in quotes"),
     ],
 )
 def test_mistakes_are_named(given, message):
     with pytest.raises(ValidationError, match=message):
         LMSettings.model_validate(given)
+
+
+@pytest.mark.parametrize("key", ["0123456701", "1234_5678", "0x1F", "12:30:45", "1e3", "sk-abc"])
+def test_a_key_in_an_argument_is_taken_as_it_is_written(key):
+    words = ["data=atlas", "lm=openai/x", f"lm.default.api_key={key}", f"lm.default.extra_headers.X-Key={key}"]
+    settings = load_config(None, words).lm["default"]
+    assert settings.api_key.get_secret_value() == settings.extra_headers["X-Key"].get_secret_value() == key
 
 
 def test_local_models_come_as_engines_others_as_they_are():

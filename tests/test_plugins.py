@@ -239,6 +239,11 @@ class First(Retriever):
         return [self.passages[:k] for _ in queries]
 
 
+class Guarded(First):
+    def __init__(self, corpus: Corpus, url: str = "", api_key: str = "") -> None:
+        super().__init__(corpus)
+
+
 class Counted(First):
     def __init__(self, corpus: Corpus, k: int) -> None:
         super().__init__(corpus)
@@ -303,6 +308,13 @@ def test_a_retriever_of_ones_own_gets_the_corpus_and_its_options(module):
     assert [passage.id for passage in retriever.search(["any"], 2)[0]] == ["2", "3"]
     assert retriever.name == "First"
     assert index_info(settings, corpus)["index"] == "own"
+
+
+def test_a_secret_of_a_part_of_ones_own_is_not_kept(module):
+    words = ["retriever.url=http://me:word@host/x", "retriever.api_key=0123"]
+    made = config(f"retriever={module}:Guarded", *words)
+    assert (made.retriever.url, made.retriever.api_key) == ("http://me:word@host/x", "0123")
+    assert made.public()["retriever"] == {"name": f"{module}:Guarded", "url": "http://host/x", "k": 4}
 
 
 def test_an_optimizer_without_a_constructor_has_no_options(module):

@@ -8,6 +8,7 @@ import sys
 from statistics import fmean, stdev
 
 import mlflow
+import pandas as pd
 import pytest
 import yaml
 
@@ -15,6 +16,8 @@ from hoptimizer import Tracker, UserError, compare_variants, compile_variant, lo
 from hoptimizer.cli import main
 from hoptimizer.eval.datasets.folder import new
 from hoptimizer.study import cell_runs
+from hoptimizer.study.lines import Line
+from hoptimizer.study.significance import significance
 from hoptimizer.study.table import sheets
 
 BASE = {
@@ -132,6 +135,8 @@ def test_arguments_change_the_base_and_the_file_decides_what_is_run(write):
         ({"grid": {"program": ["rag", "irct"]}}, ["cell 'program=irct'", "did you mean 'ircot'"]),
         ({"grid": {"data": ["atlas", "some/nowhere"]}}, ["cell 'data=some/nowhere'", "no such folder"]),
         ({"grid": {"seed": [1, 2]}}, ["grid: seed", "seeds"]),
+        ({"grid": {"lm.default.extra_headers": [{"X": "a"}, {"X": "b"}]}}, ["extra_headers: secrets"]),
+        ({"grid": {"lm.default": [{"model": "openai/x", "api_key": key} for key in "ab"]}}, ["twice"]),
         ({"grid": {"tracking.uri": ["x"]}}, ["grid: tracking.uri", "under base"]),
         ({"cells": [{"program": "rag"}]}, ["cells.0.name", "required"]),
         ({"cells": [{"name": "a"}, {"name": "a"}]}, ["cells", "'a' is there twice"]),
@@ -161,6 +166,18 @@ def test_a_key_to_a_server_is_neither_named_nor_shown(write):
     [cell] = load_study(path).cells
     assert cell.config.lm["default"].api_key.get_secret_value() == "sk-secret"
     assert "sk-secret" not in f"{cell.name} {cell.place} {cell.overrides}"
+    with pytest.raises(UserError, match=r"known: lm\.default=openai/x api_key=\*\*\*"):
+        load_study(path, only=["lm.default=openai/y"])
+
+
+def test_a_baseline_with_a_key_is_the_row_that_has_it(write):
+    models = [{"model": f"openai/{name}", "api_key": "sk-secret"} for name in "xy"]
+    study = load_study(write(grid={"lm.default": models}, baseline={"lm.default": models[0]}))
+    lines = [
+        Line(cell.name, cell.place, 8, 1, 0, {}, pd.DataFrame({"f1": [score] * 8}))
+        for cell, score in zip(study.cells, (0.0, 1.0), strict=True)
+    ]
+    assert significance(study, lines, ["f1"]).p["f1"].keys() == {1}
 
 
 def test_a_study_that_was_interrupted_continues_where_it_was(write, monkeypatch):

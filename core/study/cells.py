@@ -14,14 +14,13 @@ from pydantic import ValidationError
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.strict import read_mapping
-from hoptimizer.common.urls import says_secret, text_without_secrets
+from hoptimizer.common.urls import public
 from hoptimizer.common.validation import explain
 from hoptimizer.config import Config, make_config
 from hoptimizer.eval.datasets.dataset import load
 from hoptimizer.layers import Layers
-from hoptimizer.study.file import NAME, StudyFile, label
+from hoptimizer.study.file import HIDDEN, NAME, StudyFile, label
 
-_HEADERS, _HIDDEN = "extra_headers", "***"
 _log = logging.getLogger(__name__)
 
 
@@ -169,11 +168,11 @@ def load_study(
                     cell = Cell(
                         name,
                         place={axis: _plain(value) for axis, value in spot.place.items()},
-                        overrides=_public(changed),
+                        overrides=public(changed, HIDDEN),
                         config=config,
                         compiled=spot.compiled,
                         **_questions(config, file.split, spot.compiled, sizes),
-                        options={key: _plain(value) for key, value in _public(options).items()},
+                        options={key: _plain(value) for key, value in public(options, HIDDEN).items()},
                     )
                     cells.append(cell)
                     if file.choose and len(spot.options) > 1 and seed == seeds[0]:
@@ -202,7 +201,7 @@ def _spots(file: StudyFile) -> list[_Spot]:
     shared = file.choose.grid if file.choose else {}
     return [
         _Spot(
-            place=_public(place | point),
+            place=public(place | point, HIDDEN),
             overrides=overrides | point,
             compiled=file.compile if compiled is None else compiled,
             options=_crossed(shared if own is None else own),
@@ -253,19 +252,6 @@ def _questions(config: Config, split: str, compiled: bool, known: dict[str, tupl
 def _plain(value: Any) -> Any:  # noqa: ANN401 - any value of a config
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return value if is_number else label(value)
-
-
-def _public(value: Any) -> Any:  # noqa: ANN401 - any value of a config
-    """The value without keys to a server, headers, and what URLs hold of these."""
-    if isinstance(value, Mapping):
-        return {key: _HIDDEN if _is_secret(str(key)) else _public(inner) for key, inner in value.items()}
-    if isinstance(value, str):
-        return text_without_secrets(value)
-    return [_public(inner) for inner in value] if isinstance(value, list) else value
-
-
-def _is_secret(key: str) -> bool:
-    return says_secret(key) or _HEADERS in key.split(".")
 
 
 def _hash(*parts: str) -> str:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from hoptimizer.common.errors import UserError, nearest
 from hoptimizer.common.options import Positive
-from hoptimizer.common.urls import text_without_secrets
+from hoptimizer.common.urls import public, says_secret, text_without_secrets
 from hoptimizer.eval.display.format import COLUMNS
 from hoptimizer.eval.metrics import METRICS
 from hoptimizer.eval.objective import Objective
@@ -17,6 +17,7 @@ from hoptimizer.programs.record import COST
 from hoptimizer.programs.settings import count_names
 
 NAME = "name"  # the axis along which named cells differ
+HIDDEN = "***"  # in the place of a secret
 
 # What a compile has spent.
 SPENT = ("compile_calls", "compile_minutes")
@@ -179,6 +180,9 @@ class StudyFile(BaseModel):
         _once("seeds", self.seeds or [])
         for key, values in self.grid.items():
             _once(f"grid.{key}", [label(value) for value in values])
+        for key in [*self.grid, *(self.choose.grid if self.choose else ())]:
+            if says_secret(key):
+                raise UserError(f"grid: {key}: secrets are not compared, and no table shows them; vary another key")
         for where, keys in [
             ("grid", list(self.grid)),
             *((f"cell {cell.name!r}", list(cell.overrides)) for cell in cells),
@@ -251,9 +255,10 @@ class StudyFile(BaseModel):
 
 
 def label(value: Any) -> str:  # noqa: ANN401 - any value of a config
-    """A value as a table shows it: a section that is chosen by name starts with that name, URLs have no secrets."""
+    """A value as a table shows it: a section that is chosen by name starts with that name, secrets are hidden."""
     if not isinstance(value, Mapping):
         return text_without_secrets(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+    value = public(value, HIDDEN)
     first = next((key for key in (NAME, "model") if key in value), None)
     rest = [f"{key}={label(inner)}" for key, inner in value.items() if key != first]
     return " ".join(([str(value[first])] if first else []) + rest)

@@ -71,6 +71,10 @@ class HeldRuns:
         finally:
             lock.release()
 
+    def knows(self, run_id: str) -> bool:
+        """Whether a process of this machine is at work on a run, or left it."""
+        return (self._folder / f"{run_id}{_RUN}").exists()
+
     def left(self) -> Iterator[str]:
         """The ids of runs that ended with an exception, or whose process ended before they did.
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import mlflow
 from mlflow.entities import LoggedModel, Metric, Param, Run, RunTag
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST, ErrorCode
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
 from hoptimizer.common.errors import ServiceError, UserError
@@ -23,7 +25,7 @@ from hoptimizer.tracking.models import copy_model, link_model, local_folder
 from hoptimizer.tracking.naming import FOLDED
 from hoptimizer.tracking.server import STORE_ERRORS, Unreachable, is_remote, point_mlflow_at, store_failure
 from hoptimizer.tracking.settings import UnknownRun
-from hoptimizer.tracking.tracker import Tracker
+from hoptimizer.tracking.tracker import UNFINISHED, Tracker
 
 _ID = re.compile(r"\b[0-9a-f]{32}\b")
 # Artifacts that may name runs.
@@ -31,7 +33,6 @@ _TEXTS = (".csv", ".json", ".md", ".yaml")
 _MODEL = "m-"  # begins the ids of MLflow models
 _FAILURE = PREFIX + "failure"
 _VARIANT = PREFIX + "variant"
-_UNFINISHED = " and attributes.status != 'FINISHED'"
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,8 @@ class _Delivery:
                 self._ids[run.info.run_id] = self._place(run, held)
             for number, run in enumerate(waiting):
                 report("delivering", number, len(waiting), run.info.run_name)
-                self._fill(run, self._tracker(run).get(self._ids[run.info.run_id]))
+                if DELIVERED not in run.data.tags:  # else an earlier delivery ended before the run left the journal
+                    self._fill(run, self._tracker(run).get(self._ids[run.info.run_id]))
                 self._leave(run)
                 delivered.append(
                     DeliveredRun(
@@ -167,7 +169,8 @@ class _Delivery:
         tracker = self._tracker(run)
         experiment = tracker.experiment.experiment_id
         for words in self._same(run):
-            for found in tracker.client.search_runs([experiment], words, max_results=1):
+            runs = tracker.client.search_runs([experiment], words)
+            for found in [one for one in runs if JOURNAL in one.data.tags or not tracker.is_elsewhere(one)][:1]:
                 with contextlib.suppress(UserError):  # another process is at work on it, and it stays that one's
                     held.enter_context(tracker.held.hold(found.info.run_id))
                     return found.info.run_id
@@ -182,7 +185,7 @@ class _Delivery:
         yield f"tags.`{JOURNAL}` = '{run.info.run_id}'"
         if fingerprint := tags.get(PREFIX + "fingerprint"):
             # The cells of a study, and its tables, are all in one run, however often it is continued.
-            yield f"tags.`{PREFIX}fingerprint` = '{fingerprint}'" + _UNFINISHED * (tags[PREFIX + "kind"] != "study")
+            yield f"tags.`{PREFIX}fingerprint` = '{fingerprint}'" + UNFINISHED * (tags[PREFIX + "kind"] != "study")
         if is_candidate(run):
             parent = self._ids.get(tags[MLFLOW_PARENT_RUN_ID], tags[MLFLOW_PARENT_RUN_ID])
             yield f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{parent}' and tags.`{NUMBER}` = '{tags[NUMBER]}'"
@@ -250,14 +253,23 @@ class _Delivery:
         return metrics
 
     def _models(self, run: Run) -> list[LoggedModel]:
-        return [self._source.get_logged_model(output.model_id) for output in run.outputs.model_outputs]
+        """The run's models that are in the journal still."""
+        models = []
+        for output in run.outputs.model_outputs:
+            try:
+                models.append(self._source.get_logged_model(output.model_id))
+            except MlflowException as error:
+                if error.error_code != ErrorCode.Name(RESOURCE_DOES_NOT_EXIST):
+                    raise
+        return models
 
     def _leave(self, run: Run) -> None:
         """Take a delivered run out of the journal."""
         self._source.set_tag(run.info.run_id, DELIVERED, self._ids[run.info.run_id])
         for model in self._models(run):
-            self._source.delete_logged_model(model.model_id)
+            # Its files first: of a model that is deleted MLflow does not say where they are.
             shutil.rmtree(local_folder(model.artifact_location).parent, ignore_errors=True)
+            self._source.delete_logged_model(model.model_id)
         delete_traces(self._journal.uri, run.info.experiment_id, run.info.run_id)
         self._source.delete_run(run.info.run_id)
         shutil.rmtree(local_folder(run.info.artifact_uri).parent, ignore_errors=True)

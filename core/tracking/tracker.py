@@ -34,7 +34,8 @@ from hoptimizer.tracking.server import (
 _FAILURE = PREFIX + "failure"
 _TAG_LENGTH = 5000  # what every MLflow store takes
 _RUNNING = "attributes.status = 'RUNNING'"
-_UNFINISHED = " and attributes.status != 'FINISHED'"
+UNFINISHED = " and attributes.status != 'FINISHED'"
+"""The condition of a search for runs that did not come to their end."""
 
 
 class Tracker(StoredRuns):
@@ -94,7 +95,8 @@ class Tracker(StoredRuns):
         Args:
             kind: ``compile``, ``eval``, ``compare`` or ``study``.
             name: shown in MLflow.
-            fingerprint: identifies the work; an unfinished run with the same one is continued.
+            fingerprint: identifies the work; an unfinished run with the same one is continued, unless it is under way
+                on another machine, whose work stays its own.
             reopen: continue a finished run, too.
 
         Raises:
@@ -115,7 +117,7 @@ class Tracker(StoredRuns):
             raise failure from error
 
     def _run(self, kind: str, name: str, fingerprint: str | None, reopen: bool) -> Iterator[Run]:
-        unfinished = self._found(fingerprint, "" if reopen else _UNFINISHED) if fingerprint else None
+        unfinished = self._found(fingerprint, "" if reopen else UNFINISHED) if fingerprint else None
         tags = {PREFIX + "kind": kind, VERSION: version("hoptimizer")}
         if fingerprint:
             tags[PREFIX + "fingerprint"] = fingerprint
@@ -200,11 +202,13 @@ class Tracker(StoredRuns):
     def _found(self, fingerprint: str, status: str) -> str | None:
         with answering(self.uri):
             found = self.client.search_runs(
-                [self.experiment.experiment_id],
-                f"tags.`{PREFIX}fingerprint` = '{fingerprint}'{status}",
-                max_results=1,
+                [self.experiment.experiment_id], f"tags.`{PREFIX}fingerprint` = '{fingerprint}'{status}"
             )
-        return found[0].info.run_id if found else None
+        return next((run.info.run_id for run in found if not self.is_elsewhere(run)), None)
+
+    def is_elsewhere(self, run: Run) -> bool:
+        """Whether a run is under way on another machine, or under another home: those left here have ended."""
+        return run.info.status == RunStatus.to_string(RunStatus.RUNNING) and not self.held.knows(run.info.run_id)
 
     def tag(self, name: str, value: str) -> None:
         """Set a tag of the active run."""
