@@ -109,10 +109,15 @@ def sentences(text: str) -> list[str]:
         >>> from hoptimizer.common.text import sentences
         >>> sentences("1. Dr. No is a film of the U.K. It was made in 1962.")
         ['1. Dr. No is a film of the U.K.', 'It was made in 1962.']
+        >>> sentences("Perdonami! was directed by Mario Costa.")
+        ['Perdonami! was directed by Mario Costa.']
     """
     found: list[str] = []
     open_ended = ""
     for part in sentencex.segment("en", text):
+        if found and not open_ended and part[:1].islower():  # of "Perdonami! was directed by" it is a name that ends
+            found[-1] += f" {part.strip()}"
+            continue
         whole = (open_ended + part).strip()
         if _NO_END.fullmatch(whole):
             open_ended = whole + " "

@@ -169,13 +169,14 @@ class EfficientRAG(Program):
             yield query, " ".join(dict.fromkeys(spans))
 
     def known(self, one: LabelledPassage, query: str) -> list[str]:
-        """The labelled words of a passage that its query does not name."""
+        """The labelled words of a passage that its query does not name, or all of them where it names all."""
         spans = one.useful
         if self.whole_names:
             text = str(one.passage)
             places = [place for span in spans for place in find(text, span)[:1]]
             spans = [text[start:end] for start, end in whole_names(text, places)]
-        return [span for span in dict.fromkeys(spans) if folded(span) and not find(query, span)]
+        spans = [span for span in dict.fromkeys(spans) if folded(span)]
+        return [span for span in spans if not find(query, span)] or spans
 
     async def next_query(self, query: str, known: str) -> str:
         """The query of the next round: what the filter writes, or else what is known."""

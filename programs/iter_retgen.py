@@ -54,12 +54,13 @@ class IterRetGen(Program):
         self.reader = make_reader(reader, passages=True)
 
     async def solve(self, question: str) -> tuple[str, list[Passage]]:
-        query = question
+        query, answer = question, ""
         for number in range(1, self.rounds + 1):
             passages = await self.retrieve(query)
             said = await read_aloud(self, question, passages)
+            answer = said.answer or answer  # one that can't be understood does not undo the one before
             if number == self.rounds or not said.text:
                 break
             # The question comes first: retrievers cut queries that are too long at the end.
             query = f"{question} {said.text}"
-        return said.answer, passages
+        return answer, passages

@@ -22,10 +22,11 @@ ReaderKind = Literal["direct", "cot", "phrase", "none"]
 "answer is:" (IRCoT's protocol), or not at all."""
 
 _PHRASE = re.compile(r"\banswer is\b\s*:?\s*", re.IGNORECASE)
-# What follows the phrase where a chain says that it has no answer.
+# What follows the phrase where a chain says that it has no answer. Titles begin alike ("Nowhere in Africa").
 _NO_ANSWER = re.compile(
     r"(not|nowhere)\s+(\w+\s+)?(in|given|stated|mentioned|provided|found|available|known|clear|specified|contained|"
-    r"present|here|there|possible|determined)\b|(unknown|unclear|unavailable)\b\W*$",
+    r"present|here|there|possible|determined)\b(.*\b(passages?|contexts?|texts?|information|documents?)\b.*)?\W*"
+    r"|(unknown|unclear|unavailable)\W*",
     re.IGNORECASE,
 )
 
@@ -48,7 +49,7 @@ def stated_answer(chain: str) -> str | None:
         True
     """
     *_, last = _PHRASE.split(chain)
-    if last == chain or _NO_ANSWER.match(last):
+    if last == chain or _NO_ANSWER.fullmatch(last):
         return None
     return _without_stop(last)
 

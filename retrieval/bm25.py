@@ -2,11 +2,11 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import bm25s
 import numpy as np
@@ -56,7 +56,11 @@ class BM25Retriever(Retriever):
 
     def __init__(self, corpus: Corpus) -> None:
         self.corpus = corpus
-        self._stemmer = Stemmer.Stemmer(_LANGUAGE)
+        self._taken_apart: dict[str, Any] = {
+            "stopwords": _STOPWORDS,
+            "stemmer": Stemmer.Stemmer(_LANGUAGE),
+            "show_progress": False,
+        }
         self._index = open_index(
             bm25_folder(corpus), manifest(corpus), build=self._write, load=lambda folder: _load(folder, len(corpus))
         )
@@ -64,19 +68,16 @@ class BM25Retriever(Retriever):
     def search(self, queries: list[str], k: int) -> list[list[Passage]]:
         if not queries:
             return []
-        found, scores = self._index.retrieve(
-            self._tokens(queries), k=min(k, len(self.corpus)), show_progress=False, backend_selection="numpy"
-        )
-        return [
-            [self.corpus.passages[i].scored(float(s)) for i, s in zip(row, row_scores, strict=True)]
-            for row, row_scores in zip(found, scores, strict=True)
-        ]
+        scores = map(self._scores, bm25s.tokenize(queries, **self._taken_apart, return_ids=False))
+        return [[self.corpus.passages[i].scored(float(one[i])) for i in _best(one, k)] for one in scores]
 
-    def _tokens(self, texts: Sequence[str]) -> bm25s.tokenization.Tokenized:
-        return bm25s.tokenize(texts, stopwords=_STOPWORDS, stemmer=self._stemmer, show_progress=False)
+    def _scores(self, words: list[str]) -> np.ndarray:
+        if known := self._index.get_tokens_ids(words):
+            return self._index.get_scores_from_ids(known)
+        return np.zeros(len(self.corpus), dtype=np.float32)
 
     def _write(self, folder: Path) -> None:
-        tokens = self._tokens(self.corpus.texts)
+        tokens = bm25s.tokenize(self.corpus.texts, **self._taken_apart)
         if not tokens.vocab:
             raise UserError(
                 f"{self.corpus.name} holds no word but English stopwords, so BM25 finds nothing; take retriever=colbert"
@@ -84,6 +85,16 @@ class BM25Retriever(Retriever):
         index = bm25s.BM25(csc_backend="scipy")  # sorts in place, with half the memory of numpy's
         index.index(tokens, show_progress=False)
         index.save(folder, show_progress=False)
+
+
+def _best(scores: np.ndarray, k: int) -> np.ndarray:
+    """The places of the ``k`` highest scores, highest first; of equal ones those that come first, whatever ``k`` is."""
+    if k >= len(scores):
+        return np.argsort(-scores, kind="stable")
+    least = np.partition(scores, -k)[-k]
+    above, equal = np.flatnonzero(scores > least), np.flatnonzero(scores == least)
+    places = np.concatenate([above, equal[: k - len(above)]])
+    return places[np.lexsort((places, -scores[places]))]
 
 
 def bm25_folder(corpus: Corpus) -> Path:

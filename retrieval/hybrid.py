@@ -51,10 +51,14 @@ class HybridRetriever(Retriever):
         self.fusion = fusion
         self.weights = weights
         self.computes = any(member.computes for member in members)
+        self.elsewhere = any(member.elsewhere for member in members)
         self._threads = ThreadPoolExecutor(len(members), thread_name_prefix="hybrid")
 
+    def pool(self, k: int) -> int:
+        return max(k, self.depth)
+
     def search(self, queries: list[str], k: int) -> list[list[Passage]]:
-        rankings = self._search_all(queries, max(k, self.depth))
+        rankings = self._search_all(queries, self.pool(k))
         return [fused(one, self.fusion, self.weights)[:k] for one in zip(*rankings, strict=True)]
 
     def _search_all(self, queries: list[str], k: int) -> list[list[list[Passage]]]:

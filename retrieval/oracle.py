@@ -36,7 +36,11 @@ class OracleRetriever(Retriever):
     ) -> None:
         self._supporting = {question: ids for question, ids in supporting.items() if ids}
         self.corpus, self.other, self.others = corpus, other, others
-        self.computes = other.computes
+        self.computes, self.elsewhere = other.computes, other.elsewhere
+
+    def pool(self, k: int) -> int:
+        # Supporting passages and others are drawn from for each k anew.
+        return k
 
     def search(self, queries: list[str], k: int) -> list[list[Passage]]:
         known = {query: self._supporting[query] for query in queries if query in self._supporting}

@@ -108,9 +108,13 @@ class RerankedRetriever(Retriever):
     def __init__(self, retriever: Retriever, scorer: Scorer, depth: int) -> None:
         self.name = f"{retriever.name}, reranked"
         self._retriever, self._scorer, self._depth = retriever, scorer, depth
+        self.elsewhere = retriever.elsewhere
+
+    def pool(self, k: int) -> int:
+        return max(k, self._depth)
 
     def search(self, queries: list[str], k: int) -> list[list[Passage]]:
-        rankings = self._retriever.search(queries, max(k, self._depth))
+        rankings = self._retriever.search(queries, self.pool(k))
         pairs = [(query, str(p)) for query, ranking in zip(queries, rankings, strict=True) for p in ranking]
         scores = iter(self._scorer(pairs))
         reranked = [[p.scored(next(scores)) for p in ranking] for ranking in rankings]

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from functools import cached_property
 
 from hoptimizer.common.batching import CORES, Batcher
-from hoptimizer.retrieval.kept_rankings import KeptRankings
+from hoptimizer.retrieval.kept_rankings import KEPT, KeptRankings
 from hoptimizer.retrieval.passage import Passage
 
 MAX_BATCH = 64
@@ -34,6 +34,8 @@ class Retriever(ABC):
     """What reports call it; the name of its class by default."""
     computes: bool = True
     """Whether a search computes on this machine, rather than waiting for another one."""
+    elsewhere: bool = False
+    """Whether the index is another one's, and may change: what was found is then not kept."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -49,13 +51,22 @@ class Retriever(ABC):
             k: passages per query; fewer come back only where the corpus holds fewer.
         """
 
+    def pool(self, k: int) -> int:
+        """Tells searches apart whose passages are chosen differently: of two with the same pool, the smaller one gives
+        the first passages of the larger one.
+
+        Args:
+            k: passages per query.
+        """
+        return 0
+
     async def asearch(self, query: str, k: int) -> list[Passage]:
         """Like :meth:`search` for one query; searches that are under way at the same time share a batch.
 
         What was found before for the query, in this process, is not searched for again.
         """
         # Whoever waits may be cancelled; others wait for the same ranking.
-        return (await asyncio.shield(asyncio.wrap_future(self.kept.find(query, k))))[:k]
+        return (await asyncio.shield(asyncio.wrap_future(self.kept.find(query, k, self.pool(k)))))[:k]
 
     def __deepcopy__(self, memo: dict[int, object]) -> "Retriever":
         # Copies of a program share their retriever: optimizers copy programs by the dozen.
@@ -64,13 +75,19 @@ class Retriever(ABC):
     @cached_property
     def kept(self) -> KeptRankings:
         """What it has found so far."""
-        return KeptRankings(self._batcher.submit)
+        return KeptRankings(self._batcher.submit, limit=0 if self.elsewhere else KEPT)
 
     @cached_property
     def _batcher(self) -> Batcher[tuple[str, int], list[Passage]]:
         return Batcher(self._search_batch, limit=MAX_BATCH, on=CORES if self.computes else None)
 
     def _search_batch(self, items: list[tuple[str, int]]) -> list[list[Passage]]:
-        # The callers of a batch may want different k: search with the largest, and cut for each.
-        rankings = self.search([query for query, _ in items], max(k for _, k in items))
-        return [ranking[:k] for ranking, (_, k) in zip(rankings, items, strict=True)]
+        # The callers of a batch may want different k: search with the largest of a pool, and cut for each.
+        pools: dict[int, list[int]] = {}
+        for place, (_, k) in enumerate(items):
+            pools.setdefault(self.pool(k), []).append(place)
+        found: dict[int, list[Passage]] = {}
+        for places in pools.values():
+            rankings = self.search([items[place][0] for place in places], max(items[place][1] for place in places))
+            found |= zip(places, rankings, strict=True)
+        return [found[place][:k] for place, (_, k) in enumerate(items)]

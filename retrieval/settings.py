@@ -80,8 +80,13 @@ class RetrieverSettings(RetrieverOptions):
         return self
 
     @model_validator(mode="after")
-    def _bits_are_plaids(self) -> Self:
-        if self.bits != 8 and (self.name != "colbert" or self.index == "exact"):
+    def _index_is_colberts(self) -> Self:
+        given = [name for name in ("checkpoint", "index", "bits") if name in self.model_fields_set]
+        given = [name for name in given if getattr(self, name) != type(self).model_fields[name].default]
+        if given and (self.url or self.name != "colbert"):
+            whose = "a server has an index of its own" if self.url else f"{self.name} has none of ColBERT's indexes"
+            raise ValueError(f"{', '.join(given)}: {whose}; drop it")
+        if self.bits != 8 and self.index == "exact":
             raise ValueError("bits is of the index plaid alone: drop it, or set retriever.index to plaid")
         return self
 

@@ -37,14 +37,12 @@ def test_a_kept_index_finds_what_bm25s_finds_in_memory():
     options = {"stopwords": "en", "stemmer": Stemmer.Stemmer("english"), "show_progress": False}
     memory = bm25s.BM25()
     memory.index(bm25s.tokenize([str(passage) for passage in data.corpus], **options), show_progress=False)
-    places, scores = memory.retrieve(bm25s.tokenize(questions, **options), k=10, show_progress=False)
-    expected = [
-        [(data.corpus.passages[place].id, float(score)) for place, score in zip(*row, strict=True)]
-        for row in zip(places, scores, strict=True)
-    ]
-    for _ in ("built", "found again"):
-        found = BM25Retriever(data.corpus).search(questions, 10)
-        assert [[(p.id, p.score) for p in ranking] for ranking in found] == expected
+    places, scores = memory.retrieve(bm25s.tokenize(questions, **options), k=len(data.corpus), show_progress=False)
+    ranked = [sorted(zip(-score, place, strict=True)) for place, score in zip(places, scores, strict=True)]
+    expected = [[(data.corpus.passages[place].id, float(-less)) for less, place in ranking] for ranking in ranked]
+    for k in (10, 1, 1000):  # built, and found again; of equal passages the first ones come, whatever k is
+        found = BM25Retriever(data.corpus).search(questions, k)
+        assert [[(p.id, p.score) for p in ranking] for ranking in found] == [one[:k] for one in expected]
 
 
 def test_an_index_is_built_once_and_mapped(corpus, monkeypatch):

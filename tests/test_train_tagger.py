@@ -161,8 +161,21 @@ def test_words_are_copied_wherever_their_tokens_begin(base, tmp_path):
     passage = "Oslo: Oslo lies on the Oslava and is a city."
     [aligned] = tokenizer.aligned([("Which river is in Oslo?", passage)])
     tagged = TaggerOutput([], [float(place is not None and place[0] == 1) for place in aligned.places])
-    assert chosen_words(passage, 1, aligned, tagged, 0.5) == words(passage)
-    assert chosen_words("Which river is in Oslo?", 0, aligned, tagged, 0.5) == []
+    assert chosen_words([(1, passage)], aligned, tagged, 0.5) == [words(passage)]
+    assert chosen_words([(0, "Which river is in Oslo?")], aligned, tagged, 0.5) == [[]]
+
+
+def test_words_that_no_text_has_to_itself_are_chosen_over_both():
+    """A query none of whose words is likely is not kept whole because what is known has likely ones."""
+    tokenizer = PairTokenizer(AutoTokenizer.from_pretrained(resolve("minilm")), 96, shared=False)
+    both = [(0, "Which river?"), (1, "Warsaw Poland")]
+    [aligned] = tokenizer.aligned([(both[0][1], both[1][1])])
+
+    def likely(query: float, known: float) -> TaggerOutput:
+        return TaggerOutput([], [0.0 if place is None else (query, known)[place[0]] for place in aligned.places])
+
+    assert chosen_words(both, aligned, likely(0.02, 0.99), 0.5) == [[], words("Warsaw Poland")]
+    assert chosen_words(both, aligned, likely(0.02, 0.03), 0.5) == [words("Which river?"), words("Warsaw Poland")]
 
 
 def test_a_filter_copies_from_both_texts(tmp_path):

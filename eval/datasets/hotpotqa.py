@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar, NamedTuple, Self
 
 from pydantic import BaseModel, Field, model_validator
-from rapidfuzz import fuzz, process
+from rapidfuzz import fuzz
 from rapidfuzz.utils import default_process
 
 from hoptimizer.eval.datasets.pool import Pool
@@ -193,6 +193,11 @@ class WikiItem(HotpotItem):
 
 def _titled(subject: str, gold: dict[str, str]) -> str | None:
     """The passage whose title is most like a subject; titles tell namesakes apart in brackets."""
-    titles = {title: re.sub(r" \(.*\)$", "", title) for title in gold}
-    best = process.extractOne(subject, titles, scorer=fuzz.token_set_ratio, processor=default_process)
-    return gold[best[2]] if best else None
+    asked = default_process(subject)
+
+    def alike(title: str) -> tuple[float, float]:
+        name = default_process(re.sub(r" \(.*\)$", "", title))
+        # A name that holds all words of another one is as like as that one itself in the first of these.
+        return fuzz.token_set_ratio(asked, name), fuzz.ratio(asked, name)
+
+    return gold[max(gold, key=alike)] if gold else None

@@ -140,7 +140,7 @@ class Engine:
         reply = _tokens(model, last.text or "") if scored else ()
         wanted = len(reply) + 1 if reply else config.max_tokens or DEFAULT_MAX_TOKENS
         room = model.context_length - len(tokens)
-        if room < min(wanted, LEAST_ROOM):
+        if room < (wanted if reply else min(wanted, LEAST_ROOM)):
             raise lm15.ContextLengthError(
                 f"the prompt has {len(tokens)} tokens, and {request.model} takes {model.context_length} with its answer"
             )

@@ -98,7 +98,8 @@ class TagDecision:
             return {"tag": TERMINATE, "useful": [], "probability": kept}
         others = [place for place, label in enumerate(self.labels) if label != TERMINATE]
         text = inputs["passage"]
-        spans = joined(text, chosen_words(text, 1, aligned, tagged, self.token_threshold))
+        [chosen] = chosen_words([(1, text)], aligned, tagged, self.token_threshold)
+        spans = joined(text, chosen)
         return {
             "tag": self.labels[max(others, key=tagged.tags.__getitem__)],
             "useful": [text[start:end] for start, end in spans],
@@ -110,37 +111,45 @@ class QueryFilter(_TokenModel):
     """The filter: makes the next query of words of the query and of what is known, in their order."""
 
     def _output(self, inputs: dict[str, Any], aligned: AlignedPair, tagged: TaggerOutput) -> dict[str, Any]:
-        both = pair(inputs, self.card.inputs)
-        kept = [
-            text[start:end]
-            for side, text in enumerate(both)
-            if text
-            for start, end in chosen_words(text, side, aligned, tagged, self.card.token_threshold)
-        ]
-        return {self.card.output: " ".join(kept)}
+        texts = [(side, text) for side, text in enumerate(pair(inputs, self.card.inputs)) if text]
+        chosen = chosen_words(texts, aligned, tagged, self.card.token_threshold)
+        return {
+            self.card.output: " ".join(
+                text[slice(*span)] for (_, text), spans in zip(texts, chosen, strict=True) for span in spans
+            )
+        }
 
 
-def chosen_words(text: str, side: int, aligned: AlignedPair, tagged: TaggerOutput, threshold: float) -> list[Span]:
-    """The words of one of a pair's texts whose likeliest token reaches a threshold.
+def chosen_words(
+    texts: Sequence[tuple[int, str]], aligned: AlignedPair, tagged: TaggerOutput, threshold: float
+) -> list[list[Span]]:
+    """The words of texts whose likeliest token reaches a threshold.
 
     Where no word reaches it, those that have at least half the probability of the likeliest word are chosen, because a
-    passage that is kept must say something.
+    passage that is kept, and a query, must say something.
 
     Args:
-        text: the text.
-        side: which of the pair it is, 0 or 1.
+        texts: texts of a pair, each with the number of its side in it, 0 or 1.
         aligned: the pair's tokens.
         tagged: the tokens' probabilities.
         threshold: the least probability of a token.
+
+    Returns:
+        the words' spans, for each text.
     """
+    best = [_likeliest(text, side, aligned, tagged) for side, text in texts]
+    most = max((value for one in best for _, value in one), default=0.0)
+    least = min(threshold, most / 2) if most < threshold else threshold
+    return [[span for span, value in one if value >= least and value > 0] for one in best]
+
+
+def _likeliest(text: str, side: int, aligned: AlignedPair, tagged: TaggerOutput) -> list[tuple[Span, float]]:
+    """The words of a text, each with the probability of its likeliest token."""
     # By character, and not by a token's first one: a token of SentencePiece begins with the space before its word.
     probability: dict[int, float] = {}
     for place, value in zip(aligned.places, tagged.tokens, strict=True):
         if place is not None and place[0] == side:
             probability |= dict.fromkeys(range(*place[1]), value)
-    best = [
+    return [
         (span, max((probability[i] for i in range(*span) if i in probability), default=0.0)) for span in words(text)
     ]
-    most = max((value for _, value in best), default=0.0)
-    least = min(threshold, most / 2) if most < threshold else threshold
-    return [span for span, value in best if value >= least and value > 0]

@@ -56,12 +56,14 @@ class LabelledQuestion(Record):
         id: the question's id.
         question: the question's text.
         hops: the hops, each after those that its query was made with; empty where the question could not be labelled.
+        passages: the ids of passages that support the question besides those of hops.
         failure: the reason why the question could not be labelled.
     """
 
     id: Text
     question: Text
     hops: list[HopLabel] = Field(default_factory=list)
+    passages: list[Text] = Field(default_factory=list)
     failure: Text | None = None
 
 
@@ -102,7 +104,8 @@ def annotated(question: Question, corpus: Corpus, merged: bool = False) -> Label
     """
     hops = list(_by_hops(question, corpus, merged)) or list(_by_titles(question, corpus, merged))
     failure = None if hops else "neither hops nor supporting passages"
-    return LabelledQuestion(id=question.id, question=question.question, hops=hops, failure=failure)
+    others = [id for id in question.passages if id not in {hop.passage for hop in hops}]
+    return LabelledQuestion(id=question.id, question=question.question, hops=hops, passages=others, failure=failure)
 
 
 def _by_hops(question: Question, corpus: Corpus, merged: bool) -> Iterator[HopLabel]:

@@ -36,7 +36,7 @@ def labeler_examples(
 
     Args:
         labels: the labelled questions.
-        retriever: finds the hard negatives, the most similar passages that belong to no hop (section 3.2).
+        retriever: finds the hard negatives, the most similar passages that do not support the question (section 3.2).
         negatives: the number of hard negatives per query.
         finish: whether a last hop has a tag of its own.
     """
@@ -60,7 +60,7 @@ def labeler_examples(
 
 
 def _strangers(one: LabelledQuestion, passages: Sequence[Passage]) -> list[Passage]:
-    gold = {hop.passage for hop in one.hops}
+    gold = {*one.passages, *(hop.passage for hop in one.hops)}
     return [passage for passage in passages if passage.id not in gold]
 
 
@@ -164,4 +164,6 @@ def _refill(
         other.model_copy(update={"query": question if not hop.after else filled, "tag": hop.tag, "after": []})
         for hop, other, filled in taken
     ]
-    return LabelledQuestion(id=id, question=question, hops=hops)
+    # The question goes on naming the passages of the hops that stay as they are.
+    named = [*one.passages, *(hop.passage for hop in one.hops if all(hop is not replaced for replaced, _, _ in taken))]
+    return LabelledQuestion(id=id, question=question, hops=hops, passages=named)

@@ -75,7 +75,7 @@ class TrainTagger(Optimizer):
         self,
         labels: Literal["annotations", "teacher"] = "annotations",
         base: Annotated[str, Field(min_length=1)] | None = None,
-        negatives: Annotated[int, Field(ge=0)] = 6,
+        negatives: Positive = 6,
         copies: Annotated[int, Field(ge=0)] = 0,
         finish: bool = True,
         ranked: bool = True,
@@ -176,6 +176,11 @@ class TrainTagger(Optimizer):
 
         by_span = context.program.queries == "span"
         examples, judged = filter_examples(train, by_span), filter_examples(dev, by_span)
+        if not examples:
+            raise UserError(
+                "optimizer train_tagger: in no train question the passage of an earlier hop has the words that a later "
+                "one needs, so the filter has nothing to learn from; take more questions, or program.filter=false"
+            )
         # Without dev examples the epoch is chosen on the train examples.
         return self._train(context, FILTER_TASK, examples, judged or examples)
 

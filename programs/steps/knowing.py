@@ -27,4 +27,4 @@ async def known_answer(program: Program, question: str) -> str | None:
     if (await program.step("self_knowledge", **asked)).knows != "yes":
         return None
     own = own or await program.step("closed_book", question=question)
-    return (own.answer or "").strip()
+    return (own.answer or "").strip() or None

@@ -14,7 +14,7 @@ from hoptimizer.common.progress import Progress
 from hoptimizer.models.engine.loading import quiet_loading
 from hoptimizer.retrieval.colbert import plaid_build
 from hoptimizer.retrieval.colbert.encoder import PassageTokenEncoder, TokenEncoder
-from hoptimizer.retrieval.colbert.plaid_candidates import Candidates
+from hoptimizer.retrieval.colbert.plaid_candidates import Candidates, scored
 from hoptimizer.retrieval.colbert.rounded import max_similarities
 from hoptimizer.retrieval.colbert.shim import adapt_colbert_ai, load_extensions
 from hoptimizer.retrieval.colbert.token_store import stored_order
@@ -58,6 +58,9 @@ class PlaidIndex:
             raise BrokenIndexError("it holds more than tensors") from error
 
     @torch.inference_mode()
+    def pool(self, k: int) -> int:
+        return scored(k)
+
     def search(self, queries: list[torch.Tensor], k: int) -> list[list[tuple[int, float]]]:
         """The ``k`` best passages of each query; arguments and result are those of the exact index."""
         return [self._rank(query.cpu(), k) for query in queries]

@@ -20,6 +20,11 @@ _CELLS, _SCORED = 8, 1024
 _TIMES = 4
 
 
+def scored(k: int) -> int:
+    """How many candidates are scored for the ``k`` best passages, at most."""
+    return max(_SCORED, _TIMES * k)
+
+
 class Candidates:
     """The cells of an index: its centroids, and the passages that have tokens near each of them.
 
@@ -60,5 +65,5 @@ class Candidates:
         passages, firsts = np.unique(members[order].numpy(), return_index=True)
         of_cells = similar[cells.repeat_interleave(counts)[order]].numpy()
         scores = torch.from_numpy(np.maximum.reduceat(of_cells, firsts, axis=0)).sum(dim=1)
-        best = scores.topk(min(max(_SCORED, _TIMES * k), len(scores))).indices.sort().values
+        best = scores.topk(min(scored(k), len(scores))).indices.sort().values
         return torch.from_numpy(passages)[best]

@@ -30,6 +30,9 @@ class Index(Protocol):
         """Open the index of ``texts`` that :meth:`write` put into ``folder``; what else is there is a
         ``BrokenIndexError``."""
 
+    def pool(self, k: int) -> int:
+        """As :meth:`~hoptimizer.retrieval.retriever.Retriever.pool`."""
+
     def search(self, queries: list[torch.Tensor], k: int) -> list[list[tuple[int, float]]]:
         """Places in the corpus and scores of each query's ``k`` best passages; a query has the shape ``(tokens,
         dim)``."""
@@ -91,6 +94,9 @@ class ColBERTRetriever(Retriever):
                 index.write(draft, one, texts, wanted.settings, progress)
 
         self._index = open_index(folder, wanted, build=build, load=lambda found: index(found, encoder, texts))
+
+    def pool(self, k: int) -> int:
+        return self._index.pool(k)
 
     def search(self, queries: list[str], k: int) -> list[list[Passage]]:
         if not queries:

@@ -49,6 +49,7 @@ class ColBERTServer(Retriever):
 
     name = "colbert"
     computes = False
+    elsewhere = True
 
     def __init__(self, url: str, corpus: Corpus) -> None:
         self._url, self._shown = url, without_secrets(url)
@@ -56,6 +57,10 @@ class ColBERTServer(Retriever):
         # Places by hashes: the texts themselves would be a second corpus, in memory.
         self._places = {hash(_plain(served_text(passage))): place for place, passage in enumerate(corpus)}
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="colbert-server")
+
+    def pool(self, k: int) -> int:
+        # A server that prunes may look at less for a smaller k.
+        return k
 
     def search(self, queries: list[str], k: int) -> list[list[Passage]]:
         return list(self._threads.map(lambda query: self._search(query, k), queries))

@@ -33,10 +33,15 @@ class EngineRetriever(Retriever):
     """
 
     computes = False
+    elsewhere = True
 
     def __init__(self, settings: EngineSettings, corpus: Corpus) -> None:
         self._shown, self._corpus = settings.shown, corpus
         self._fields = (settings.id_field, settings.title_field, settings.text_field)
+
+    def pool(self, k: int) -> int:
+        # An engine that prunes may look at less for a smaller k.
+        return k
 
     def search(self, queries: list[str], k: int) -> list[list[Passage]]:
         if not queries:
