@@ -106,6 +106,11 @@ def test_iter_retgen_ends_where_nothing_was_said():
     assert (prediction.answer, ids(prediction), retriever.queries) == ("", ["mill"], [MILL])
 
 
+def test_iter_retgen_keeps_an_answer_that_the_next_round_can_not_better():
+    prediction = run(IterRetGen(ScriptedRetriever({})), GUESS, UNREADABLE)
+    assert (prediction.answer, counts(prediction.steps)["parse_failures"]) == ("Rome", 1)
+
+
 # Self-ask: after figure 3 of the paper, with two hops.
 
 

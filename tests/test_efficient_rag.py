@@ -173,6 +173,13 @@ def test_no_query_is_asked_twice_and_no_passage_pooled_twice():
     assert [passage.id for passage in result.passages] == ["film", "moreau"]
 
 
+def test_a_passage_whose_words_the_query_names_all_is_followed_all_the_same():
+    told = Keeps()
+    program = made(Labels({"film": ("continue", ["The Bridge"])}), told)
+    answer(program)
+    assert told.asked == [(QUESTION, "The Bridge")]
+
+
 def test_nothing_kept_ends_the_search_and_the_reader_has_nothing():
     program = made(Labels({}))
     result = answer(program)

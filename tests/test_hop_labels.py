@@ -297,5 +297,27 @@ def bare(hop):
     return CORPUS[hop.passage].title
 
 
+def test_passages_that_a_copy_goes_on_naming_are_none_to_leave_out():
+    both = Question(
+        id="both",
+        question="Who is older, the director of The Bridge (film) or Karl Adler?",
+        answers=["Karl Adler"],
+        passages=["film", "adler", "other"],
+        hops=[
+            Hop(question="Who directed The Bridge (film)?", answer="Ines Moreau", passage="film"),
+            Hop(question="When was Karl Adler born?", answer="Bern", passage="adler"),
+        ],
+    )
+    first = annotated(both, CORPUS)
+    assert first.passages == ["other"]
+    [copy] = [one for one in refilled([first, annotated(TOWER, CORPUS)], CORPUS, 1, seed=1) if one.id == "both-0"]
+    assert ([hop.passage for hop in copy.hops], copy.passages) == (["tower"], ["other", "adler"])
+    found = {copy.question: [CORPUS[id] for id in ("adler", "other", "moreau")]}
+    examples = labeler_examples([copy], ScriptedRetriever(found), 2, finish=True)
+    assert [example.inputs["passage"] for example in examples if example.output == "terminate"] == [
+        str(CORPUS["moreau"])
+    ]
+
+
 def test_what_nothing_is_like_is_not_refilled():
     assert refilled([annotated(BRIDGE, CORPUS)], CORPUS, copies=3, seed=1) == []

@@ -1,5 +1,6 @@
 """Rankings of several retrievers as one: how they are fused, and how a config names them."""
 
+import asyncio
 import threading
 
 import pytest
@@ -13,7 +14,9 @@ from hoptimizer.retrieval import (
     DenseSettings,
     HybridRetriever,
     HybridSettings,
+    OracleRetriever,
     Passage,
+    RerankedRetriever,
     Retriever,
     RetrieverSettings,
     build_retriever,
@@ -93,6 +96,29 @@ def test_as_many_passages_are_fused_as_the_depth_says_and_at_least_k(depth, k, p
     assert [member.asked for member in members] == [[(["one", "two"], pool)]] * 2
     assert found == again
     assert len(found) == k
+
+
+@pytest.mark.parametrize("kind", ["hybrid", "reranked", "oracle"])
+def test_what_is_found_does_not_depend_on_what_else_was_searched(kind):
+    ids = ["ant", "bee", "cat", "dog", "elk"]
+
+    def made():
+        one, other = Fixed(*ids), Fixed("elk", "cat", "bee", "ant", "dog")
+        if kind == "hybrid":
+            return HybridRetriever([one, other], depth=2)
+        if kind == "reranked":
+            return RerankedRetriever(one, lambda pairs: [float(len(text)) for _, text in pairs], depth=2)
+        return OracleRetriever({"one": ["elk", "dog"], "two": ["cat"]}, CORPUS, one, others=3)
+
+    async def together(retriever, *asked):
+        found = await asyncio.gather(*(retriever.asearch(*one) for one in asked))
+        return [[p.id for p in ranking] for ranking in found]
+
+    asked = [(query, k) for query in ("one", "two") for k in (5, 1, 2, 4)]
+    alone = [asyncio.run(together(made(), one))[0] for one in asked]
+    assert asyncio.run(together(made(), *asked)) == alone, "in one batch"
+    retriever = made()
+    assert [asyncio.run(together(retriever, one))[0] for one in asked] == alone, "one after another"
 
 
 def test_no_queries_give_no_rankings():

@@ -160,6 +160,16 @@ def test_a_malformed_alias_is_named_and_nothing_is_written(tmp_path: Path, text:
     assert not (tmp_path / "out").exists()
 
 
+def test_a_hop_of_2wiki_has_the_passage_of_its_own_title(tmp_path: Path):
+    context = [["Ines Maria Moreau de Lyon", ["A painter."]], ["Ines Moreau", ["She was born in Lyon."]]]
+    facts = [["Ines Moreau", "place of birth", "Lyon"], ["Ines Maria Moreau de Lyon", "occupation", "painter"]]
+    gold = [[title, 0] for title, _ in context]
+    item = {**WIKI, "context": context, "supporting_facts": gold, "evidences": facts}
+    question, out = one(tmp_path, "2wikimultihopqa", item)
+    titles = [load(str(out)).corpus[hop.passage].title for hop in question.hops]
+    assert titles == ["Ines Moreau", "Ines Maria Moreau de Lyon"]
+
+
 def test_musique_fills_in_references_and_takes_aliases(tmp_path: Path):
     question, out = one(tmp_path, "musique", MUSIQUE)
     corpus = load(str(out)).corpus

@@ -81,6 +81,8 @@ def test_cot_in_the_papers_protocol_takes_the_answer_from_the_end_of_the_chain()
         ("The Answer is Paris", "Paris"),
         ("So the answer is: St. Louis.", "St. Louis"),
         ("So the answer is: Not Fade Away.", "Not Fade Away"),
+        ("So the answer is: Nowhere in Africa.", "Nowhere in Africa"),
+        ("So the answer is: Not Here, Not Now", "Not Here, Not Now"),
         ("The answer is: Rome. No, Rome is older. So the answer is: Bern.", "Bern"),
     ],
 )
@@ -94,6 +96,10 @@ def test_a_chain_states_its_last_answer(chain, answer):
         ("He was born in Paris.", "He was born in Paris"),
         ("The answer is not in the passages.", "The answer is not in the passages"),
         ("So the answer is: unknown.", "So the answer is: unknown"),
+        (
+            "So the answer is: not found in any of the given documents.",
+            "So the answer is: not found in any of the given documents",
+        ),
         ("The answer is not explicitly stated", "The answer is not explicitly stated"),
         ("", ""),
     ],

@@ -10,7 +10,16 @@ import pytest
 from pydantic import ValidationError
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.retrieval import Corpus, DenseSettings, Passage, RetrieverSettings, build_retriever, index_info
+from hoptimizer.retrieval import (
+    Corpus,
+    DenseSettings,
+    HybridRetriever,
+    Passage,
+    Retriever,
+    RetrieverSettings,
+    build_retriever,
+    index_info,
+)
 
 FACTS = [
     ("Marie Curie", "Marie Curie was a physicist and chemist who discovered polonium and radium in Paris."),
@@ -91,6 +100,25 @@ def test_searches_that_are_under_way_together_share_batches(retriever, monkeypat
     assert len(sizes) < len(QUESTIONS)
 
 
+def test_what_an_index_elsewhere_has_found_is_not_kept():
+    class Changing(Retriever):
+        elsewhere = True
+
+        def __init__(self):
+            self.asked = 0
+
+        def search(self, queries, k):
+            self.asked += 1
+            return [[Passage(str(self.asked), "", "text")] for _ in queries]
+
+    async def twice(retriever):
+        both = await asyncio.gather(retriever.asearch("q", 1), retriever.asearch("q", 1))
+        return [ranking[0].id for ranking in [*both, await retriever.asearch("q", 1)]]
+
+    assert asyncio.run(twice(Changing())) == ["1", "1", "2"]
+    assert asyncio.run(twice(HybridRetriever([Changing(), Changing()]))) == ["1", "1", "2"]
+
+
 def test_takes_passages_of_any_length():
     long = "Granite is an igneous rock. " + "It cools slowly below the surface of the earth. " * 2_000  # 100 kB
     corpus = Corpus([Passage("long", "Granite", long), Passage("short", "", "?"), Passage("empty", "", "")], "odd")
@@ -107,7 +135,18 @@ def test_an_empty_corpus_is_refused():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"name": "tfidf"}, {"k": 0}, {"checkpoint": ""}, {"index": "faiss"}, {"url": "ftp://here"}, {"top_k": 3}],
+    [
+        {"name": "bm25", "index": "plaid"},
+        {"name": "bm25", "checkpoint": "mine"},
+        {"url": "http://here/search", "checkpoint": "mine"},
+        {"url": "http://here/search", "bits": 4},
+        {"name": "tfidf"},
+        {"k": 0},
+        {"checkpoint": ""},
+        {"index": "faiss"},
+        {"url": "ftp://here"},
+        {"top_k": 3},
+    ],
 )
 def test_wrong_settings_are_refused(wrong):
     with pytest.raises(ValidationError):

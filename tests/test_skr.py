@@ -100,6 +100,13 @@ def test_uncompiled_the_model_is_asked_whether_it_knows():
         assert (prediction.answer, steps) == ("x", ["self_knowledge", "closed_book"])
 
 
+def test_what_is_said_to_be_known_and_can_not_be_read_is_looked_up():
+    program = SKR(ScriptedRetriever(FOUND))
+    said = {"knows": "yes", "answer": ""}
+    program.lms = dict.fromkeys(program.step_names, ScriptedLM(lambda field, _: said[field]))
+    assert asked(program, COACHES[0])[1] == ["self_knowledge", "closed_book", "retrieve", "reader"]
+
+
 def test_a_judgement_by_probability_asks_for_the_answer_once(tmp_path):
     lm = ScriptedLM(script, likelihood=lambda field, inputs: 0.9 if "capital" in inputs["question"] else 0.2)
     program = SKR(ScriptedRetriever(FOUND))

@@ -295,6 +295,17 @@ def test_a_variant_that_was_trained_is_not_tried_out_again(trained, tmp_path):
     TrainTagger().check(context(tmp_path / "work", program))
 
 
+def test_a_filter_that_has_nothing_to_learn_from_is_said(tmp_path):
+    first, second = BRIDGE.hops
+    hops = [
+        first.model_copy(update={"answer": "I. M."}),  # which its passage does not say so
+        second.model_copy(update={"question": "Where was I. M. born?"}),
+    ]
+    elsewhere = BRIDGE.model_copy(update={"hops": hops})
+    with pytest.raises(UserError, match="the filter has nothing to learn from"):
+        TrainTagger().compile(context(tmp_path, trainset=[elsewhere, single(TOWER)]))
+
+
 def test_no_hop_that_leads_to_another_is_said(tmp_path):
     with pytest.raises(UserError, match="none of the 2 labelled train questions has a hop that leads to another"):
         TrainTagger().compile(context(tmp_path, trainset=[single(BRIDGE), single(TOWER)]))
