@@ -240,3 +240,15 @@ def test_passwords_in_addresses_are_not_dumped():
     assert public["tracking"]["uri"] == "postgresql://db/mlflow"
     assert public["lm"]["default"]["api_base"] == "http://host:8000/v1"
     assert load_config(None, ["data=atlas"]).public()["tracking"]["uri"] == "sqlite:///mlflow.db"
+
+
+def test_a_folder_of_weights_decides_by_what_is_in_it(tmp_path, monkeypatch):
+    digests = []
+    for name, weights in (("a", b"one"), ("b", b"two"), ("c", b"one")):
+        (tmp_path / name / "model").mkdir(parents=True)
+        (tmp_path / name / "model" / "model.safetensors").write_bytes(weights * 10_000)
+        monkeypatch.chdir(tmp_path / name)
+        digests.append(load_config(None, ["data=atlas", "lm=local/model"]).digest)
+    assert digests[0] == digests[2] != digests[1]
+    (tmp_path / "c" / "model" / "model.safetensors").write_bytes(b"one" * 9_999 + b"two")
+    assert load_config(None, ["data=atlas", "lm=local/model"]).digest not in digests
