@@ -82,6 +82,8 @@ def beside() -> Iterator[asyncio.AbstractEventLoop]:
         try:
             yield loop
         finally:
-            asyncio.run_coroutine_threadsafe(end(), loop).result()
-            loop.call_soon_threadsafe(loop.stop)
+            try:
+                asyncio.run_coroutine_threadsafe(end(), loop).result()
+            finally:  # a second Ctrl-C does not wait for what is left
+                loop.call_soon_threadsafe(loop.stop)
     loop.close()

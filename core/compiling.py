@@ -33,7 +33,7 @@ from hoptimizer.tracking.journal import keep_run
 from hoptimizer.tracking.naming import FOLDED, variant_name
 from hoptimizer.tracking.tracker import Tracker
 from hoptimizer.variants import Variant, labelled, state_of, tag_start
-from hoptimizer.workbench import Workbench
+from hoptimizer.workbench import Workbench, use_cache
 
 _log = logging.getLogger(__name__)
 
@@ -147,6 +147,7 @@ class _Compiling:
             mlflow.log_metric(f"{FOLDED}computed_lm_calls", made.computed_calls)
         for lm in artifacts.tuned_lms(made.program):
             lm.kill()  # the next cell of a study may need the memory
+        use_cache(config)
         shutil.rmtree(work, ignore_errors=True)  # what it held is in the run
         return Variant(run.info.run_id, config, True, self._split, made.after, made.before, steps, log.costs)
 

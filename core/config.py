@@ -152,7 +152,7 @@ class Config(PlainConfig):
     @property
     def digest(self) -> str:
         """Hash of everything that decides on a result."""
-        models = [*self.local_models, *getattr(self.program, "steps", {}).values()]
+        models = [*self.local_models, *getattr(self.program, "steps", {}).values(), *self.retriever.encoders]
         return hashlib.sha256((json.dumps(self.deciding, sort_keys=True) + fingerprints(models)).encode()).hexdigest()
 
     @property

@@ -129,7 +129,8 @@ def _by_tokens(tokens: Starts, size: int, overlap: int, text: str) -> list[str]:
     while first + size < len(starts):
         last = word_start(first + size, first)
         chunks.append(text[starts[first] : starts[last]].strip())
-        first = word_start(last - overlap, first) if overlap else last
+        back = last - overlap  # not behind the chunk's own start, where it has a word of its whole length
+        first = word_start(back, first) if overlap and back > first else last
     return [*chunks, text[starts[first] if starts and first else 0 :].strip()]
 
 

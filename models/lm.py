@@ -265,7 +265,7 @@ def _check_server(settings: LMSettings) -> None:
 
 
 def _check_provider(settings: LMSettings) -> None:
-    lm = build_lm(settings).copy(cache=False, num_retries=0)
+    lm = build_lm(settings.model_copy(update={"cache": False, "num_retries": 0}))
     try:
         lm("Say: yes")
     except LMError as error:

@@ -15,6 +15,8 @@ _MARKS = re.compile(r"\[(?=\[ ## \w+ ## ]])|<(?=/?think>)")
 # What may stand around a choice: spaces, quotes, brackets, markdown, the full stop.
 _AROUND = re.compile(r"^[\W_]+|[\W_]+$")
 # What may stand after an item of a list.
+# A string in JSON, whole or cut off.
+_TEXT = re.compile(r'"(?:[^"\\]|\\.)*(?:"|$)', re.DOTALL)
 _NEXT_ITEM = re.compile(r"\s*(?:,\s*|$)")
 # What ends a choice that an explanation follows.
 _EXPLAINED = r"[*_`\"']*\s*(?:[.,:;!\n–—]|- )"
@@ -89,13 +91,15 @@ def whole_items(text: str, field: str) -> int | None:
     1
     >>> whole_items('{"subquestions": ["Who built the mill?"]}', "subquestions") is None
     True
+    >>> whole_items('{"subquestions": ["Who built [1]?", "What is the name [2] of', "subquestions")
+    1
     """
     opened = re.search(rf'(?:"{field}"\s*:|\[\[ ## {field} ## ]])\s*\[', text)
     if not opened:
         return None
     rest = text[opened.end() :]
     count, end = _leading_items(rest)
-    return None if "]" in rest[end:] else count
+    return None if "]" in _TEXT.sub("", rest[end:]) else count
 
 
 def _leading_items(text: str) -> tuple[int, int]:

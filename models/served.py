@@ -23,7 +23,8 @@ from tenacity import AsyncRetrying, RetryCallState, Retrying, wait_random, wait_
 from hoptimizer.models.failures import is_outage, is_too_long
 from hoptimizer.models.same_calls import after_the_same
 from hoptimizer.models.settings import NO_KEY, secrets_in
-from hoptimizer.models.slots import Slots
+from hoptimizer.models.slots import slots_of
+from hoptimizer.models.usage import AnswerCache
 
 # DSPy's client opens so many connections; a call that waits for one would count that towards its timeout.
 CONNECTIONS = 100
@@ -93,8 +94,18 @@ class ServedLM(dspy.LM):
         **options: Any,  # noqa: ANN401 - DSPy's
     ) -> None:
         super().__init__(model, num_retries=0, timeout=timeout or TIMEOUT, **options)
-        self.slots = Slots(max_concurrency or CONNECTIONS)
+        self.slots = slots_of(model, str(options.get("api_base") or ""), max_concurrency or CONNECTIONS)
         self.retries = NUM_RETRIES if num_retries is None else num_retries
+
+    @property
+    def cache(self) -> bool:
+        """Whether answers are kept. DSPy's own cache does not tell servers apart, so those of a server of one's own are
+        kept in ours alone."""
+        return self._is_cached and (not self.kwargs.get("api_base") or isinstance(dspy.cache, AnswerCache))
+
+    @cache.setter
+    def cache(self, is_cached: bool) -> None:
+        self._is_cached = is_cached
 
     @with_callbacks
     def __call__(
@@ -137,7 +148,7 @@ class ServedLM(dspy.LM):
     def dump_state(self) -> dict[str, Any]:
         """The state of a ``dspy.LM``, as which it is loaded, without secrets."""
         state = {name: value for name, value in super().dump_state().items() if name != "extra_headers"}
-        return state | {_CLASS: "dspy.clients.lm.LM"}
+        return state | {_CLASS: "dspy.clients.lm.LM", "cache": self._is_cached}
 
     @contextmanager
     def _presentable(self) -> Iterator[None]:
@@ -199,9 +210,10 @@ class _Patience:
 
     def _ends(self, state: RetryCallState) -> bool:
         error = _error(state)
+        if (getattr(error, "retry_after", None) or 0.0) > _LONGEST_WAIT:
+            return True
         if self._lm.retries and isinstance(error, LMRateLimitError):
-            waited = state.seconds_since_start or 0.0
-            return waited > _PATIENCE or (error.retry_after or 0.0) > _LONGEST_WAIT
+            return (state.seconds_since_start or 0.0) > _PATIENCE
         self._failed += 1
         return self._failed > self._lm.retries
 

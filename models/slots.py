@@ -6,8 +6,27 @@ from collections import deque
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self
+from weakref import WeakValueDictionary
 
 from dspy.utils.exceptions import LMRateLimitError
+
+_shared: "WeakValueDictionary[tuple[str, str, int], Slots]" = WeakValueDictionary()
+_sharing = threading.Lock()
+
+
+def slots_of(model: str, server: str, number: int) -> "Slots":
+    """The slots of a model at a server: the same ones for all that call it in this process, with the same limit.
+
+    Args:
+        model: what it is called.
+        server: where; empty for the provider's own.
+        number: the most calls at once.
+    """
+    with _sharing:
+        key = (model, server, number)
+        if (slots := _shared.get(key)) is None:
+            slots = _shared[key] = Slots(number)
+        return slots
 
 
 class Slots:

@@ -52,3 +52,9 @@ class RetrieverOptions(Options):
     def urls(self) -> tuple[str, ...]:
         """The servers that are asked."""
         return ()
+
+    @property
+    def encoders(self) -> tuple[str, ...]:
+        """The models that it searches with and orders by, as they are named."""
+        own = [getattr(self, name, None) for name in ("checkpoint", "model")]
+        return tuple(one for one in (*own, self.rerank and self.rerank.model) if isinstance(one, str))

@@ -200,6 +200,11 @@ class HybridSettings(RetrieverOptions):
         """The servers of all of them."""
         return tuple(url for member in self.of for url in member.urls)
 
+    @property
+    def encoders(self) -> tuple[str, ...]:
+        """The models of all of them."""
+        return (*super().encoders, *(one for member in self.of for one in member.encoders))
+
 
 class OracleSettings(RetrieverOptions):
     """The supporting passages that the data set names.
@@ -228,6 +233,11 @@ class OracleSettings(RetrieverOptions):
     def urls(self) -> tuple[str, ...]:
         """The other retriever's servers."""
         return self.of.urls
+
+    @property
+    def encoders(self) -> tuple[str, ...]:
+        """The other retriever's models."""
+        return (*super().encoders, *self.of.encoders)
 
 
 _SETTINGS: dict[str, type[RetrieverOptions]] = {

@@ -313,6 +313,11 @@ SCHEMAS = [
         "properties": {"day": {"type": "string", "pattern": "^\\d{4}-\\d{2}$"}, "n": {"enum": [1, 22, None]}},
         "required": ["day", "n"],
     },
+    {
+        "type": "object",
+        "properties": {"kind": {"enum": ["no", "not sure", "notable thing"]}, "why": {"type": "string"}},
+        "required": ["kind", "why"],
+    },
 ]
 
 
@@ -330,7 +335,8 @@ def test_whatever_a_model_would_choose_the_json_is_whole_and_within_its_budget(m
             structural = [t for t in allowed[:300] if not model.tokenizer.decode([t]).isalnum()]
             token = int(draw.choice(structural if structural and draw.random() < 0.5 else list(allowed)))
             tokens += constraint.take(token)
-        json.loads(constraint.without_cut_items(model.tokenizer.decode(tokens)))
+        values = json.loads(constraint.without_cut_items(model.tokenizer.decode(tokens)))
+        assert values.get("kind") in (None, "no", "not sure", "notable thing")
         assert len(tokens) <= max(budget, shortest)
 
 

@@ -22,7 +22,7 @@ from hoptimizer import (
     load_variant,
     run_study,
 )
-from hoptimizer.common.concurrency import run_async
+from hoptimizer.common.concurrency import beside, run_async
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("common", "signatures", "models", "retrieval", "programs", "eval", "optimizers", "core")
@@ -66,6 +66,29 @@ def test_one_place_alone_starts_a_loop():
     starting = re.compile(r"\basyncio\.(run|Runner)\b|\brun_until_complete\(")
     found = [str(path.relative_to(ROOT)) for path in files if starting.search(path.read_text(encoding="utf-8"))]
     assert found == ["common/concurrency.py"], "use run_async, which works in a notebook too"
+
+
+def test_a_second_interruption_does_not_wait_for_what_is_left():
+    async def work():
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(5)  # whatever takes its time to end
+
+    def interrupt():
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    start = time.monotonic()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), beside() as loop:
+            ended = asyncio.run_coroutine_threadsafe(work(), loop)
+            for seconds in (0.2, 0.6):
+                threading.Timer(seconds, interrupt).start()
+            ended.result()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert time.monotonic() - start < 5
 
 
 @pytest.mark.parametrize("in_a_loop", [False, True])

@@ -84,8 +84,9 @@ def test_a_wait_that_is_asked_for_is_kept_and_said(monkeypatch, caplog):
     assert "openai/some-model is busy: its server is asked again in" in caplog.text
 
 
-def test_a_wait_that_is_too_long_is_none():
-    with FaultyServer(lambda *_: "429 with Retry-After") as server, pytest.MonkeyPatch.context() as patch:
+@pytest.mark.parametrize("fault", ["429 with Retry-After", "503 with Retry-After"])
+def test_a_wait_that_is_too_long_is_none(fault):
+    with FaultyServer(lambda *_: fault) as server, pytest.MonkeyPatch.context() as patch:
         patch.setattr(served, "_LONGEST_WAIT", 0.5)
         with pytest.raises(ServiceError, match="1 of 1 questions got no answer"):
             answers(server, 1)

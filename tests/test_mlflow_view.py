@@ -30,7 +30,7 @@ from hoptimizer import (
 )
 from hoptimizer.cli import main
 from hoptimizer.comparison import log_comparison
-from hoptimizer.eval import Question, load
+from hoptimizer.eval import DataSet, Question, load
 from hoptimizer.eval.runner import QuestionResult
 from hoptimizer.genai.choice import chosen
 from hoptimizer.genai.traces import TracedRun, log_traces
@@ -217,6 +217,10 @@ def test_mlflows_own_evaluation_runs_on_a_variant_with_our_metrics_and_data(comp
     dataset = evaluation_dataset(load(settings.data), "dev", experiment_id=experiment.experiment_id)
     again = evaluation_dataset(load(settings.data), "dev", experiment_id=experiment.experiment_id)
     assert (again.name, len(again.to_df())) == (dataset.name, 3)
+    data = load(settings.data)
+    twice = [one.model_copy(update={"id": id}) for one in data.split("dev")[:1] for id in "ab"]
+    with pytest.raises(UserError, match="is asked twice"):
+        evaluation_dataset(DataSet(data.name, data.folder, data.corpus, {"dev": twice}), "dev")
     program = load_variant(f"runs:/{compiled.run_id}", tracking_uri=settings.tracking.uri)
     result = mlflow.genai.evaluate(data=dataset, scorers=scorers(["f1", "recall"]), predict_fn=predictor(program))
     assert result.metrics["f1/mean"] == pytest.approx(compiled.after.metrics["f1"])

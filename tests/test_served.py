@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import dspy
 import pytest
 from chat_server import ChatServer
-from dspy.utils.exceptions import LMError
+from dspy.utils.exceptions import LMError, LMRateLimitError
 from pydantic import ValidationError
 
 from hoptimizer import evaluate_variant, load_config
@@ -16,6 +16,7 @@ from hoptimizer.eval import Question, evaluate
 from hoptimizer.models import LMSettings, build_adapter, build_lm, check_lm
 from hoptimizer.models.failures import one_line
 from hoptimizer.models.slots import Slots
+from hoptimizer.models.usage import AnswerCache
 from hoptimizer.programs import Direct
 
 TOKEN = "token-of-the-team"
@@ -77,11 +78,37 @@ def test_an_error_that_repeats_a_header_does_not_show_it(asynchronous):
     assert TOKEN not in f"{caught.getrepr(chain=True)}"
 
 
-def test_an_answer_stays_cached_when_a_header_changes():
+def test_an_answer_stays_cached_when_a_header_changes(tmp_path, monkeypatch):
+    monkeypatch.setattr(dspy, "cache", AnswerCache(tmp_path))
     with ChatServer() as server:
         for token in ("old", "new"):
             build_lm(served(server, extra_headers={"X-Team": token}))("Where?")
     assert len(server.bodies) == 1
+
+
+def test_dspys_own_cache_which_does_not_tell_servers_apart_keeps_no_answer_of_one():
+    with ChatServer(lambda _: "one") as one, ChatServer(lambda _: "another") as another:
+        lms = [build_lm(served(server)) for server in (one, another)]
+        assert [lm("Which server?") for lm in lms] == [["one"], ["another"]]
+        assert all(lm.dump_state()["cache"] for lm in lms)
+
+
+def test_all_that_call_a_model_at_a_server_share_its_slots():
+    lms = [build_lm(LMSettings(model="openai/x", api_base=f"http://{host}/v1", max_concurrency=2)) for host in "aab"]
+    assert lms[0].slots is lms[1].slots is not lms[2].slots
+
+
+def test_the_check_of_a_provider_makes_one_call(monkeypatch):
+    calls = []
+
+    def failing(*given, **options):
+        calls.append(given)
+        raise LMRateLimitError("busy")
+
+    monkeypatch.setattr(dspy.LM, "__call__", failing)
+    with pytest.raises(UserError, match="does not answer: busy"):
+        check_lm(LMSettings(model="openai/x", api_key="none"))
+    assert len(calls) == 1
 
 
 @pytest.mark.parametrize(("retries", "calls", "unanswered"), [(0, 1, 1), (1, 2, 0)])

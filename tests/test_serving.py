@@ -244,7 +244,7 @@ def test_keys_are_asked_for_everywhere_but_for_health(ask):
     right = [{"Authorization": f"Bearer {KEY}"}, {"X-API-Key": KEY}]
 
     async def work(client):
-        asked = ["/answer?question=Where", "/metrics", "/v1/models"]
+        asked = ["/answer?question=Where", "/metrics", "/v1/models", "/openapi.json"]
         refused = [await client.get(path, headers=headers) for path in asked for headers in tried]
         passed = [await client.get(path, headers=headers) for path in asked for headers in right]
         return refused, passed, [await client.get(path) for path in ("/health", "/ready")]
@@ -253,6 +253,16 @@ def test_keys_are_asked_for_everywhere_but_for_health(ask):
     assert {reply.status_code for reply in refused} == {401}
     assert {reply.json()["error"]["type"] for reply in refused} == {"invalid_api_key"}
     assert {reply.status_code for reply in [*passed, *free]} == {200}
+
+
+def test_a_page_that_is_not_there_is_what_was_asked_wrongly(ask):
+    async def work(client):
+        asked = [{"question": QUESTION, "main": main} for main in ("no such page", " ", "long " * 20)]
+        return [await client.post("/answer", json=one) for one in asked]
+
+    replies = ask(work, more=["program={name: rag, pages: 2}"], limits=Limits(longest=80))
+    assert [reply.status_code for reply in replies] == [422, 422, 413]
+    assert "neither a passage's id nor a page's title" in replies[0].json()["error"]["message"]
 
 
 def test_keys_come_from_the_environment_or_a_file_and_are_never_shown(tmp_path, monkeypatch):

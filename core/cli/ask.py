@@ -1,5 +1,6 @@
 """``hop ask``."""
 
+import io
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -90,6 +91,8 @@ def _titles(bench: Any, steps: Sequence[dict[str, Any]]) -> dict[str, str]:  # n
 def _lines() -> Iterator[str]:
     """Questions as they are entered or piped in, until an empty line of a terminal or the end of the input."""
     asking = sys.stdin.isatty()
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")  # a line that is no text is refused alone
     while True:
         if asking:
             sys.stderr.write("? ")

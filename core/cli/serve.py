@@ -23,7 +23,9 @@ InFlight = Annotated[
     int | None, typer.Option(help="Requests that are worked on at once; by default workers of the config.", min=1)
 ]
 Queue = Annotated[int, typer.Option(help="Requests that wait for those; beyond it: 503 and Retry-After.", min=0)]
-Timeout = Annotated[float, typer.Option(help="Seconds for a request, waiting included; then 504.", min=0.001)]
+Timeout = Annotated[
+    float, typer.Option(help="Seconds for a request, its waiting too; then 504.", min=0.001, max=86_400)
+]
 Longest = Annotated[int, typer.Option(help="Characters of a question; beyond it: 413.", min=1)]
 Body = Annotated[int, typer.Option(help="Bytes of a request; beyond it: 413.", min=1)]
 

@@ -23,14 +23,15 @@ def sync_command(overrides: Overrides = None, as_json: Json = False) -> None:
     from hoptimizer.cli.screen.console import show, tell, working
     from hoptimizer.common.errors import UserError
     from hoptimizer.tracking.journal import journals
-    from hoptimizer.tracking.sync import sync_runs
+    from hoptimizer.tracking.sync import DeliveredRun, deliveries
 
     uris = [read_overrides(overrides, {"data": "atlas"}).tracking.uri] if overrides else journals()
-    delivered, failures = [], []
+    delivered: list[DeliveredRun] = []
+    failures = []
     with working() as report:
         for uri in uris:
             try:
-                delivered += sync_runs(uri, report)
+                delivered.extend(deliveries(uri, report))
             except UserError as error:
                 failures.append(error)
     show({"delivered": [run.as_dict() for run in delivered]}, as_json, tables.delivered(delivered))

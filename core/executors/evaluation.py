@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hoptimizer.compiled import variant_of
+from hoptimizer.config import Config
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.runner import Evaluation, EvaluationProgress, QuestionResult, aevaluate_by
 from hoptimizer.executors.head import while_head_answers
@@ -33,13 +34,14 @@ class Asked:
     progress: EvaluationProgress | None = None
 
 
-async def aevaluate_on(workers: Workers, asked: Asked, tasks: int) -> Evaluation:
+async def aevaluate_on(workers: Workers, asked: Asked, tasks: int, beside: int = 1) -> Evaluation:
     """Score a program whose questions are answered by workers, and keep each outcome as it comes.
 
     Args:
         workers: lends them.
         asked: what is asked.
-        tasks: how many workers are to answer.
+        tasks: how many workers are to answer, at most; a model's ``max_concurrency`` may let fewer.
+        beside: how many evaluations share the calls that may be under way at once.
 
     Raises:
         UserError: a worker lacks something, or has another version of it.
@@ -49,9 +51,9 @@ async def aevaluate_on(workers: Workers, asked: Asked, tasks: int) -> Evaluation
     kept = KeptRows(bench, asked.run_id)
     known = kept.read(asked.questions)
     left = len(asked.questions) - len(known)
-    size = min(tasks, left)
+    size = min(tasks, left, *(max(1, most // beside) for most in _limits(config)))
     task = Task(bench.data.digest, asked.state, variant_of(asked.run_id) if asked.run_id else "")
-    told = (_values(bench, max(size, 1)), task)
+    told = (_values(bench, max(size, 1) * beside), task)
     pool: Pool[QuestionResult] = Pool(workers, size, told, share=-(-config.workers // max(size, 1)))
 
     async def answer(question: Question) -> QuestionResult:
@@ -69,6 +71,10 @@ async def aevaluate_on(workers: Workers, asked: Asked, tasks: int) -> Evaluation
             progress=asked.progress,
             max_unanswered=config.max_unanswered,
         )
+
+
+def _limits(config: Config) -> list[int]:
+    return [settings.max_concurrency for settings in config.lm.values() if settings.max_concurrency]
 
 
 def _values(bench: Workbench, size: int) -> dict[str, Any]:

@@ -40,11 +40,12 @@ def answer_on_cluster(scorings: Sequence[Scoring], tracker: Tracker, settings: R
     async def answer(workers: Workers) -> None:
         gate = asyncio.Semaphore(settings.tasks)
         tasks = max(1, settings.tasks // len(scorings))
+        beside = min(len(scorings), settings.tasks // tasks)
 
         async def one(number: int, scoring: Scoring) -> None:
             async with gate:
                 [outcome] = await asyncio.gather(
-                    aevaluate_on(workers, _asked(scoring, states), tasks), return_exceptions=True
+                    aevaluate_on(workers, _asked(scoring, states), tasks, beside), return_exceptions=True
                 )
             if not isinstance(outcome, Evaluation | Exception):
                 raise outcome

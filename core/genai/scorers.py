@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from mlflow.genai.datasets import EvaluationDataset, create_dataset
 from mlflow.genai.scorers import Scorer, scorer
 
 from hoptimizer.answers import plain_answer
+from hoptimizer.common.errors import UserError
 from hoptimizer.eval.datasets.dataset import DataSet
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.metrics import METRICS, Metric, metric
@@ -67,6 +69,7 @@ def evaluation_dataset(data: DataSet, split: str, *, experiment_id: str | None =
 
     Raises:
         MlflowException: the store keeps no evaluation data sets.
+        UserError: a question is there twice in the same words.
 
     Example:
         >>> from pathlib import Path
@@ -79,8 +82,15 @@ def evaluation_dataset(data: DataSet, split: str, *, experiment_id: str | None =
         60
     """
     records = [_record(question) for question in data.split(split)]
-    name = f"{data.name}-{split}-{hashlib.sha256(json.dumps(records).encode()).hexdigest()[:8]}"
-    found = mlflow.genai.search_datasets(filter_string=f"name = '{name}'", max_results=1)
+    alike = Counter(json.dumps(record["inputs"]) for record in records).most_common(1)
+    if alike and alike[0][1] > 1:
+        raise UserError(
+            f"{data.name}, {split}: {alike[0][0]:.100} is asked twice, and MLflow keeps one of them; drop one"
+        )
+    digest = hashlib.sha256(json.dumps(records).encode()).hexdigest()[:8]
+    name = f"{data.name.replace(chr(39), '')}-{split}-{digest}"  # an apostrophe is no part of a filter
+    experiments = [experiment_id] if experiment_id else None
+    found = mlflow.genai.search_datasets(experiments, filter_string=f"name = '{name}'", max_results=1)
     dataset = found[0] if found else create_dataset(name, experiment_id)
     return dataset.merge_records(records)
 

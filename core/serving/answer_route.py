@@ -36,11 +36,12 @@ def answer_routes(answering: Answering) -> APIRouter:
 
     async def answer(asked: Asked) -> Response:
         question = answering.work.checked("question", asked.question)
+        main = None if asked.main is None else answering.work.checked("main", asked.main)
         if not asked.stream:
-            return JSONResponse(_body(await answering.answer(question, asked.main)))
+            return JSONResponse(_body(await answering.answer(question, main)))
         answering.work.admission.check()  # while a status can still tell
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        return EventSourceResponse(_events(answering, question, asked.main), headers=headers)
+        return EventSourceResponse(_events(answering, question, main), headers=headers)
 
     @router.post("/answer")
     async def post(asked: Asked) -> Response:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from importlib.metadata import version
+from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Response
 from starlette.datastructures import Headers
@@ -61,7 +62,7 @@ def make_app(title: str, work: Work, keys: Collection[str], *routers: APIRouter)
         keys: of which a request has to bring one; empty where anyone may ask.
         routers: its own routes.
     """
-    app = FastAPI(title=title, version=version("hoptimizer"), docs_url=None, redoc_url=None)
+    app = FastAPI(title=title, version=version("hoptimizer"), openapi_url=None, docs_url=None, redoc_url=None)
     say_refusals(app)
     guarded = [Depends(key_check(keys))]
     app.add_middleware(RequestBodyLimitMiddleware, max_body_size=work.limits.body)
@@ -82,6 +83,11 @@ def make_app(title: str, work: Work, keys: Collection[str], *routers: APIRouter)
     async def metrics() -> Response:
         """Counts for Prometheus."""
         return Response(work.metrics.text(), media_type=CONTENT_TYPE)
+
+    @app.get("/openapi.json", dependencies=guarded, include_in_schema=False)
+    async def openapi() -> dict[str, Any]:
+        """The routes and their fields."""
+        return app.openapi()
 
     for router in routers:
         app.include_router(router, dependencies=guarded)

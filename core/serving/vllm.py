@@ -3,6 +3,7 @@
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -158,12 +159,15 @@ def vllm_python(python: Path | None) -> str:
     """
     wanted = str(python) if python else os.environ.get(PYTHON) or sys.executable
     try:
-        done = subprocess.run([str(expanded(wanted)), "-c", _FOUND], capture_output=True, check=False)
+        # A bare name is looked for where commands are.
+        found = shutil.which(wanted) if "/" not in wanted else None
+        path = found or str(expanded(wanted).absolute())
+        done = subprocess.run([path, "-c", _FOUND], capture_output=True, check=False)
     except OSError as error:
         raise UserError(f"--python {wanted}: {error.strerror}; give the python of an environment with vLLM") from error
     if done.returncode:
         raise UserError(f"no vLLM in {wanted}: {_INSTALL}")
-    return str(expanded(wanted).absolute())
+    return path
 
 
 def vllm_command(

@@ -10,6 +10,7 @@ from hoptimizer.common.errors import ServiceError, UserError
 from hoptimizer.common.strict import checked
 from hoptimizer.common.urls import line_without_secrets
 from hoptimizer.models.failures import explained
+from hoptimizer.programs.steps.pages import UnknownPageError
 from hoptimizer.serving.admission import Admission, Limits
 from hoptimizer.serving.metrics import Metrics
 from hoptimizer.serving.refusals import Refusal, invalid
@@ -67,6 +68,9 @@ class Work:
         except asyncio.CancelledError:
             reason = "cancelled"
             raise
+        except UnknownPageError as error:  # of all that goes wrong in a program, this is what was asked wrongly
+            reason = "invalid"
+            raise invalid(line_without_secrets(error)) from error
         except (DSPyError, UserError) as error:
             told = error if isinstance(error, UserError) else explained(error)
             reason = "service" if isinstance(told, ServiceError) else "configuration"

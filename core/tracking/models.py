@@ -237,6 +237,6 @@ def _next_version(client: mlflow.MlflowClient, name: str, model: LoggedModel, ru
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
-    found = client.search_model_versions(f"name = '{name}' and run_id = '{run_id}'")
-    same = next((one for one in found if one.source == model.artifact_location), None)
+    found = client.search_model_versions(f"run_id = '{run_id}'")  # a name with an apostrophe is no part of a filter
+    same = next((one for one in found if one.name == name and one.source == model.artifact_location), None)
     return same or client.create_model_version(name, model.artifact_location, run_id, model_id=model.model_id)

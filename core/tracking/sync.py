@@ -88,15 +88,19 @@ def sync_runs(tracking_uri: str, report: Report = in_notebook) -> list[Delivered
         >>> sync_runs("http://127.0.0.1:9")  # nothing waits for it
         []
     """
+    return list(deliveries(tracking_uri, report))
+
+
+def deliveries(tracking_uri: str, report: Report) -> Iterator[DeliveredRun]:
+    """As :func:`sync_runs`, each run as it is delivered."""
     journal, around = Journal(tracking_uri), mlflow.get_tracking_uri()
     if not is_remote(tracking_uri) or not journal.exists:
-        return []
+        return
     try:
         with journal.alone():
             journal.open("Default").end_left()
-            if not (waiting := journal.waiting()):
-                return []
-            return _Delivery(journal, tracking_uri).deliver(waiting, report)
+            if waiting := journal.waiting():
+                yield from _Delivery(journal, tracking_uri).deliver(waiting, report)
     except (Unreachable, *STORE_ERRORS) as error:
         raise _stopped(journal, tracking_uri, error) from error
     finally:
@@ -128,12 +132,11 @@ class _Delivery:
         self._trackers: dict[str, Tracker] = {}  # by the experiment's id in the journal
         self._ids = journal.delivered()  # on the server, by those in the journal
 
-    def deliver(self, waiting: list[Run], report: Report) -> list[DeliveredRun]:
+    def deliver(self, waiting: list[Run], report: Report) -> Iterator[DeliveredRun]:
         """Deliver runs, a parent before its children.
 
         Each has its place on the server before the first one is filled, so that all of them can name one another.
         """
-        delivered = []
         with contextlib.ExitStack() as held:
             for run in waiting:
                 self._ids[run.info.run_id] = self._place(run, held)
@@ -142,17 +145,14 @@ class _Delivery:
                 if DELIVERED not in run.data.tags:  # else an earlier delivery ended before the run left the journal
                     self._fill(run, self._tracker(run).get(self._ids[run.info.run_id]))
                 self._leave(run)
-                delivered.append(
-                    DeliveredRun(
-                        run_id=self._ids[run.info.run_id],
-                        journal_id=run.info.run_id,
-                        kind=run.data.tags.get(PREFIX + "kind", ""),
-                        name=run.info.run_name,
-                        tracking_uri=without_secrets(self._uri),
-                    )
+                yield DeliveredRun(
+                    run_id=self._ids[run.info.run_id],
+                    journal_id=run.info.run_id,
+                    kind=run.data.tags.get(PREFIX + "kind", ""),
+                    name=run.info.run_name,
+                    tracking_uri=without_secrets(self._uri),
                 )
         report("delivering", len(waiting), len(waiting), "")
-        return delivered
 
     def _tracker(self, run: Run) -> Tracker:
         """The run's experiment on the server."""

@@ -1,11 +1,13 @@
 """From a folder of documents, and a table of questions if there is one, to a data set's folder."""
 
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from hoptimizer.common.errors import UserError, unknown
 from hoptimizer.common.paths import expanded, free_folder, is_within
@@ -33,6 +35,7 @@ HEADINGS = "headings"
 
 # Characters of a document that are divided at once.
 _BLOCK = 100_000
+_BETWEEN_WORDS: dict[str, Any] = {"expand_tabs": False, "replace_whitespace": False, "break_on_hyphens": False}
 
 Rows = Callable[[OnProblem], Iterator[DataRow]]
 
@@ -200,13 +203,13 @@ def _paragraphs(document: Document, by_heading: bool) -> Iterator[tuple[str, str
 def _blocks(lines: Sequence[str]) -> Iterator[str]:
     """Lines joined, as many as can be divided at once. A line that ends without a mark becomes a sentence."""
     block: list[str] = []
-    for line in lines:
-        for start in range(0, len(line), _BLOCK):
-            part = line[start : start + _BLOCK]
+    for line in filter(None, lines):
+        sentence = line if line[-1] in ".!?:;,…\"'”)" else f"{line}."
+        for part in textwrap.wrap(sentence, _BLOCK, **_BETWEEN_WORDS) if len(sentence) > _BLOCK else [sentence]:
             if block and sum(map(len, block)) + len(part) > _BLOCK:
                 yield " ".join(block)
                 block = []
-            block.append(part if part[-1] in ".!?:;,…\"'”)" else f"{part}.")
+            block.append(part)
     if block:
         yield " ".join(block)
 

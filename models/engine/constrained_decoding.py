@@ -215,15 +215,15 @@ class Constraint:
             The tokens that were written: this one, and those that follow it without a choice. Where it would leave too
             few tokens to finish the answer, the shortest way to close what is open is written instead.
         """
-        before, left = self._state.copy(), self._left
-        plain = self._plain(token)
+        before, left, plain = self._state.copy(), self._left, self._plain(token)
         written = self._consume([token])
         forced = self._state.matcher.compute_ff_tokens()
         written += self._consume(forced)
         if self._state.matcher.is_stopped():
             self.done = True
             return written
-        closing = self._closing if plain and not forced else self._shortest()
+        known = plain and not forced and self._state.matcher.validate_tokens(self._closing[:1])
+        closing = self._closing if known else self._shortest()
         room = self._room()
         if len(closing) > room:
             self._state, self._left = before, left
@@ -249,7 +249,7 @@ class Constraint:
         return self._left - self._reserve * max(0, self._grammar.fields - 1 - self._state.scanner.fields)
 
     def _plain(self, token: int) -> bool:
-        """Whether a token is mere text in a string, after which the way to close is what it was before."""
+        """Whether a token is mere text in a string: the way to close stays, but for a choice that begins as another."""
         scanner, text = self._state.scanner, self._compiler.tokenizer.decode_bytes([token])
         if not scanner.string or scanner.escaped or self._closing[0] != self._compiler.quote:
             return False

@@ -184,11 +184,12 @@ def _no_space(entry: PinnedWeights, root: Path) -> UserError:
 
 def _install(entry: PinnedWeights) -> Path:
     root = _root()
-    if shutil.disk_usage(root).free < entry.disk:
-        raise _no_space(entry, root)
     # What an interrupted pull fetched stays here, and the next one continues it.
     staging = root / f".{entry.name}.partial"
     staging.mkdir(exist_ok=True)
+    fetched_before = sum(file.stat().st_size for file in staging.rglob("*") if file.is_file())
+    if shutil.disk_usage(root).free < entry.disk - fetched_before:
+        raise _no_space(entry, root)
     source, ready = _fetch(entry, staging)
     if entry.gguf is not None:
         from hoptimizer.models.weights.gguf import convert

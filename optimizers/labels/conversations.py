@@ -44,7 +44,7 @@ def conversations(
     Raises:
         UserError: a language model can't be used.
     """
-    pending = [PendingExample({"question": one.question}, partial(_label, context, one, take, lm)) for one in questions]
+    pending = [PendingExample(dict(one.asked), partial(_label, context, one, take, lm)) for one in questions]
     stage = f"lm: examples from {split}"
     file = context.folder / f"lm-{split}.jsonl"
     kept = collect(

@@ -2,7 +2,7 @@
 
 import threading
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import dspy
 from dspy.utils.callback import BaseCallback
@@ -72,6 +72,13 @@ class SIMBA(Search):
         return finished(context, compiled)
 
 
+class _Asked(NamedTuple):
+    """What tells a question from others: its words, and the page that it is asked about."""
+
+    question: str
+    main: str | None
+
+
 class _Runs(BaseCallback):
     """Records SIMBA's candidates, since SIMBA scores runs one by one and calls no evaluation callback of DSPy.
 
@@ -87,8 +94,8 @@ class _Runs(BaseCallback):
 
     def __init__(self, context: SearchContext, sizes: tuple[int, int]) -> None:
         self._context, self._recorder, self._sizes = context, context.recorder, sizes
-        self._ids = {question.question: question.id for question in context.trainset}
-        self._running: dict[str, tuple[dict[str, Any], str]] = {}
+        self._ids = {_Asked(question.question, question.main): question.id for question in context.trainset}
+        self._running: dict[str, tuple[dict[str, Any], _Asked]] = {}
         self._made: dict[int, tuple[dspy.Prediction, dict[str, Any]]] = {}
         self._tried: dict[str, _Tried] = {}
         self._lock = threading.Lock()
@@ -101,7 +108,8 @@ class _Runs(BaseCallback):
             # A minibatch begins with runs that are sampled from separate language models; they score no candidate.
             self.tell()
         else:
-            self._running[call_id] = instance.dump_state(), inputs["kwargs"]["question"]
+            asked = _Asked(inputs["kwargs"]["question"], inputs["kwargs"].get("main"))
+            self._running[call_id] = instance.dump_state(), asked
 
     def on_module_end(self, call_id: str, outputs: Any | None, exception: BaseException | None = None) -> None:  # noqa: ANN401 - DSPy's hook
         """Keep a prediction until it is scored, so that no other object can have its id."""
@@ -111,9 +119,9 @@ class _Runs(BaseCallback):
             outputs.steps = [replace(record, seconds=0.0, ended=0.0, cached_calls=0) for record in outputs.steps]
         if call_id not in self._running:
             return
-        state, question = self._running.pop(call_id)
+        state, asked = self._running.pop(call_id)
         if outputs is None:
-            self._keep(state, question, self._context.objective.worst, failures=1)
+            self._keep(state, asked, self._context.objective.worst, failures=1)
         else:
             self._made[id(outputs)] = outputs, state
 
@@ -128,13 +136,13 @@ class _Runs(BaseCallback):
         score = self._context.objective(example, prediction, trace)
         _, state = self._made.pop(id(prediction), (None, None))
         if state:
-            self._keep(state, example.question, score)
+            self._keep(state, _Asked(example.question, example.get("main")), score)
         return score
 
-    def _keep(self, state: dict[str, Any], question: str, score: float, failures: int = 0) -> None:
+    def _keep(self, state: dict[str, Any], asked: _Asked, score: float, failures: int = 0) -> None:
         with self._lock:
             tried = self._tried.setdefault(str(state), _Tried(state))
-            tried.scores[self._ids[question]] = score
+            tried.scores[self._ids[asked]] = score
             tried.failures += failures
 
     def tell(self) -> None:

@@ -81,7 +81,10 @@ def train_lm(
     trim_heap()
     model, tokenizer = load_writer(resolve(config.base))
     kind = _asked_and_answered if model.config.is_encoder_decoder else _continued
-    rows, dev_rows = ([kind(tokenizer, config, one) for one in some] for some in (conversations, dev))
+    # A model with learned positions, such as GPT-2, has no more of them.
+    most = min(config.max_tokens, getattr(model.config, "max_position_embeddings", None) or config.max_tokens)
+    limits = config.model_copy(update={"max_tokens": most})
+    rows, dev_rows = ([kind(tokenizer, limits, one) for one in some] for some in (conversations, dev))
     model, best = train_writer(model, tokenizer, rows, dev_rows, config, key, folder, report)
     save(model, tokenizer, folder)
     scores = {**best.facts, "epoch": float(best.epoch), "n": float(len(rows))}

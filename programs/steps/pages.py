@@ -63,6 +63,10 @@ def nearest_titles(proposed: Sequence[str], known: Collection[str]) -> tuple[str
     return tuple(dict.fromkeys(match[0] for match in best if match))
 
 
+class UnknownPageError(UserError):
+    """A question is asked about a page that the corpus has not."""
+
+
 def page_passage(corpus: Corpus, main: str) -> Passage:
     """The passage that a question is asked about.
 
@@ -71,10 +75,12 @@ def page_passage(corpus: Corpus, main: str) -> Passage:
         main: the passage's id, or the title of a page, whose first passage it is.
 
     Raises:
-        UserError: the corpus has neither.
+        UnknownPageError: the corpus has neither.
     """
     if main in corpus:
         return corpus[main]
     if main in corpus.pages:
         return corpus.passages[corpus.pages[main]]
-    raise UserError(f"main: {main!r} is neither a passage's id nor a page's title in {corpus.name}; correct the data")
+    raise UnknownPageError(
+        f"main: {main!r} is neither a passage's id nor a page's title in {corpus.name}; correct the data"
+    )
