@@ -164,9 +164,7 @@ def test_chunks_overlap():
     assert make_chunker("8", 4)(text) == ["It rains. It pours.", "It pours. It stops."]
     long = "See https://example.com/" + "/".join(f"part{n}" for n in range(80)) + " for it."
     assert "".join(make_chunker("tokens:128")(long)).replace(" ", "") == long.replace(" ", "")
-    assert len(make_chunker("tokens:128", 32)(long)) < 10, (
-        "a word that is longer than a chunk is cut, and comes to an end"
-    )
+    assert len(make_chunker("tokens:128", 32)(long)) < 10, "a word that is longer than a chunk comes to an end"
     assert make_chunker("tokens:4", 1)("one two three four five six") == ["one two three four", "four five six"]
     assert make_chunker("3")("one two three four five. six") == ["one two three", "four five.", "six"]
     assert_one_line(lambda: make_chunker("words:3", 3), ["--overlap"])

@@ -336,7 +336,8 @@ def test_whatever_a_model_would_choose_the_json_is_whole_and_within_its_budget(m
             token = int(draw.choice(structural if structural and draw.random() < 0.5 else list(allowed)))
             tokens += constraint.take(token)
         values = json.loads(constraint.without_cut_items(model.tokenizer.decode(tokens)))
-        assert values.get("kind") in (None, "no", "not sure", "notable thing")
+        if schema is SCHEMAS[-1]:
+            assert values["kind"] in ("no", "not sure", "notable thing")
         assert len(tokens) <= max(budget, shortest)
 
 

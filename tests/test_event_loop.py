@@ -78,14 +78,18 @@ def test_a_second_interruption_does_not_wait_for_what_is_left():
     def interrupt():
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
-    start = time.monotonic()
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt), beside() as loop:
+    def interrupted_twice():
+        with beside() as loop:
             ended = asyncio.run_coroutine_threadsafe(work(), loop)
             for seconds in (0.2, 0.6):
                 threading.Timer(seconds, interrupt).start()
             ended.result()
+
+    start = time.monotonic()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            interrupted_twice()
     finally:
         signal.signal(signal.SIGINT, before)
     assert time.monotonic() - start < 5
