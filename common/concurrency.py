@@ -4,10 +4,13 @@ import asyncio
 import contextlib
 import contextvars
 from collections.abc import Coroutine, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
+
+# Seconds after which a running event loop is asked whether it was interrupted.
+_LOOK = 0.2
 
 
 def run_async(work: Coroutine[Any, Any, Result]) -> Result:
@@ -21,7 +24,7 @@ def run_async(work: Coroutine[Any, Any, Result]) -> Result:
     8
     """
     try:
-        asyncio.get_running_loop()
+        around = asyncio.current_task()
     except RuntimeError:
         return asyncio.run(work)
     # The work gets a loop of its own in another thread, where context variables, DSPy's settings among them, hold as
@@ -35,8 +38,12 @@ def run_async(work: Coroutine[Any, Any, Result]) -> Result:
     with ThreadPoolExecutor(1) as pool:
         ended = pool.submit(contextvars.copy_context().run, asyncio.run, telling())
         try:
+            while not wait([ended], timeout=_LOOK).done:
+                # asyncio.run takes Ctrl-C for a cancellation of its task, which is waiting here.
+                if around and around.cancelling():
+                    raise asyncio.CancelledError
             return ended.result()
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, asyncio.CancelledError):
             loop, task = started.result()
             with contextlib.suppress(RuntimeError):  # the loop is closed: the work has just ended
                 loop.call_soon_threadsafe(task.cancel)  # type: ignore[union-attr] # in a coroutine there is one

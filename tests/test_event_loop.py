@@ -95,8 +95,8 @@ def test_a_second_interruption_does_not_wait_for_what_is_left():
     assert time.monotonic() - start < 5
 
 
-@pytest.mark.parametrize("in_a_loop", [False, True])
-def test_an_interruption_cancels_the_work(in_a_loop):
+@pytest.mark.parametrize("place", ["a script", "a loop", "a notebook"])
+def test_an_interruption_cancels_the_work(place):
     ended = []
 
     async def work():
@@ -107,14 +107,15 @@ def test_an_interruption_cancels_the_work(in_a_loop):
             ended.append("cancelled")
 
     async def cell():
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # as a kernel sets it while a cell runs
+        if place == "a notebook":
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # as a kernel sets it while a cell runs
         run_async(work())
 
     start = time.monotonic()
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background ignores it
     try:
         with pytest.raises(KeyboardInterrupt):
-            asyncio.run(cell()) if in_a_loop else run_async(work())
+            run_async(work()) if place == "a script" else asyncio.run(cell())
     finally:
         signal.signal(signal.SIGINT, before)
     assert ended == ["cancelled"]
