@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes, urlencode, urlsplit, urlun
 
 # At the end of a name: "stop_token_ids" and "max_tokens" are none.
 _SECRET = re.compile(
-    r"(key|token|secret|pass|passphrase|password|passwd|pwd|auth|authorization|sig|signature|credentials?"
+    r"(key|token|secret|(?<![a-z])pass|passphrase|password|passwd|pwd|auth|authorization|sig|signature|credentials?"
     r"|odbc_connect|extra_headers(\.[^.]+)?)$",
     re.IGNORECASE,
 )
@@ -109,8 +109,8 @@ def public(value: Any, hidden: str | None = None) -> Any:  # noqa: ANN401 - plai
         {'lm.default.api_key': '***'}
     """
     if isinstance(value, Mapping):
-        shown = {key: hidden if says_secret(str(key)) else public(inner, hidden) for key, inner in value.items()}
-        return {key: inner for key, inner in shown.items() if hidden is not None or not says_secret(str(key))}
+        kept = {key: inner for key, inner in value.items() if hidden is not None or not says_secret(str(key))}
+        return {key: hidden if says_secret(str(key)) else public(inner, hidden) for key, inner in kept.items()}
     if isinstance(value, str):
         return text_without_secrets(value)
     return [public(inner, hidden) for inner in value] if isinstance(value, list) else value

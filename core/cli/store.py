@@ -31,7 +31,7 @@ def sync_command(overrides: Overrides = None, as_json: Json = False) -> None:
     with working() as report:
         for uri in uris:
             try:
-                delivered.extend(deliveries(uri, report))
+                delivered.extend(deliveries(uri, report))  # what comes before a failure stays
             except UserError as error:
                 failures.append(error)
     show({"delivered": [run.as_dict() for run in delivered]}, as_json, tables.delivered(delivered))
