@@ -10,7 +10,7 @@ from hoptimizer.eval import Question, check, load
 from hoptimizer.eval.answers import hotpotqa_f1
 from hoptimizer.eval.datasets.importers import import_published
 from hoptimizer.eval.datasets.pool import passage_id
-from hoptimizer.eval.datasets.splits import divide, parse_sizes
+from hoptimizer.eval.splits import divide, parse_sizes
 from hoptimizer.workbench import Workbench
 
 SAMPLES = Path(__file__).parents[2] / "shared" / "data"

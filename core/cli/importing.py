@@ -78,8 +78,8 @@ def import_command(
     from hoptimizer.cli.screen.console import show, working
     from hoptimizer.common.errors import UserError
     from hoptimizer.eval.datasets.importers import import_published
-    from hoptimizer.eval.datasets.splits import parse_sizes
     from hoptimizer.eval.documents.importing import CHUNK, import_documents, is_table
+    from hoptimizer.eval.splits import parse_sizes
 
     words = [name or "", *(paths or [])]
     columns = question_column or answer_column

@@ -41,7 +41,7 @@ def synthesize_command(
     from hoptimizer.cli.screen.options import read_overrides
     from hoptimizer.eval.datasets.dataset import locate
     from hoptimizer.eval.datasets.folder import read_passages
-    from hoptimizer.eval.datasets.splits import parse_sizes
+    from hoptimizer.eval.splits import parse_sizes
     from hoptimizer.eval.synthesis.synthesizing import synthesize
     from hoptimizer.workbench import Workbench
 

@@ -28,7 +28,7 @@ from hoptimizer.eval.datasets.published_formats import (
 from hoptimizer.eval.datasets.question import AnyText, Question, Record, Text
 from hoptimizer.eval.datasets.reading import SEEN, PublishedReader, Skipped, Source
 from hoptimizer.eval.datasets.rows import OnProblem, fail, own_file, read_rows, require
-from hoptimizer.eval.datasets.splits import divided
+from hoptimizer.eval.splits import divided
 
 FORMATS: dict[str, type[Published]] = {
     "hotpotqa": HotpotItem,

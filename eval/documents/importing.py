@@ -20,9 +20,9 @@ from hoptimizer.eval.datasets.pool import PassagePool
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.datasets.reading import Skipped
 from hoptimizer.eval.datasets.rows import DataRow, OnProblem, fail, read_rows
-from hoptimizer.eval.datasets.splits import divided
 from hoptimizer.eval.documents.converting import SUFFIXES, Document, read_document
 from hoptimizer.eval.documents.table import read_table
+from hoptimizer.eval.splits import divided
 
 TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
 """The kinds of files that a table of questions may be in."""

@@ -17,7 +17,7 @@ from hoptimizer.common.paths import free_folder
 from hoptimizer.common.progress import Report, silent
 from hoptimizer.eval.datasets.folder import write_folder
 from hoptimizer.eval.datasets.question import Question
-from hoptimizer.eval.datasets.splits import check_sizes, divided
+from hoptimizer.eval.splits import check_sizes, divided
 from hoptimizer.eval.synthesis.checks import DroppedError, is_new
 from hoptimizer.eval.synthesis.links import find_links
 from hoptimizer.eval.synthesis.teacher import QuestionWriter
