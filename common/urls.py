@@ -88,10 +88,10 @@ def without_secrets(url: str) -> str:
     except ValueError:  # nothing in it can be told apart
         return f"{url.partition('://')[0]}://..."
     query = parse_qsl(parts.query, keep_blank_values=True)
-    public = [(name, value) for name, value in query if not says_secret(name)]
-    if "@" not in parts.netloc and public == query:
+    shown = [(name, value) for name, value in query if not says_secret(name)]
+    if "@" not in parts.netloc and shown == query:
         return url
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=urlencode(public)))
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=urlencode(shown)))
 
 
 def public(value: Any, hidden: str | None = None) -> Any:  # noqa: ANN401 - plain data

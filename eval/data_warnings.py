@@ -5,10 +5,10 @@ from pathlib import Path
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import home
-from hoptimizer.common.strict import read_json
 from hoptimizer.common.text import folded
 from hoptimizer.eval.chunking import read_tokenizer
 from hoptimizer.eval.datasets.question import Question
+from hoptimizer.models.folder import read_settings
 from hoptimizer.retrieval.passage import Corpus, Passage
 
 MOST_PASSAGES = 50_000
@@ -141,13 +141,8 @@ def read_at_most(checkpoint: Path) -> int:
     """
     for name, key in (("artifact.metadata", "doc_maxlen"), ("config_sentence_transformers.json", "document_length")):
         if (file := checkpoint / name).is_file():
-            try:
-                settings = read_json(file.read_bytes())
-            except ValueError as error:
-                raise UserError(f"{file}: {error}") from error
-            if not isinstance(settings, dict):
-                raise UserError(f"{file}: expected a mapping, got {type(settings).__name__}")
-            if isinstance(value := settings.get(key), int):
+            value = read_settings(file).get(key)
+            if isinstance(value, int):
                 return value
     return _READ
 

@@ -44,9 +44,9 @@ def check_model(folder: Path) -> dict[str, dict[str, Any]]:
     check_links(folder, _root(folder.absolute()))
     if (folder / ADAPTER).exists():
         raise UserError(f"{folder}: an adapter of another model ({ADAPTER}); merge it into that model first")
-    found = {name: _settings(folder / name) for name in _SETTINGS if (folder / name).is_file()}
+    found = {name: read_settings(folder / name) for name in _SETTINGS if (folder / name).is_file()}
     for index in folder.glob(_SHARDS):
-        shards = _settings(index).get("weight_map")
+        shards = read_settings(index).get("weight_map")
         if not isinstance(shards, dict):
             raise UserError(f"{index}: no weight_map in it; take the folder as it was published")
         for shard in shards.values():
@@ -109,7 +109,22 @@ def _tokenizer_files(found: dict[str, dict[str, Any]]) -> list[Any]:
     return files if isinstance(files, list) else [files]
 
 
-def _settings(file: Path) -> dict[str, Any]:
+def read_settings(file: Path) -> dict[str, Any]:
+    """The settings that a file of a model's folder holds.
+
+    Args:
+        file: the file, in JSON.
+
+    Raises:
+        UserError: it is malformed, or holds something else.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from hoptimizer.models.folder import read_settings
+        >>> _ = Path("config.json").write_text('{"model_type": "llama"}')
+        >>> read_settings(Path("config.json"))
+        {'model_type': 'llama'}
+    """
     try:
         settings = read_json(file.read_bytes())
     except ValueError as error:

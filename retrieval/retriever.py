@@ -58,7 +58,8 @@ class Retriever(ABC):
         Args:
             k: passages per query.
         """
-        return 0
+        # An index elsewhere that prunes may look at less for a smaller k.
+        return k if self.elsewhere else 0
 
     async def asearch(self, query: str, k: int) -> list[Passage]:
         """Like :meth:`search` for one query; searches that are under way at the same time share a batch.

@@ -69,8 +69,9 @@ class Work:
             reason = "cancelled"
             raise
         except UnknownPageError as error:  # of all that goes wrong in a program, this is what was asked wrongly
-            reason = "invalid"
-            raise invalid(line_without_secrets(error)) from error
+            wrong = invalid(line_without_secrets(error))
+            reason = wrong.kind
+            raise wrong from error
         except (DSPyError, UserError) as error:
             told = error if isinstance(error, UserError) else explained(error)
             reason = "service" if isinstance(told, ServiceError) else "configuration"

@@ -10,7 +10,6 @@ from typing import Any
 import mlflow
 from mlflow.entities import LoggedModel, Metric, Param, Run, RunTag
 from mlflow.exceptions import MlflowException
-from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST, ErrorCode
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
 from hoptimizer.common.errors import ServiceError, UserError
@@ -259,7 +258,7 @@ class _Delivery:
             try:
                 models.append(self._source.get_logged_model(output.model_id))
             except MlflowException as error:
-                if error.error_code != ErrorCode.Name(RESOURCE_DOES_NOT_EXIST):
+                if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                     raise
         return models
 

@@ -111,7 +111,7 @@ async def _label(context: CompileContext, question: Question, take: Take, lm: ds
         return None
     with dspy.context(lm=lm):
         rows = [_row(context, one) for one in taken]
-    return TrainingExample({"question": question.question}, rows) if rows else None
+    return TrainingExample(dict(question.asked), rows) if rows else None
 
 
 def _row(context: CompileContext, one: StepExample) -> StepConversation:

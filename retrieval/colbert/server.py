@@ -58,10 +58,6 @@ class ColBERTServer(Retriever):
         self._places = {hash(_plain(served_text(passage))): place for place, passage in enumerate(corpus)}
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="colbert-server")
 
-    def pool(self, k: int) -> int:
-        # A server that prunes may look at less for a smaller k.
-        return k
-
     def search(self, queries: list[str], k: int) -> list[list[Passage]]:
         return list(self._threads.map(lambda query: self._search(query, k), queries))
 

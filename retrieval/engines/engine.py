@@ -39,10 +39,6 @@ class EngineRetriever(Retriever):
         self._shown, self._corpus = settings.shown, corpus
         self._fields = (settings.id_field, settings.title_field, settings.text_field)
 
-    def pool(self, k: int) -> int:
-        # An engine that prunes may look at less for a smaller k.
-        return k
-
     def search(self, queries: list[str], k: int) -> list[list[Passage]]:
         if not queries:
             return []
