@@ -4,19 +4,21 @@ import sys
 import types
 
 import dspy
+import mlflow
 import pytest
 import yaml
 from dspy.utils import DummyLM
 from scripted import ScriptedRetriever, passage
 
-from hoptimizer import load_study
+from hoptimizer import Tracker, load_study
 from hoptimizer.common.errors import UserError
 from hoptimizer.eval import Question
 from hoptimizer.eval.objective import Objective
-from hoptimizer.eval.runner import evaluate, mean_scores
+from hoptimizer.eval.runner import Evaluation, QuestionResult, evaluate, mean_scores
 from hoptimizer.programs import RAG, StepRecord
 from hoptimizer.study.lines import Figures, aggregate
 from hoptimizer.study.table import sheets
+from hoptimizer.tracking.artifacts import Links, log_evaluation, predictions_file
 
 QUESTION = Question(id="q", question="Where?", answers=["Lyon"], passages=["a", "b"])
 BARE = Question(id="r", question="Where else?", answers=["Lyon"])
@@ -92,14 +94,29 @@ def test_a_mistake_is_one_line(value, says):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["failures", "seconds_median", "answer", "trace", "hits@5"])
-def test_a_metric_is_called_as_nothing_else_and_as_stores_take_it(name, monkeypatch):
+def check_is_taken(name, monkeypatch):
     own = types.ModuleType("own_metrics")
     own.__dict__["score"] = score = lambda example, prediction: 1.0
     score.__name__ = name
     monkeypatch.setitem(sys.modules, "own_metrics", own)
     with pytest.raises(UserError, match="one of your own is called"):
         Objective.parse("own_metrics:score")
+
+
+@pytest.mark.parametrize("name", ["failures", "seconds_median", "answer", "trace", "hits@5"])
+def test_a_metric_is_called_as_nothing_else_and_as_stores_take_it(name, monkeypatch):
+    check_is_taken(name, monkeypatch)
+
+
+def test_a_metric_is_called_as_no_column_of_the_stored_predictions(tmp_path, monkeypatch):
+    judged = QuestionResult(QUESTION, "Lyon", ["a"], {"f1": 1.0}, [], judge_failure="the judge gave no verdict")
+    unanswered = QuestionResult(BARE, "", [], {}, [], failure="no answer", is_answered=False)
+    with Tracker(f"sqlite:///{tmp_path}/mlflow.db", "columns").run("eval", "columns") as run:
+        log_evaluation(Evaluation([judged, unanswered], 1.0), "dev", "after", Links(traces={"q": "trace"}))
+    columns = mlflow.artifacts.load_dict(f"{run.info.artifact_uri}/{predictions_file('dev', 'after')}")["columns"]
+    assert {"trace", "judge_failure", "unanswered"} < {*columns}
+    for name in columns:
+        check_is_taken(name, monkeypatch)
 
 
 def evaluation(objective):
