@@ -2,7 +2,7 @@
 
 import logging
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -136,6 +136,7 @@ def load_variant(
     if servers := _servers(bench.config):
         _log.warning("%s contacts %s", source, ", ".join(servers))
     bench.check_lms(NOT_ASKED)
+    check_default(bench.config, values, state)
     return CompiledProgram(bench, restore(bench, state, place))
 
 
@@ -161,7 +162,39 @@ def program_of(bench: Workbench, tracker: "Tracker | None", run_id: str | None) 
     """The program of a config: as a run of a store has it, or uncompiled where no run is given."""
     if tracker is None or run_id is None:
         return bench.program()
-    return restore(bench, tracker.load_state(run_id), variant_of(run_id))
+    state = tracker.load_state(run_id)
+    check_default(bench.config, tracker.config_values(run_id), state)
+    return restore(bench, state, variant_of(run_id))
+
+
+def check_default(config: Config, stored: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+    """Make sure that another default language model than a variant's own is asked for something.
+
+    Args:
+        config: the variant's, with what was changed in it.
+        stored: the variant's own, as plain data.
+        state: the variant's.
+
+    Raises:
+        UserError: all of its steps have models that were fine-tuned for them.
+    """
+    model = config.lm["default"].model
+    if model == stored["lm"]["default"]["model"]:
+        return
+    given = {*config.lm, *config.program.model_dump()["steps"]}
+    tuned, asking = set[str](), set[str]()
+    for member in state["program"].get("members") or [state]:
+        kept = member["program"]
+        own = {*kept.get("lms", {})} - given
+        tuned |= own
+        asking |= {*member} - {"program", *own, *kept.get("models", ()), *given}
+    if tuned and not asking:
+        first, *others = sorted(tuned)
+        raise UserError(
+            f"lm.default={model}: no step of the variant asks it; {', '.join([first, *others])} "
+            f"{'have models that were' if others else 'has a model that was'} fine-tuned; to replace it, name the "
+            f"step, as in lm.{first}={model}"
+        )
 
 
 def restore(bench: Workbench, state: dict[str, Any], variant: str) -> Program:

@@ -21,6 +21,7 @@ from hoptimizer.config import Config
 from hoptimizer.eval.datasets.dataset import DataSet, load
 from hoptimizer.executors.encoders import encoders_of
 from hoptimizer.models import build_adapter, build_lm, check_lm
+from hoptimizer.models.engine.engine import release_outdated
 from hoptimizer.models.folder import fingerprints
 from hoptimizer.models.lm import chosen_format, tuned
 from hoptimizer.models.settings import LOCAL, LMSettings
@@ -80,7 +81,8 @@ class Workbench:
                 "data.corpus, or take a program that does not search: direct or cot"
             )
         index = _Index(
-            key=f"{settings.model_dump_json(exclude={'k'})} {self.data.corpus.digest} {self._questions_digest}",
+            key=f"{settings.model_dump_json(exclude={'k'})} {fingerprints(settings.encoders)} "
+            f"{self.data.corpus.digest} {self._questions_digest}",
             settings=settings,
             data=self.data,
             report=self.report,
@@ -244,6 +246,7 @@ class Workbench:
         lm = build_lm(settings)
         lm.cache = lm.cache or self._keeps_calls
         if settings.is_local:
+            release_outdated(settings.model)
             lm.provider = LocalProvider(templated=lm.engine.templated)
         return lm
 

@@ -138,20 +138,12 @@ class MetricError(Exception):
     """A metric of the user's failed on a prediction."""
 
 
-def score_prediction(
-    question: Gold,
-    prediction: Any,  # noqa: ANN401 - a dspy.Prediction or alike
-    own: Sequence[Metric] = (),
-) -> dict[str, float]:
+def score_prediction(question: Gold, prediction: Any) -> dict[str, float]:  # noqa: ANN401 - a dspy.Prediction or alike
     """Every metric of one prediction, without those that the question lacks the annotation for.
 
     Args:
         question: what was asked, with its annotations.
         prediction: what was answered.
-        own: metrics of the user's, besides ours.
-
-    Raises:
-        MetricError: one of the user's fails, or gives no finite number.
 
     Example:
         >>> import dspy
@@ -162,11 +154,15 @@ def score_prediction(
         (0.0, 0.6666666666666666, 1.0, False)
     """
     scores = {name: metric.measure(question, prediction) for name, metric in METRICS.items()}
-    scores |= {metric.name: _guarded(metric, question, prediction) for metric in own}
     return {name: score for name, score in scores.items() if score is not None}
 
 
-def _guarded(metric: Metric, question: Gold, prediction: Any) -> float | None:  # noqa: ANN401 - a dspy.Prediction
+def score_by(metric: Metric, question: Gold, prediction: Any) -> float | None:  # noqa: ANN401 - a dspy.Prediction
+    """What a metric of the user's says of one prediction; ``None`` where it has nothing to say.
+
+    Raises:
+        MetricError: it fails, or gives no finite number.
+    """
     try:
         score = metric.measure(question, prediction)
         if score is None or math.isfinite(score):

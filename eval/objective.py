@@ -11,7 +11,7 @@ import dspy
 from hoptimizer.common.errors import UserError
 from hoptimizer.eval.judge import ACCURACY, Verdict, ajudge, judge
 from hoptimizer.eval.latency import CACHED, SECONDS
-from hoptimizer.eval.metrics import METRICS, Gold, Metric, MetricError, metric, score_prediction
+from hoptimizer.eval.metrics import METRICS, Gold, Metric, MetricError, metric, score_by, score_prediction
 from hoptimizer.programs.record import COST, counts, solved
 from hoptimizer.programs.settings import count_names
 
@@ -52,7 +52,7 @@ class Scored:
 
     Attributes:
         values: every metric and count; ``accuracy`` where a judge gave its verdict, ``objective`` where a weighted sum
-            is maximized. Empty where a metric failed.
+            is maximized.
         failure: why a metric failed, in one line, or ``None``.
         judge_failure: why the judge gave no verdict, in one line, or ``None``.
     """
@@ -198,11 +198,7 @@ class Objective:
         return self._scored(question, prediction, verdict, failed)
 
     def _scored(self, question: Gold, prediction: Any, verdict: Verdict | None, failed: bool) -> Scored:  # noqa: ANN401 - a dspy.Prediction
-        failure = None
-        try:
-            values = measured(question, prediction, self.own)
-        except MetricError as error:
-            values, failure = {}, " ".join(str(error).split())
+        values, failure = measured(question, prediction, self.own)
         if failed:  # no answer is not the right one, even where that has no letter after normalisation
             values |= {name: 0.0 for name, metric in METRICS.items() if metric.percent and name in values}
         if verdict and verdict.accuracy is not None:
@@ -236,7 +232,7 @@ class Objective:
         return self.of(scored.values, failed=failed), terms
 
 
-def measured(question: Gold, prediction: Any, own: Sequence[Metric] = ()) -> dict[str, float]:  # noqa: ANN401 - a dspy.Prediction or alike
+def measured(question: Gold, prediction: Any, own: Sequence[Metric]) -> tuple[dict[str, float], str | None]:  # noqa: ANN401 - a dspy.Prediction or alike
     """Every metric and count of one prediction: all that can be weighed, but for the judge's verdict.
 
     Args:
@@ -244,11 +240,20 @@ def measured(question: Gold, prediction: Any, own: Sequence[Metric] = ()) -> dic
         prediction: what was answered.
         own: metrics of the user's, besides ours.
 
-    Raises:
-        MetricError: one of the user's fails.
+    Returns:
+        their values, of which one of the user's that fails is that of a wrong answer; and why one failed, in one line,
+        or ``None``.
     """
-    scores, counted = score_prediction(question, prediction, own), counts(getattr(prediction, "steps", ()))
-    return scores | counted | solved(counted, scores["em"])
+    scores, counted = score_prediction(question, prediction), counts(getattr(prediction, "steps", ()))
+    failures = []
+    for one in own:
+        try:
+            score = score_by(one, question, prediction)
+        except MetricError as error:
+            failures.append(" ".join(str(error).split()))
+            score = 0.0 if one.percent else None
+        scores |= {} if score is None else {one.name: score}
+    return scores | counted | solved(counted, scores["em"]), next(iter(failures), None)
 
 
 def _answer(prediction: Any) -> str | None:  # noqa: ANN401 - a dspy.Prediction or alike

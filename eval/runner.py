@@ -41,7 +41,7 @@ class QuestionResult:
             under way; ``cached_calls``, those of its ``lm_calls`` that a cache answered, where that is
             known; ``accuracy`` where a judge gave its verdict, ``objective`` where a weighted sum is
             maximized.
-            Where a metric failed, none but ``seconds``; where a call got no answer, none at all.
+            A metric of the user's that failed is 0 where it is a share; where a call got no answer, there is none.
         steps: what the program did, step by step.
         failure: why the program or a metric failed on this question, or a call got no answer; else ``None``.
         is_answered: false where a language model's call got no answer: that is no result of the program's.
@@ -282,12 +282,12 @@ async def ask(program: Program, question: Question, objective: Objective, judge:
         scored = await objective.ascore(question, prediction, judge, failed=failure is not None)
     except DSPyError as error:  # the judge's
         return _unanswered(question, one_line(error))
-    if scored.failure and not failure:
-        failure = f"a metric failed: {scored.failure}"
     # The calls before a failure are lost with their records; what they cost is not nothing.
     lost = (*COST, *count_names()) if failure else ()
     cached = [] if failure else [record.cached_calls for record in prediction.steps]
     timing = {SECONDS: seconds} | ({} if failure or None in cached else {CACHED: float(sum(cached))})
+    if scored.failure and not failure:
+        failure = f"a metric failed: {scored.failure}"
     return QuestionResult(
         question=question,
         answer=prediction.answer,

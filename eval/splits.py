@@ -23,6 +23,27 @@ def parse_sizes(text: str) -> dict[str, float]:
         raise UserError(f"split {text!r} is not understood; write it as train=0.8,dev=0.1,test=0.1") from None
 
 
+def check_splits(named: Sequence[str], sizes: Mapping[str, float], also: Sequence[str] = ()) -> None:
+    """Make sure that files are given for splits that there are, one for each, and sizes for none but these.
+
+    Args:
+        named: the splits of all files, one after the other; empty where a file alone is given.
+        sizes: by split.
+        also: what files can be given for besides splits, as often as one likes.
+
+    Raises:
+        UserError: otherwise.
+    """
+    for split in named:
+        if split not in (*SPLITS, *also):
+            raise unknown("split", split, (*SPLITS, *also))
+        if named.count(split) > 1 and split not in also:
+            raise UserError(f"the split {split!r} is given twice; give it one file")
+    for split in sizes if named else ():
+        if split not in named:
+            raise UserError(f"split sizes name {split!r}, for which no file is given; add one or leave the size out")
+
+
 def divided(
     questions: list[Question], splits: tuple[str, ...], sizes: Mapping[str, float], seed: int
 ) -> dict[str, list[Question]]:

@@ -1,4 +1,5 @@
-"""A compiled variant in an application of one's own, over HTTP: VARIANT=runs:/ID uvicorn serve_variant:app.
+"""A compiled variant in an application of one's own, over HTTP: VARIANT=runs:/ID uvicorn serve_variant:app, on the
+language model that it was compiled for, or on another one with LM=MODEL.
 
 `hop serve runs:/ID` serves a variant as it is, without code, with limits, keys and counts (docs/serving.md).
 """
@@ -17,9 +18,9 @@ from hoptimizer import load_variant
 class Support(dspy.Module):
     """Answers with a variant on the language model of one's choice, and names the titles that the answer is from."""
 
-    def __init__(self, source: str, lm: str) -> None:
+    def __init__(self, source: str, lm: str | None) -> None:
         super().__init__()
-        self.variant = load_variant(source, [f"lm.default={lm}"])
+        self.variant = load_variant(source, [f"lm.default={lm}"] if lm else [])
 
     async def aforward(self, question: str) -> dspy.Prediction:
         found = await self.variant.acall(question=question)
@@ -34,7 +35,7 @@ class Steps(dspy.streaming.StatusMessageProvider):
 
 
 app = FastAPI()
-support = Support(os.environ["VARIANT"], os.environ.get("LM", "local/smollm2-135m-instruct"))
+support = Support(os.environ["VARIANT"], os.environ.get("LM"))
 streaming = dspy.streamify(support, Steps(), is_async_program=True)
 
 

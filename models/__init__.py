@@ -11,7 +11,8 @@ import lazy_loader
 from hoptimizer.models.settings import LMSettings
 
 if TYPE_CHECKING:
-    from hoptimizer.models.lm import build_adapter, build_lm, check_lm
+    from hoptimizer.models.check import check_lm
+    from hoptimizer.models.lm import build_adapter, build_lm
 
 __all__ = ["LMSettings", "build_adapter", "build_lm", "check_lm"]
 
@@ -19,7 +20,8 @@ __all__ = ["LMSettings", "build_adapter", "build_lm", "check_lm"]
 __getattr__, __dir__, _ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "lm": ["build_adapter", "build_lm", "check_lm"],
+        "check": ["check_lm"],
+        "lm": ["build_adapter", "build_lm"],
         "settings": ["LMSettings"],
     },
 )

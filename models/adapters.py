@@ -20,8 +20,8 @@ class _Reading(dspy.Adapter):
     """Reads answers as people would: thoughts before an answer are none of it, "**Yes.**" is a yes, and the item of a
     list at which the tokens ran out is no item. What a passage says in the marks of the prompt format is mere words.
 
-    DSPy's own adapters take an output of a ``Literal`` type only if it is letter by letter one of the choices, and half
-    an item for a whole one.
+    DSPy's own adapters take an output of a ``Literal`` type only if it is letter by letter one of the choices, ``True``
+    and ``False`` with nothing around them, and half an item for a whole one.
     """
 
     def format(self, signature: type[dspy.Signature], demos: list[Any], inputs: dict[str, Any]) -> list[dict[str, Any]]:
@@ -43,29 +43,34 @@ class _Reading(dspy.Adapter):
             fields = writable(super().parse(_with_texts(signature), shallow(text)))  # type: ignore[arg-type] # classes are hashable
         except (ValueError, RecursionError) as error:
             raise AdapterParseError(type(self).__name__, signature, completion, str(error)) from error
-        fields |= {name: fields[name][: whole_items(text, name)] for name in _outputs(signature, list)}
+        fields |= {name: fields[name][: whole_items(text, name)] for name in _lists(signature)}
         try:
-            return fields | {name: _choice(fields[name], type_) for name, type_ in _outputs(signature, Literal).items()}
+            return fields | {name: _choice(fields[name], type_) for name, type_ in _choices(signature).items()}
         except ValueError as error:
             raise AdapterParseError(type(self).__name__, signature, completion, str(error), fields) from error
 
 
-def _outputs(signature: type[dspy.Signature], kind: Any) -> dict[str, Any]:  # noqa: ANN401 - Literal is no type
-    """The outputs that are lists, or one of several choices, with their types."""
+def _lists(signature: type[dspy.Signature]) -> list[str]:
+    """The outputs that are lists."""
+    return [name for name, field in signature.output_fields.items() if get_origin(field.annotation) is list]
+
+
+def _choices(signature: type[dspy.Signature]) -> dict[str, Any]:
+    """The outputs that are one of several choices, with their types."""
     types = {name: field.annotation for name, field in signature.output_fields.items()}
-    return {name: type_ for name, type_ in types.items() if get_origin(type_) is kind}
+    return {name: type_ for name, type_ in types.items() if type_ is bool or get_origin(type_) is Literal}
 
 
 @lru_cache(maxsize=256)  # making a signature takes most of a millisecond
 def _with_texts(signature: type[dspy.Signature]) -> type[dspy.Signature]:
     """A signature whose choices are texts, so that they are read before they are checked."""
-    for name in _outputs(signature, Literal):
+    for name in _choices(signature):
         signature = signature.with_updated_fields(name, type_=str)
     return signature
 
 
 def _choice(text: Any, type_: Any) -> Any:  # noqa: ANN401 - the text, or a default; a type annotation
-    named = chosen(text, get_args(type_)) if isinstance(text, str) else None
+    named = chosen(text, get_args(type_) or (True, False)) if isinstance(text, str) else None
     return parse_value(text, type_) if named is None else named
 
 

@@ -25,11 +25,20 @@ from hoptimizer.common.urls import text_without_secrets
 _PERMANENT = (LMAuthError, LMBillingError, LMConfigurationError, LMUnsupportedModelError)
 # What is wrong with the call itself: a prompt that is too long or was refused, for instance.
 _OF_THE_CALL = (LMInvalidRequestError, LMUnsupportedFeatureError, LMCollectionLimitError)
-_NOT_FOUND = 404
+_NOT_FOUND, _TOO_FAST = 404, 429
 # How OpenAI and servers like it say that the money is spent, with the status of a rate limit.
 _QUOTA_CODE, _QUOTA_WORDS = "insufficient_quota", "exceeded your current quota"
-# OpenAI has a code for it, by which DSPy tells it; vLLM, SGLang and llama.cpp say it in words alone.
-_TOO_LONG = re.compile(r"context (length|size|window)")
+# Gemini says the same words, with these, of the limit of a minute.
+_GEMINIS_LIMIT = re.compile(r"RESOURCE_EXHAUSTED|Quota exceeded for metric")
+# How Anthropic says that the money is spent, with the status of a wrong call.
+_NO_CREDIT = "credit balance is too low"
+# How OpenRouter says that it refused a prompt, with the status of a wrong key.
+_MODERATED = re.compile(r"flagged|moderation", re.IGNORECASE)
+# OpenAI has a code for it, by which DSPy tells it; servers say it in words alone: vLLM, SGLang and llama.cpp, vLLM of a
+# model's length, TGI, and proxies of Anthropic.
+_TOO_LONG = re.compile(
+    r"context (length|size|window)|maximum model length|max_new_tokens`? must be|prompt is too long", re.IGNORECASE
+)
 
 
 def is_permanent(error: BaseException) -> bool:
@@ -41,9 +50,12 @@ def is_permanent(error: BaseException) -> bool:
         >>> is_permanent(LMAuthError("bad key")), is_permanent(LMRateLimitError("too many requests"))
         (True, False)
     """
+    if not isinstance(error, LMError) or _is_moderated(error):
+        return False
     if isinstance(error, LMRateLimitError):
-        return error.provider_code == _QUOTA_CODE or _QUOTA_WORDS in error.message
-    return isinstance(error, _PERMANENT) or (isinstance(error, LMError) and error.status == _NOT_FOUND)
+        said = f"{error.provider_code} {error.message}"
+        return error.provider_code == _QUOTA_CODE or (_QUOTA_WORDS in said and not _GEMINIS_LIMIT.search(said))
+    return isinstance(error, _PERMANENT) or error.status == _NOT_FOUND or _NO_CREDIT in error.message
 
 
 def is_outage(error: BaseException) -> bool:
@@ -55,7 +67,9 @@ def is_outage(error: BaseException) -> bool:
         >>> is_outage(LMServerError("overloaded")), is_outage(ContextWindowExceededError())
         (True, False)
     """
-    return isinstance(error, LMError) and not isinstance(error, _OF_THE_CALL) and not is_permanent(error)
+    if not isinstance(error, LMError) or isinstance(error, _OF_THE_CALL) or _is_moderated(error):
+        return False
+    return not is_permanent(error)
 
 
 def is_too_long(error: BaseException) -> bool:
@@ -68,6 +82,26 @@ def is_too_long(error: BaseException) -> bool:
         True
     """
     return isinstance(error, LMInvalidRequestError) and bool(_TOO_LONG.search(error.message))
+
+
+def is_too_fast(error: BaseException) -> bool:
+    """Whether a server refused a call because too many come, whatever the error is called.
+
+    Anthropic and Gemini limit the tokens of a minute, which DSPy's client takes for a prompt of too many tokens.
+
+    Example:
+        >>> from dspy.utils.exceptions import ContextWindowExceededError
+        >>> from hoptimizer.models.failures import is_too_fast
+        >>> is_too_fast(ContextWindowExceededError("the limit of 30,000 input tokens per minute", status=429))
+        True
+    """
+    if isinstance(error, LMInvalidRequestError):
+        return error.status == _TOO_FAST
+    return isinstance(error, LMRateLimitError)
+
+
+def _is_moderated(error: BaseException) -> bool:
+    return isinstance(error, LMAuthError) and bool(_MODERATED.search(error.message))
 
 
 def unusable(error: BaseException, who: str, section: str) -> UserError | None:

@@ -1,8 +1,7 @@
 """DSPy language models from settings."""
 
 import os
-from collections.abc import Mapping
-from pathlib import Path
+import re
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -10,20 +9,19 @@ from weakref import WeakKeyDictionary
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 import dspy
-from dspy.utils.exceptions import LMConfigurationError, LMError
+from dspy.utils.exceptions import LMConfigurationError
 from pydantic import SecretStr
 
-from hoptimizer.common.errors import ServiceError, UserError
-from hoptimizer.common.urls import text_without_secrets, with_basic_auth, without_secrets
+from hoptimizer.common.errors import UserError
+from hoptimizer.common.urls import with_basic_auth
 from hoptimizer.models.adapters import LMAdapter
 from hoptimizer.models.engine.engine import DEFAULT_MAX_TOKENS, AsyncLocalEngine, LocalEngine, RolloutCallback
-from hoptimizer.models.folder import check_model
 from hoptimizer.models.served import SecretHeaders, ServedLM
 from hoptimizer.models.settings import NO_KEY, LMSettings, PromptFormat
 from hoptimizer.models.weights.catalog import known
-from hoptimizer.models.weights.store import resolve
 
-CHECK_TIMEOUT = 5.0  # seconds
+# OpenAI's models that reason, whoever serves them: o3, o4-mini, gpt-5.1-mini, but no gpt-5-chat-latest.
+_REASONING = re.compile(r"o\d(-(mini|nano|pro|preview))?(-[\d-]+)?|gpt-5(\.\d+)?(?!-chat)(-.+)?")
 
 # Copies of LMs by their prompt format. Copying an LM copies its history too, so that each copy is made once.
 _in_format: WeakKeyDictionary[dspy.LM, dict[PromptFormat, dspy.LM]] = WeakKeyDictionary()
@@ -154,36 +152,11 @@ def build_adapter() -> dspy.Adapter:
     return LMAdapter()
 
 
-def check_lm(settings: LMSettings) -> None:
-    """Find out before a long run whether the LM can answer.
-
-    A local model is pulled where it is not installed; a server is asked for its models; a provider's model is asked for
-    one word.
-
-    Raises:
-        ServiceError: its server is out of reach.
-        UserError: the LM can't answer; the message says why, in one line.
-
-    Example:
-        >>> from hoptimizer.models import LMSettings, check_lm
-        >>> check_lm(LMSettings(model="local/smollm2-135m-instruct"))
-        >>> check_lm(LMSettings(model="local/smollm2-135m-instruc"))
-        Traceback (most recent call last):
-        hoptimizer.common.errors.UserError: unknown model 'smollm2-135m-instruc': did you mean ...
-    """
-    if settings.is_local:
-        _check_local(settings)
-    elif settings.api_base:
-        _check_server(settings)
-    else:
-        _check_provider(settings)
-
-
 def _temperature(settings: LMSettings) -> float | None:
-    # OpenAI's reasoning models refuse a temperature: our default is left out unless the user set one.
-    if "temperature" not in settings.model_fields_set and settings.model.startswith(("openai/o", "openai/gpt-5")):
-        return None
-    return settings.temperature
+    # Models that reason refuse a temperature: our default is left out unless the user set one.
+    name, effort = settings.model.split("/")[-1].lower(), settings.reasoning_effort or "none"
+    reasons = effort != "none" or _REASONING.fullmatch(name)
+    return None if reasons and "temperature" not in settings.model_fields_set else settings.temperature
 
 
 def _client_options(settings: LMSettings) -> dict[str, Any]:
@@ -203,71 +176,3 @@ def _client_options(settings: LMSettings) -> dict[str, Any]:
 
 def _given(settings: LMSettings, *names: str) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(settings, name)) is not None}
-
-
-def _check_local(settings: LMSettings) -> None:
-    folder = Path(resolve(settings.name))
-    if folder.is_dir():
-        if not (folder / "config.json").is_file():
-            raise UserError(f"{settings.model}: the folder {folder} holds no model: config.json is missing")
-        _check_kind(settings, check_model(folder)["config.json"])
-        return
-    import httpx
-    from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
-
-    try:
-        if isinstance(config := try_to_load_from_cache(settings.name, "config.json"), str):
-            _check_kind(settings, check_model(Path(config).parent)["config.json"])
-            return
-        get_hf_file_metadata(hf_hub_url(settings.name, "config.json"), timeout=CHECK_TIMEOUT)
-    except (HfHubHTTPError, HFValidationError, OfflineModeIsEnabled, httpx.HTTPError) as error:
-        reason = str(error).strip().splitlines()[0] or type(error).__name__
-        raise UserError(
-            f"{settings.model}: neither a name of the weights store nor a folder, and not on the hub as far as it can "
-            f"be reached ({reason}); `hop models list` shows the store's names"
-        ) from error
-
-
-def _check_kind(settings: LMSettings, config: Mapping[str, Any]) -> None:
-    if config.get("is_encoder_decoder"):
-        # T5's vocabulary has no token for a brace or a line break, which all prompt formats are made of.
-        raise UserError(
-            f"{settings.model}: sequence-to-sequence models such as T5 can't write what the prompt formats ask for, "
-            "and are not served here; take a causal model, or serve this one and give api_base"
-        )
-
-
-def _check_server(settings: LMSettings) -> None:
-    import httpx
-
-    shown = without_secrets(str(settings.api_base))
-    url, basic = with_basic_auth(str(settings.api_base))
-    key = settings.api_key.get_secret_value() if settings.api_key else os.environ.get("OPENAI_API_KEY", NO_KEY)
-    headers = {"Authorization": f"Bearer {key}"} | basic | dict(SecretHeaders(settings.extra_headers or {}))
-    try:
-        # The answer's status is enough; its body may have no end.
-        with httpx.stream("GET", f"{url.rstrip('/')}/models", headers=headers, timeout=CHECK_TIMEOUT) as reply:
-            status = reply.status_code
-    except (httpx.InvalidURL, UnicodeError) as error:
-        raise UserError(f"{settings.model}: api_base: {shown!r} is no URL ({error}); correct it") from error
-    except httpx.LocalProtocolError as error:
-        reason = text_without_secrets(str(error))
-        remedy = "correct api_key, OPENAI_API_KEY or extra_headers, which may hold a line break"
-        raise UserError(f"{settings.model}: its headers can't be sent ({reason}); {remedy}") from None
-    except httpx.HTTPError as error:
-        reason = text_without_secrets(str(error)) or type(error).__name__
-        raise ServiceError(
-            f"{settings.model}: the server at {shown} can't be reached ({reason}); start it or correct api_base"
-        ) from error
-    if status in (401, 403):
-        raise UserError(f"{settings.model}: the server at {shown} refuses the key; set api_key")
-
-
-def _check_provider(settings: LMSettings) -> None:
-    lm = build_lm(settings.model_copy(update={"cache": False, "num_retries": 0}))
-    try:
-        lm("Say: yes")
-    except LMError as error:
-        reason = text_without_secrets(error.message.strip().splitlines()[0])
-        raise UserError(f"{settings.model} does not answer: {reason}") from error

@@ -7,16 +7,19 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-# Reasoning models write their thoughts before the answer. Chat templates of some open the tag in the prompt.
-_THOUGHTS = re.compile(r"\s*(?:<think>)?.*?</think>", re.DOTALL)
+END_OF_THOUGHTS = "</think>"
+"""What reasoning models write between their thoughts and the answer; for those known it is one token."""
+
+# Chat templates of some open the tag in the prompt.
+_THOUGHTS = re.compile(rf"\s*(?:<think>)?.*?{END_OF_THOUGHTS}", re.DOTALL)
 _UNFINISHED = re.compile(r"\s*<think>")
 # What an answer's parts are found by: DSPy's field markers, and the ends of thoughts.
 _MARKS = re.compile(r"\[(?=\[ ## \w+ ## ]])|<(?=/?think>)")
 # What may stand around a choice: spaces, quotes, brackets, markdown, the full stop.
 _AROUND = re.compile(r"^[\W_]+|[\W_]+$")
-# What may stand after an item of a list.
 # A string in JSON, whole or cut off.
 _TEXT = re.compile(r'"(?:[^"\\]|\\.)*(?:"|$)', re.DOTALL)
+# What may stand after an item of a list.
 _NEXT_ITEM = re.compile(r"\s*(?:,\s*|$)")
 # What ends a choice that an explanation follows.
 _EXPLAINED = r"[*_`\"']*\s*(?:[.,:;!\n–—]|- )"

@@ -20,7 +20,7 @@ from dspy.utils.exceptions import (
 from pydantic import RootModel, SecretStr
 from tenacity import AsyncRetrying, RetryCallState, Retrying, wait_random, wait_random_exponential
 
-from hoptimizer.models.failures import is_outage, is_too_long
+from hoptimizer.models.failures import is_outage, is_too_fast, is_too_long
 from hoptimizer.models.same_calls import after_the_same
 from hoptimizer.models.settings import NO_KEY, secrets_in
 from hoptimizer.models.slots import slots_of
@@ -162,6 +162,10 @@ class ServedLM(dspy.LM):
             shown = _without(error.message, self._secrets())
             if isinstance(error, LMTransportError) and "read timed out" in shown:
                 raise self._too_slow() from error
+            if is_too_fast(error) and not isinstance(error, LMRateLimitError):
+                # It is waited for like any other, and for as long as it asks.
+                given = {"provider_code": error.provider_code, "status": error.status, "retry_after": error.retry_after}
+                raise LMRateLimitError(shown, model=self.model, **given) from None
             if is_too_long(error):  # a program shortens its prompt then
                 raise ContextWindowExceededError(model=self.model, message=shown, status=error.status) from None
             if shown == error.message:

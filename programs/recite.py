@@ -56,7 +56,9 @@ class ReciteAndAnswer(Program):
         lm = self.language_models().get("recite")
         # Optimizers tell samples of a program apart by this id; each of its recitations needs its own.
         rollout = (lm.kwargs.get("rollout_id") or 0) if lm else 0
-        return {"temperature": self.temperature, "rollout_id": rollout * self.recitations + number}
+        # A model that is given no temperature may refuse one, and samples by itself.
+        heat = {} if lm and lm.kwargs.get("temperature") is None else {"temperature": self.temperature}
+        return heat | {"rollout_id": rollout * self.recitations + number}
 
     async def path(self, question: str, number: int) -> str:
         """Recite and answer once; empty if the output can't be understood."""

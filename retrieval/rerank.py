@@ -8,6 +8,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.models.engine.loading import device_and_dtype, loading
+from hoptimizer.models.folder import fingerprints
 from hoptimizer.models.small.encoder import PairTokenizer, by_length
 from hoptimizer.retrieval.encoders.model_files import SAFE_FILES, local_folder
 from hoptimizer.retrieval.encoders.text_encoder import load_checked
@@ -82,9 +83,14 @@ class CrossEncoder:
         return scores.round(decimals=_DECIMALS).tolist()
 
 
-@cache
 def cross_encoder(name: str, max_tokens: int) -> CrossEncoder:
-    """The cross-encoder of that name, which is loaded once in a process and remembers its scores."""
+    """The cross-encoder of that name, which is loaded once in a process and remembers its scores; a folder that was
+    trained again is another one."""
+    return _cross_encoder(name, max_tokens, fingerprints([name]))
+
+
+@cache
+def _cross_encoder(name: str, max_tokens: int, weights: str) -> CrossEncoder:
     return CrossEncoder(name, max_tokens)
 
 

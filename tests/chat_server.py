@@ -6,6 +6,9 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+CHECK = "Say: yes"
+"""What a language model is asked before a long run."""
+
 
 class _Server(ThreadingHTTPServer):
     request_queue_size = 256  # calls that come at once wait, and are not reset
@@ -20,10 +23,12 @@ class ChatServer:
         failing: the first so many calls are refused with ``status`` and the text of ``error``.
         usage: what each answer reports, or ``body -> usage``.
         together: no call ends before so many have been under way at once, or ten seconds have passed.
+        checked: the status of what is asked to find out whether the model answers.
 
     Attributes:
         url: for ``api_base``.
         bodies: of the calls so far.
+        checks: of the calls by which it was found out whether the model answers.
         headers: of all requests so far, names in lower case.
         most: the most calls that were under way at once.
     """
@@ -37,10 +42,12 @@ class ChatServer:
         error="overloaded",
         usage=None,
         together=1,
+        checked=200,
     ):
         self.answer, self.seconds, self.failing, self.status, self.error = answer, seconds, failing, status, error
         self.usage = usage or {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
         self.bodies, self.headers = [], []
+        self.checks, self.checked = [], checked
         self.together, self._reached = together, threading.Event()
         self.running = self.most = 0
         self._lock = threading.Lock()
@@ -65,6 +72,9 @@ class ChatServer:
 
     def complete(self, body):
         """The number of a call, from 1, and the status and the body of its answer."""
+        if body["messages"][-1]["content"] == CHECK:  # whether it answers at all: none of the calls that tests count
+            self.checks.append(body)
+            return 0, self.checked, self.error_body() if self.checked != 200 else self.reply(0, body, "yes")
         with self._lock:
             self.bodies.append(body)
             number = len(self.bodies)
@@ -77,13 +87,20 @@ class ChatServer:
         with self._lock:
             self.running -= 1
         if number <= self.failing:
-            return number, self.status, {"error": {"message": self.error, "type": "error", "code": None}}
-        said = self.answer(body)
+            return number, self.status, self.error_body()
+        return number, 200, self.reply(number, body, self.answer(body))
+
+    def error_body(self):
+        """The body of a refusal."""
+        return {"error": {"message": self.error, "type": "error", "code": None}}
+
+    def reply(self, number, body, said):
+        """The body of an answer."""
         message = {"role": "assistant", **(said if isinstance(said, dict) else {"content": said})}
         choice = {"index": 0, "finish_reason": "stop", "message": message}
         reply = {"id": f"call-{number}", "object": "chat.completion", "created": 0, "model": body["model"]}
         usage = self.usage(body) if callable(self.usage) else self.usage
-        return number, 200, {**reply, "choices": [choice], **({"usage": usage} if usage else {})}
+        return {**reply, "choices": [choice], **({"usage": usage} if usage else {})}
 
 
 def chat_handler(chat):

@@ -64,7 +64,7 @@ class FaultyServer(ChatServer):
         class Handler(chat_handler(self)):
             def answer(self, body):
                 number, status, reply = server.complete(body)
-                fault = server.fault(number, body)
+                fault = server.fault(number, body) if number else None  # the check of a model is no call
                 if fault is None:
                     self.reply(status, reply)
                 elif fault[:3].isdigit():

@@ -286,14 +286,16 @@ class Sampled(ScriptedLM):
         return await super().acall(prompt, messages, **kwargs)
 
 
-def test_recitations_are_sampled_together_and_their_answers_vote():
+@pytest.mark.parametrize(("temperature", "sampled"), [(0.0, 0.7), (None, None)])
+def test_recitations_are_sampled_together_and_their_answers_vote(temperature, sampled):
     answers = iter(["Rome", "bern", "Bern"])
     lm = Sampled(lambda field, inputs: json.dumps(RECITED) if field == "recited" else next(answers))
+    lm.kwargs["temperature"] = temperature  # reasoning models are given none, and refuse one
     with dspy.context(lm=lm, adapter=dspy.ChatAdapter(use_json_adapter_fallback=False)):
         prediction = ReciteAndAnswer(recitations=3)(question=MILL)
     assert prediction.answer.lower() == "bern"
     assert lm.most == 3
-    assert lm.sampling[:3] == [(None, None), (0.7, 1), (0.7, 2)]
+    assert lm.sampling[:3] == [(None, None), (sampled, 1), (sampled, 2)]
     assert steps(prediction) == ["recite", "reader"] * 3
 
 

@@ -237,6 +237,19 @@ def test_columns_are_named_and_rows_of_one_question_are_one(tmp_path: Path):
     assert [question.answers for question in load(str(tmp_path / "made")).split("dev")] == [["12", "zwölf"], ["yes"]]
 
 
+@pytest.mark.parametrize(
+    ("splits", "sizes", "said"),
+    [
+        (["dev", "dev+test"], {}, ["'dev' is given twice"]),
+        (["train", "dev"], {"test": 2}, ["name 'test', for which no file is given"]),
+        (["train", "contexts"], {}, ["'contexts'"]),
+    ],
+)
+def test_splits_and_sizes_that_do_not_fit_are_said_before_anything_is_read(splits, sizes, said, tmp_path: Path):
+    table = dict.fromkeys(splits, tmp_path / "not-there.csv")
+    assert_one_line(lambda: import_documents(table, None, tmp_path / "made", sizes=sizes), said)
+
+
 def test_a_question_in_two_splits_is_said(table: Path, tmp_path: Path):
     twice = {"train": table, "dev": table}
     assert_one_line(lambda: import_documents(twice, None, tmp_path / "made"), ["stands in"])

@@ -18,12 +18,15 @@ import pydantic
 import pytest
 import torch
 from dspy.utils.exceptions import ContextWindowExceededError, LMUnsupportedFeatureError
+from safetensors.torch import load_file, save_file
+from small_models import tiny_lm
 
+from hoptimizer import Workbench, make_config
 from hoptimizer.common.memory import trim_heap
 from hoptimizer.models import LMSettings, build_adapter, build_lm
 from hoptimizer.models.engine.chat_template import as_words, render
 from hoptimizer.models.engine.constrained_decoding import Constraint
-from hoptimizer.models.engine.engine import LocalEngine, generator
+from hoptimizer.models.engine.engine import LocalEngine, generator, release, release_outdated
 from hoptimizer.models.engine.generator import Generator
 from hoptimizer.models.engine.key_values import BLOCK, KeyValues
 from hoptimizer.models.engine.loading import device_and_dtype
@@ -516,3 +519,17 @@ def test_fp32_is_taken_where_bf16_is_not_multiplied(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     assert device_and_dtype() == (torch.device("cpu"), torch.float32)
+
+
+def test_weights_that_were_trained_again_in_their_folder_are_loaded_anew(tmp_path):
+    folder = tiny_lm(tmp_path / "model")
+    model = f"local/{folder}"
+    before = generator(model)
+    release_outdated(model)
+    assert generator(model) is before
+    weights = folder / "model.safetensors"
+    trained = {name: tensor + 1 for name, tensor in load_file(weights).items()}
+    save_file(trained, weights, metadata={"format": "pt"})
+    assert Workbench(make_config({"data": "atlas", "program": "direct", "lm": {"default": model}})).lms
+    assert generator(model) is not before
+    release(model)

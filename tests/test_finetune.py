@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from scripted import Listener, ScriptedLM, ScriptedRetriever, passage
 from serving import answer_in_fresh_process, kept
 from small_models import CITIES, conversations, start_toy_lm, tiny_lm, tiny_t5, train_toy_lm
 
-from hoptimizer import Tracker, compile_variant, evaluate_variant, load_config
+from hoptimizer import Tracker, compile_variant, evaluate_variant, load_config, load_variant
 from hoptimizer.common.errors import UserError
 from hoptimizer.compiled import restore
 from hoptimizer.compiling import work_folder
@@ -39,6 +40,7 @@ from hoptimizer.programs import RAG, RAISF, Direct, IRCoT
 from hoptimizer.programs.neighbours import Neighbours
 from hoptimizer.retrieval import Corpus
 from hoptimizer.signatures import Read
+from hoptimizer.tracking.artifacts import tuned_lms
 from hoptimizer.workbench import Workbench
 
 WEIGHTS = "model.safetensors"
@@ -585,6 +587,20 @@ def test_a_model_that_the_config_names_for_a_step_goes_before_the_tuned_one(vari
         program = restore(bench, state_of(variant), f"runs:/{variant.run_id}/variant")
     assert program.lms["reader"].model == f"local/{base}"
     assert is_tuned(program.lms["reason"])
+
+
+def test_another_default_model_takes_no_tuned_step_and_that_is_said(variant, config, base, tmp_path):
+    other = shutil.copytree(base, tmp_path / "other")
+    run, uri = f"runs:/{variant.run_id}", variant.config.tracking.uri
+    said = rf"no step of the variant asks it; follow_up, reader, reason have .* as in lm\.follow_up=local/{other}"
+    with pytest.raises(UserError, match=said) as caught:
+        load_variant(run, [f"lm.default.model=local/{other}"], tracking_uri=uri)
+    assert "\n" not in str(caught.value)
+    changed = config("program.reader=direct", "program.max_steps=3", f"lm.default.model=local/{other}")
+    with pytest.raises(UserError, match="no step of the variant asks it"):
+        evaluate_variant(changed, run_id=variant.run_id)
+    named = [f"lm.{step}.model=local/{other}" for step in ("default", "follow_up", "reader", "reason")]
+    assert not tuned_lms(load_variant(run, named, tracking_uri=uri).program)
 
 
 def test_a_providers_tuned_model_is_asked_with_the_settings_of_the_default_one(config):

@@ -1,9 +1,7 @@
 """Language models from config: settings, the prompt format, and the check before a run."""
 
 import contextlib
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import dspy
 import pytest
@@ -11,7 +9,7 @@ from chat_server import ChatServer, chat_handler
 from pydantic import TypeAdapter, ValidationError
 
 from hoptimizer import load_config
-from hoptimizer.common.errors import UserError
+from hoptimizer.common.errors import ServiceError, UserError
 from hoptimizer.models import LMSettings, build_adapter, build_lm, check_lm
 from hoptimizer.models.engine.engine import AsyncLocalEngine, LocalEngine
 
@@ -100,8 +98,18 @@ def test_local_models_come_as_engines_others_as_they_are():
     )
 
 
-def test_a_reasoning_model_gets_no_temperature_it_would_refuse():
-    assert build_lm(LMSettings(model="openai/gpt-5")).kwargs.get("temperature") is None
+@pytest.mark.parametrize(
+    ("model", "more", "temperature"),
+    [
+        ("openai/gpt-5", {}, None), ("openai/gpt-5.1-mini", {}, None), ("openrouter/openai/o4-mini", {}, None),
+        ("azure/o3-2025-04-16", {}, None), ("openai/gpt-5-chat-latest", {}, 0.0), ("openai/olmo-2-7b", {}, 0.0),
+        ("openai/openai/gpt-oss-20b", {}, 0.0), ("openai/Qwen/Qwen3-8B", {}, 0.0),
+        ("anthropic/claude-x", {"reasoning_effort": "low"}, None), ("openai/x", {"reasoning_effort": "none"}, 0.0),
+        ("openai/gpt-5", {"temperature": 1.0}, 1.0),
+    ],
+)  # fmt: skip
+def test_a_reasoning_model_gets_no_temperature_it_would_refuse(model, more, temperature):
+    assert build_lm(LMSettings(model=model, **more)).kwargs.get("temperature") == temperature
 
 
 @pytest.mark.parametrize(
@@ -119,30 +127,40 @@ def test_every_lm_gets_its_own_prompt_format(settings, adapter):
     assert isinstance(chosen, dspy.JSONAdapter) == (adapter is dspy.JSONAdapter)
 
 
-class _Server(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200 if self.headers["Authorization"] == f"Bearer {KEY}" else 401)
-        self.end_headers()
+class Guarded(ChatServer):
+    """Lists its models for those who have the key."""
 
-    def log_message(self, *args: object) -> None:
-        pass
+    def get(self):
+        return 200 if self.headers[-1].get("authorization") == f"Bearer {KEY}" else 401, {}
 
 
-@pytest.fixture
-def server() -> str:
-    server = HTTPServer(("127.0.0.1", 0), _Server)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/v1"
-    server.shutdown()
+def test_a_server_that_answers_passes_the_check_once_in_a_process():
+    with Guarded() as server:
+        for _ in range(2):
+            check_lm(LMSettings(model="openai/x", api_base=server.url, api_key=KEY))
+        assert len(server.checks) == 1
+        assert [message["role"] for message in server.checks[0]["messages"]] == ["system", "user"]
 
 
-def test_a_server_that_answers_passes_the_check(server):
-    check_lm(LMSettings(model="openai/x", api_base=server, api_key=KEY))
+def test_a_refused_key_is_said():
+    with Guarded() as server, pytest.raises(UserError, match="refuses the key"):
+        check_lm(LMSettings(model="openai/x", api_base=server.url, api_key="wrong"))
 
 
-def test_a_refused_key_is_said(server):
-    with pytest.raises(UserError, match="refuses the key"):
-        check_lm(LMSettings(model="openai/x", api_base=server, api_key="wrong"))
+@pytest.mark.parametrize(("status", "kind"), [(400, UserError), (503, ServiceError)])
+def test_a_model_that_takes_no_such_calls_is_one_line_before_any_question(status, kind):
+    says = pytest.raises(kind, match=r"openai/gemma does not answer: .*System role not supported")
+    with ChatServer(checked=status, error="System role not supported") as server, says as caught:
+        check_lm(LMSettings(model="openai/gemma", api_base=server.url, num_retries=0))
+    assert isinstance(caught.value, ServiceError) == (kind is ServiceError)
+
+
+def test_openais_key_is_shown_to_no_server_of_another_provider(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("DEEPSEEK_API_KEY", "another")
+    with ChatServer() as server:
+        check_lm(LMSettings(model="deepseek/deepseek-chat", api_base=server.url))
+        assert [headers.get("authorization") for headers in server.headers] == [None, "Bearer another"]
 
 
 def test_a_server_out_of_reach_is_one_line():

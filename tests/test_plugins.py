@@ -392,18 +392,18 @@ def fussy(example: dspy.Example, prediction: dspy.Prediction) -> float | None:
 brevity = Metric("brevity", "words", lambda _, prediction: float(len(prediction.answer.split())), percent=False)
 
 
-def test_a_metric_of_ones_own_that_fails_loses_its_question_alone(monkeypatch):
+def test_a_metric_of_ones_own_that_fails_is_that_of_a_wrong_answer(monkeypatch):
     monkeypatch.setitem(sys.modules, "my_metrics", sys.modules[__name__])
     objective = Objective.parse("my_metrics:fussy")
     evaluation = evaluate(Answer(), QUESTIONS, objective=objective)
-    assert [row.scores.get("fussy") for row in evaluation.rows] == [None, None, None, 0.5]
+    assert [row.scores.get("fussy") for row in evaluation.rows] == [0, None, 0, 0.5]
     assert [row.failure for row in evaluation.rows] == [
         "a metric failed: fussy: ZeroDivisionError: division by zero",
         None,
         "a metric failed: fussy: nan is no finite number",
         None,
     ]
-    assert evaluation.scores("em") == [1.0, 1.0]
+    assert evaluation.scores("em") == [1.0] * 4
     scored = [objective(question.to_dspy(), dspy.Prediction(answer="Lyon", passages=[])) for question in QUESTIONS]
     assert scored == [0, 0, 0, 0.5]
     assert len(objective.metric_failures) == 2

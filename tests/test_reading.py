@@ -18,7 +18,7 @@ from hoptimizer.programs import RAG, RAISF
 from hoptimizer.programs.record import counts
 from hoptimizer.signatures.answering import Answer
 from hoptimizer.signatures.decomposing import Decompose
-from hoptimizer.signatures.judging import Relevance, SelfKnowledge
+from hoptimizer.signatures.judging import Correctness, Relevance, SelfKnowledge
 
 PARTS = "subquestions"
 ADAPTERS = (ReadingChatAdapter, ReadingJSONAdapter, SchemaAdapter, PlainAdapter)
@@ -53,6 +53,21 @@ def said(request, text):
 )  # fmt: skip
 def test_a_judgement_is_read_as_people_would(adapter, text, read):
     assert adapter().parse(Relevance, written(adapter, relevant=text)) == {"relevant": read}
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+@pytest.mark.parametrize(
+    ("text", "read"), [("True", True), ("**False**", False), ("true, it names the same town.", True), ("False.", False)]
+)
+def test_a_verdict_is_read_as_people_would(adapter, text, read):
+    assert adapter().parse(Correctness, written(adapter, correct=text)) == {"correct": read}
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_what_is_no_verdict_is_not_read_as_one(adapter):
+    assert SchemaAdapter().parse(Correctness, '{"correct": true}') == {"correct": True}
+    with pytest.raises(AdapterParseError):
+        adapter().parse(Correctness, written(adapter, correct="truely, I can't say"))
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS)

@@ -22,8 +22,11 @@ class LogprobServer(ChatServer):
     def complete(self, body):
         number, status, reply = super().complete(body)
         [logprob] = [one for id, (_, one) in SAID.items() if f"{id} {id}" in json.dumps(body)]
-        token = {"token": "?", "logprob": logprob, "bytes": [63], "top_logprobs": []}
-        reply["choices"][0]["logprobs"] = {"content": [token]}
+        thoughts = [("<think>", -3.0), ("Hm", -700.0), ("</think>", -50.0)] if "</think>" in json.dumps(reply) else []
+        tokens = [*thoughts, ("?", logprob)]
+        reply["choices"][0]["logprobs"] = {
+            "content": [{"token": token, "logprob": one, "bytes": [63], "top_logprobs": []} for token, one in tokens]
+        }
         return number, status, reply
 
 
@@ -38,8 +41,9 @@ def ask(server, model):
         return REPLUG(ScriptedRetriever(FOUND))(question=ASKED)
 
 
-def test_what_a_server_tells_is_mixed():
-    with LogprobServer(say) as server:
+@pytest.mark.parametrize("thoughts", ["", "<think>Hm</think>"])
+def test_what_a_server_tells_is_mixed_and_thoughts_do_not_count(thoughts):
+    with LogprobServer(lambda body: thoughts + say(body)) as server:
         prediction = ask(server, "openai/tells")
     assert prediction.answer == "Bern"
     assert [record.outputs["probability"] for record in prediction.steps[1:]] == pytest.approx(
@@ -51,3 +55,13 @@ def test_what_a_server_tells_is_mixed():
 def test_a_server_that_tells_none_is_one_line():
     with ChatServer(say) as server, pytest.raises(UserError, match="or a server that gives logprobs"):
         ask(server, "openai/tells-not")
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [(400, "Logprobs is not enabled for this model"), (403, "You are not allowed to request logprobs from this model")],
+)
+def test_a_server_that_refuses_to_tell_them_is_the_same_line(status, error):
+    failing = {"failing": 9, "status": status, "error": error}
+    with ChatServer(say, **failing) as server, pytest.raises(UserError, match="or a server that gives logprobs"):
+        ask(server, "openai/refuses")

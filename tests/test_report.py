@@ -93,6 +93,16 @@ def test_the_language_model_and_what_differs_are_columns_and_differences_are_cor
     assert "<table" in whole._repr_html_()
 
 
+def test_runs_that_searched_different_passages_are_said_to(store):
+    _, tracker, [first, second], _ = store
+    assert compare_variants(tracker, [first, second], metric="recall").notes == []
+    digest = tracker.get(second).data.tags["hop.corpus_digest"]
+    tracker.client.set_tag(second, "hop.corpus_digest", "that of the folder as it was before")
+    [note] = compare_variants(tracker, [first, second], metric="recall").notes
+    assert "the same passages" in note
+    tracker.client.set_tag(second, "hop.corpus_digest", digest)
+
+
 def test_options_of_another_part_are_no_difference_of_their_own():
     def run(params, compiled=False):
         return SimpleNamespace(data=SimpleNamespace(params=params, tags={"hop.kind": "compile"} if compiled else {}))

@@ -65,7 +65,7 @@ def test_no_answer_is_not_the_right_one_where_that_is_empty_after_normalisation(
     assert [failed.scores(name) for name in ("em", "f1", "contains", "efficient_rag_em")] == [[0.0]] * 4
 
 
-def test_a_metric_of_the_users_that_raises_is_counted_and_loses_its_question_alone():
+def test_a_metric_of_the_users_that_raises_is_counted_and_takes_no_other_score_away():
     def broken(question, prediction):
         if question.question == QUESTIONS[0].question:
             raise ZeroDivisionError("no words")
@@ -76,8 +76,10 @@ def test_a_metric_of_the_users_that_raises_is_counted_and_loses_its_question_alo
         evaluation = evaluate(Direct(), QUESTIONS, objective=objective)
     assert evaluation.rows[0].failure == "a metric failed: broken: ZeroDivisionError: no words"
     assert evaluation.metrics["failures"] == 1
-    assert evaluation.metrics["broken"] == 0.25
-    assert len(evaluation.scores("f1")) == len(QUESTIONS) - 1
+    # As on a wrong answer, for the optimizer, too; what else is known of the question stays.
+    assert evaluation.rows[0].scores["broken"] == 0
+    assert evaluation.metrics["broken"] == pytest.approx(0.25 * (len(QUESTIONS) - 1) / len(QUESTIONS))
+    assert len(evaluation.scores("f1")) == len(evaluation.scores("lm_calls")) == len(QUESTIONS)
 
 
 def test_a_model_that_cannot_be_reached_stops_the_run_with_one_line():

@@ -196,6 +196,15 @@ def test_simba_under_a_budget_ends_with_a_better_program_than_it_began_with(run)
     assert program.dump_state() != base.state
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_simbas_program_is_chosen_on_dev(run, seed):
+    program, told, _ = run("simba", seed=seed)
+    whole = [candidate for candidate in told["candidates"] if candidate.is_whole]
+    kept = json.dumps(program.dump_state(), default=str)
+    [chosen] = [candidate for candidate in whole if json.dumps(candidate.state, default=str) == kept]
+    assert chosen.score == max(candidate.score for candidate in whole)
+
+
 def test_a_question_that_fails_does_not_hide_simbas_candidates(run):
     engine = model()
     plain = engine.answer
@@ -388,6 +397,20 @@ def test_no_run_that_costs_more_than_it_is_worth_is_demonstrated(run, threshold)
 def test_gepa_reflects_on_what_is_not_as_good_as_can_be(run):
     _, told, _ = run("gepa", objective=Objective.parse({"em": 1.0, "recall": 1.0}))
     assert told["settings"]["GEPA.perfect_score"] == 2
+
+
+def test_what_the_reflecting_model_of_gepa_thinks_is_no_instruction(run):
+    class Thinking(ScriptedEngine):
+        def answer(self, request):
+            said = super().answer(request)
+            thoughts = "<think>I could ask for {words}.</think>"
+            return replace(said, message=lm15.Message.assistant(thoughts + said.message.text))
+
+    thinking = Thinking(model().script)
+    _, told, _ = run("gepa", reflection_lm=thinking.lm("scripted/thinking", temperature=1.0, max_tokens=100))
+    instructions = [candidate.state["reader"]["signature"]["instructions"] for candidate in told["candidates"]]
+    assert len({*instructions}) > 1
+    assert not any("think>" in text for text in instructions)
 
 
 def test_gepa_is_given_the_terms_of_a_weighted_sum(run, monkeypatch):

@@ -7,14 +7,20 @@ from concurrent.futures import ThreadPoolExecutor
 import dspy
 import pytest
 from chat_server import ChatServer
-from dspy.utils.exceptions import LMError, LMRateLimitError
+from dspy.utils.exceptions import (
+    ContextWindowExceededError,
+    LMAuthError,
+    LMError,
+    LMInvalidRequestError,
+    LMRateLimitError,
+)
 from pydantic import ValidationError
 
 from hoptimizer import evaluate_variant, load_config
 from hoptimizer.common.errors import ServiceError, UserError
 from hoptimizer.eval import Question, evaluate
 from hoptimizer.models import LMSettings, build_adapter, build_lm, check_lm
-from hoptimizer.models.failures import one_line
+from hoptimizer.models.failures import is_outage, is_permanent, one_line
 from hoptimizer.models.slots import Slots
 from hoptimizer.models.usage import AnswerCache
 from hoptimizer.programs import Direct
@@ -59,7 +65,7 @@ def test_headers_are_sent_and_shown_nowhere():
         lm = build_lm(settings)
         assert lm("Where?") == ["words"]
         check_lm(settings)
-    assert [headers["x-team"] for headers in server.headers] == [TOKEN, TOKEN]
+    assert [headers["x-team"] for headers in server.headers] == [TOKEN] * 3
     program = Direct()
     program.set_lm(lm)
     shown = [settings, settings.model_dump_json(), lm.kwargs, lm.dump_state(), program.dump_state(), lm.history]
@@ -106,9 +112,54 @@ def test_the_check_of_a_provider_makes_one_call(monkeypatch):
         raise LMRateLimitError("busy")
 
     monkeypatch.setattr(dspy.LM, "__call__", failing)
-    with pytest.raises(UserError, match="does not answer: busy"):
-        check_lm(LMSettings(model="openai/x", api_key="none"))
+    with pytest.raises(ServiceError, match="does not answer: busy"):
+        check_lm(LMSettings(model="openai/x", api_key="none", num_retries=0))
     assert len(calls) == 1
+
+
+ANTHROPIC_LIMIT = "This request would exceed your organization's rate limit of 30,000 input tokens per minute"
+GEMINI_LIMIT = "You exceeded your current quota. * Quota exceeded for metric: input_token_count, limit: 250000"
+
+
+@pytest.mark.parametrize("limit", [ANTHROPIC_LIMIT, GEMINI_LIMIT])
+@pytest.mark.parametrize("model", ["anthropic/claude-x", "openai/x"])
+def test_a_limit_of_tokens_a_minute_is_no_prompt_that_is_too_long(model, limit):
+    with ChatServer(failing=9, status=429, error=limit) as server:
+        lm = build_lm(LMSettings(model=model, api_base=server.url, api_key="key", num_retries=0))
+        with pytest.raises(LMRateLimitError) as caught:
+            lm("Where?")
+    assert is_outage(caught.value)
+    assert len(server.bodies) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "permanent", "outage"),
+    [
+        (LMInvalidRequestError("Your credit balance is too low to access the Anthropic API"), True, False),
+        (LMRateLimitError("You exceeded your current quota, please check your plan"), True, False),
+        (LMRateLimitError("busy", provider_code="insufficient_quota"), True, False),
+        (LMRateLimitError(GEMINI_LIMIT, provider_code="RESOURCE_EXHAUSTED"), False, True),
+        (LMAuthError("bad key", status=401), True, False),
+        (LMAuthError("This model requires moderation. Your input was flagged", status=403), False, False),
+        (LMInvalidRequestError("no such parameter"), False, False),
+    ],
+)
+def test_what_a_failure_means_for_other_calls(error, permanent, outage):
+    assert (is_permanent(error), is_outage(error)) == (permanent, outage)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "`inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000 `inputs` tokens",
+        "The decoder prompt (length 5000) is longer than the maximum model length of 4096",
+        "prompt is too long: 250000 tokens > 200000 maximum",
+        "This model's maximum context length is 4096 tokens",
+    ],
+)
+def test_a_prompt_that_is_too_long_is_told_by_the_words_of_each_server(message):
+    with ChatServer(failing=9, status=400, error=message) as server, pytest.raises(ContextWindowExceededError):
+        build_lm(served(server))("Where?")
 
 
 @pytest.mark.parametrize(("retries", "calls", "unanswered"), [(0, 1, 1), (1, 2, 0)])

@@ -10,16 +10,18 @@ import pytest
 import yaml
 from chat_server import ChatServer
 
-from hoptimizer import UserError, estimate_study, load_study, run_study
+from hoptimizer import Tracker, UserError, estimate_study, load_study, make_config, run_study
 from hoptimizer.cli import main
 from hoptimizer.eval.datasets import folder as folders
 from hoptimizer.eval.display.sheet import Sheet
 from hoptimizer.eval.statistics import Estimate, holm, sign_flip_p
 from hoptimizer.retrieval.bm25 import BM25Retriever
 from hoptimizer.study import cell_runs
+from hoptimizer.study.estimate import known_costs
 from hoptimizer.study.lines import Line
 from hoptimizer.study.significance import significance
 from hoptimizer.study.table import figures_tested, sheets
+from hoptimizer.tracking.models import as_params
 
 SEARCHING = {
     "data": {"name": "atlas", "train": 3, "dev": 4, "test": 6},
@@ -311,6 +313,19 @@ def test_the_same_call_is_made_once_however_many_cells_make_it_at_once(write, as
     answers = [[row[table["columns"].index("answer")] for row in table["data"]] for table in tables]
     assert answers[0] == answers[1] != answers[2]
     assert answers == asked_before.setdefault("answers", answers), "the same as one cell after the other"
+
+
+def test_what_a_whole_compile_spent_is_not_the_cost_of_a_question(tmp_path):
+    # The price of the student is not known, and its teacher's is.
+    logged = {"dev/lm_calls": 1.0, "workings/dev/prompt_tokens": 200.0, "workings/estimate/usd": 0.0}
+    logged |= {"workings/spent/prompt_tokens": 9e6, "workings/spent/usd": 1.2}
+    config = make_config({"data": "atlas", "program": "direct"})
+    tracker = Tracker(f"sqlite:///{tmp_path}/mlflow.db", "atlas")
+    with tracker.run("eval", "earlier") as run:
+        mlflow.log_params(as_params(config.deciding))
+        mlflow.log_metrics(logged)
+    found, _ = known_costs(config, [tracker.get(run.info.run_id)])
+    assert found == {"lm_calls": 1.0, "prompt_tokens": 200.0}
 
 
 def test_an_estimate_asks_a_few_questions_and_an_earlier_run_tells_more(write, monkeypatch, capsys):

@@ -16,7 +16,7 @@ from hoptimizer.eval.display.format import COLUMNS
 from hoptimizer.eval.judge import ACCURACY
 from hoptimizer.eval.metrics import METRICS
 from hoptimizer.eval.objective import OBJECTIVE
-from hoptimizer.tracking.artifacts import UNANSWERED
+from hoptimizer.tracking.artifacts import CORPUS, UNANSWERED
 from hoptimizer.tracking.tracker import Tracker
 
 _NEEDS = {ACCURACY: "it takes the same lm.judge", OBJECTIVE: "it takes a metric with the same weights"}
@@ -82,11 +82,17 @@ def compare_variants(
         ],
         by=by,
         groups=groups_of(variants, metric, column, seed) if column is not None else [],
-        notes=notes,
+        notes=notes + _other_passages(answered),
         questions=[str(question) for question in tables[0]["question"]],
         gold=[_texts(answers) for answers in tables[0].get("answers", [None] * len(tables[0]))],
         seed=seed,
     )
+
+
+def _other_passages(answered: Sequence[Answered]) -> list[str]:
+    """That runs searched different passages, which no setting says where a data set's folder was made anew."""
+    digests = {one.run.data.tags.get(CORPUS) for one in answered if "retriever.name" in one.run.data.params}
+    return ["not all of these runs searched the same passages"] if len(digests - {None}) > 1 else []
 
 
 def _texts(answers: object) -> list[str]:

@@ -10,6 +10,7 @@ from mlflow.entities import Run
 
 from hoptimizer.common.progress import Report, silent
 from hoptimizer.config import Config
+from hoptimizer.eval.datasets.folder import SPLITS
 from hoptimizer.eval.display.format import figure, heading
 from hoptimizer.eval.display.sheet import Sheet
 from hoptimizer.study.cells import Cell, Study
@@ -187,8 +188,9 @@ def known_costs(config: Config, runs: Sequence[Run]) -> tuple[dict[str, float], 
 
 
 def _of_split(metrics: Mapping[str, float]) -> dict[str, float]:
-    """A run's figures on whatever questions it was scored on."""
-    return {name.partition("/")[2]: value for name, value in without_fold(metrics).items() if name.count("/") == 1}
+    """A run's figures on whatever questions it was scored on; what a whole compile spent is not among them."""
+    named = [(name.split("/"), value) for name, value in without_fold(metrics).items()]
+    return {name[1]: value for name, value in named if len(name) == 2 and name[0] in SPLITS}
 
 
 def _few(metrics: Mapping[str, float]) -> dict[str, float]:

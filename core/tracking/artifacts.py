@@ -23,13 +23,15 @@ from hoptimizer.models.settings import LOCAL
 from hoptimizer.models.small.base import SmallModel
 from hoptimizer.programs import Ensemble, Program
 from hoptimizer.stored import state_to_store
-from hoptimizer.tracking.models import VARIANT, as_params, as_yaml, log_model
+from hoptimizer.tracking.models import VARIANT, as_params, as_yaml, config_beside_models, log_model
 from hoptimizer.tracking.naming import FOLDED, logged_names, model_name
 from hoptimizer.tracking.server import outage
 
 PREFIX = "hop."
 VERSION = PREFIX + "version"
 """The tag of the version of hoptimizer that made a run."""
+CORPUS = PREFIX + "corpus_digest"
+"""The tag that tells the passages of a run's data from others."""
 UNANSWERED = "unanswered"
 """The column of predictions that marks questions without a result."""
 
@@ -82,7 +84,7 @@ def log_config(config: Config, data: DataSet) -> None:
     mlflow.log_text(as_yaml(config.public()), CONFIG)
     tags = {"program": config.program.name, "data": data.name, "data_digest": data.digest}
     tags["lm"] = config.lm["default"].model
-    mlflow.set_tags({PREFIX + name: value for name, value in tags.items()})
+    mlflow.set_tags({PREFIX + name: value for name, value in tags.items()} | {CORPUS: data.corpus.digest})
 
 
 def log_questions(data: DataSet, split: str, questions: Sequence[Question]) -> PandasDataset:
@@ -182,6 +184,7 @@ def log_variant(
     for file in work.rglob("*.jsonl"):
         mlflow.log_artifact(str(file), str(PurePosixPath("examples") / file.parent.relative_to(work).as_posix()))
     mlflow.log_text(json.dumps(state_to_store(program.dump_state()), ensure_ascii=False, indent=1), STATE)
+    mlflow.log_text(as_yaml(config_beside_models(config)), CONFIG)
     folders = {f"steps/{step}": model.folder for step, model in small.items()}
     folders |= {f"lm/{Path(lm.model).name}": Path(lm.model.removeprefix(LOCAL)) for lm in tuned_lms(program)}
     outage_of = partial(outage, client.tracking_uri)

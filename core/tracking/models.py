@@ -50,14 +50,12 @@ def log_model(config: Config, program: Program, folders: Mapping[str, Path], pro
     Returns:
         the model's id.
     """
-    public = config.public()
-    public["program"]["steps"] = {}  # wherever they came from, they lie beside it
     with tempfile.TemporaryDirectory() as staging:
         folder = Path(staging) / VARIANT
         folder.mkdir()
         for place, source in folders.items():
             shutil.copytree(source, folder / place)
-        (folder / "config.yaml").write_text(as_yaml(public), encoding="utf-8")
+        (folder / "config.yaml").write_text(as_yaml(config_beside_models(config)), encoding="utf-8")
         (folder / "program.json").write_text(json.dumps(state_to_store(program.dump_state())), encoding="utf-8")
         logged = mlflow.pyfunc.log_model(
             name=model_name(config),
@@ -70,6 +68,13 @@ def log_model(config: Config, program: Program, folders: Mapping[str, Path], pro
             step=_NO_STEP,
         )
     return str(logged.model_id)
+
+
+def config_beside_models(config: Config) -> dict[str, Any]:
+    """A compiled program's config as plain data: wherever its small models came from, they lie beside it."""
+    public = config.public()
+    public["program"]["steps"] = {}
+    return public
 
 
 def as_params(values: Mapping[str, Any]) -> dict[str, str]:

@@ -28,7 +28,7 @@ from hoptimizer.eval.datasets.published_formats import (
 from hoptimizer.eval.datasets.question import AnyText, Question, Record, Text
 from hoptimizer.eval.datasets.reading import SEEN, PublishedReader, Skipped, Source
 from hoptimizer.eval.datasets.rows import OnProblem, fail, own_file, read_rows, require
-from hoptimizer.eval.splits import divided
+from hoptimizer.eval.splits import check_splits, divided
 
 FORMATS: dict[str, type[Published]] = {
     "hotpotqa": HotpotItem,
@@ -144,7 +144,7 @@ def import_published(
         raise UserError("unanswerable: expected the answer of questions that have none, such as unknown; got nothing")
     out = free_folder(out)
     sources = _of_hub(found, paths) if found else _of_files(paths, item.under)
-    _check_splits(sources, sizes or {})
+    check_splits([split for splits, _ in sources for split in splits], sizes or {}, [CONTEXTS])
     files = [source.file for _, source in sources if source.file]
     skipped = Skipped()
     report: OnProblem = skipped if skip_bad else fail
@@ -200,18 +200,6 @@ def _of_hub(found: hub.HubSet, paths: Path | Mapping[str, Path | str] | None) ->
         if split not in found.splits:
             raise unknown(f"split of {found.name}", split, found.splits)
     return [(splits, Source(f"{found.name}, {split}", found.splits[split])) for splits, split in named]
-
-
-def _check_splits(sources: _Sources, sizes: Mapping[str, float]) -> None:
-    named = [split for splits, _ in sources for split in splits]
-    for split in named:
-        if split not in SPLITS and (split != CONTEXTS or "+" in split):
-            raise unknown("split", split, (*SPLITS, CONTEXTS))
-        if named.count(split) > 1 and split != CONTEXTS:
-            raise UserError(f"the split {split!r} is given twice; give it one file")
-    for split in sizes if named else ():
-        if split not in named:
-            raise UserError(f"split sizes name {split!r}, for which no file is given; add one or leave the size out")
 
 
 def _pool_extra(path: Path, pool: PassagePool, report: OnProblem, progress: Report) -> None:

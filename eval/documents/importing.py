@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hoptimizer.common.errors import UserError, unknown
+from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import expanded, free_folder, is_within
 from hoptimizer.common.progress import Report, silent
 from hoptimizer.common.stream import kind
@@ -22,7 +22,7 @@ from hoptimizer.eval.datasets.reading import Skipped
 from hoptimizer.eval.datasets.rows import DataRow, OnProblem, fail, read_rows
 from hoptimizer.eval.documents.converting import SUFFIXES, Document, read_document
 from hoptimizer.eval.documents.table import read_table
-from hoptimizer.eval.splits import divided
+from hoptimizer.eval.splits import check_splits, divided
 
 TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
 """The kinds of files that a table of questions may be in."""
@@ -224,7 +224,9 @@ def _questions(
 ) -> dict[str, list[Question]]:
     splits: dict[str, list[Question]] = {}
     places: dict[str, str] = {}
-    for named, name, rows in _sources(table):
+    sources = _sources(table)
+    check_splits([split for named, _, _ in sources for split in named], sizes)
+    for named, name, rows in sources:
         found: list[Question] = []
         for one in read_table(rows(report), name, report, question, answer):
             if one.id in places:
@@ -247,9 +249,6 @@ def _sources(table: Path | str | Mapping[str, Path | str]) -> list[tuple[tuple[s
         return [((ours,), f"{table}, {ours}", found[split]) for ours, split in hub.by_our_names(table, found).items()]
     if not isinstance(table, Mapping):
         return [((), str(table), _rows(table))]
-    for split in (split for key in table for split in key.split("+")):
-        if split not in SPLITS:
-            raise unknown("split", split, SPLITS)
     return [(tuple(key.split("+")), str(path), _rows(path)) for key, path in table.items()]
 
 

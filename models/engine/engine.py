@@ -17,6 +17,7 @@ from dspy.utils.callback import BaseCallback
 from hoptimizer.models.engine.chat_template import as_words, render
 from hoptimizer.models.engine.constrained_decoding import Grammar, GrammarError
 from hoptimizer.models.engine.request import Completion, GenerationRequest
+from hoptimizer.models.folder import fingerprints
 from hoptimizer.models.settings import LOCAL
 from hoptimizer.models.weights.store import resolve
 
@@ -27,7 +28,8 @@ DEFAULT_MAX_TOKENS = 256
 # A prompt must leave room for at least so many tokens of the answer (or for max_tokens, if that is less).
 LEAST_ROOM = 32
 
-_generators: "dict[str, Generator]" = {}
+# By name, each with what tells its folder from what it was before a training.
+_generators: "dict[str, tuple[str, Generator]]" = {}
 _lock = threading.Lock()
 
 
@@ -42,8 +44,8 @@ def generator(model: str) -> "Generator":
     name = model.removeprefix(LOCAL)
     with _lock:
         if name not in _generators:
-            _generators[name] = Generator(resolve(name))
-        return _generators[name]
+            _generators[name] = fingerprints([name]), Generator(resolve(name))
+        return _generators[name][1]
 
 
 def release(model: str) -> None:
@@ -54,13 +56,20 @@ def release(model: str) -> None:
     with _lock:
         loaded = _generators.pop(model.removeprefix(LOCAL), None)
     if loaded is not None:
-        loaded.close()
+        loaded[1].close()
+
+
+def release_outdated(model: str) -> None:
+    """:func:`release` a model whose folder has other weights than those that were loaded: it was trained again."""
+    name = model.removeprefix(LOCAL)
+    if (loaded := _generators.get(name)) and loaded[0] != fingerprints([name]):
+        release(model)
 
 
 def forget_prefixes() -> None:
     """Give back the memory that all models here hold for earlier prompts, e.g. because something else needs it now."""
     with _lock:
-        loaded = list(_generators.values())
+        loaded = [one for _, one in _generators.values()]
     for one in loaded:
         one.forget()
 

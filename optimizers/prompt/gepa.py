@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import dspy
+from dspy.teleprompt.gepa import InstructionProposer
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.options import Positive
+from hoptimizer.models.adapters import ReadingJSONAdapter
 from hoptimizer.optimizers.candidates import SearchContext
 from hoptimizer.optimizers.optimizer import CompileContext
 from hoptimizer.optimizers.prompt.feedback import Feedback
@@ -65,6 +67,8 @@ class GEPA(Search):
             reflection_minibatch_size=self.reflection_minibatch_size,
             candidate_selection_strategy=self.candidate_selection_strategy,
             reflection_lm=context.reflection_lm,
+            # The proposer's own adapter would read braces in a model's thoughts as the proposal.
+            instruction_proposer=InstructionProposer(adapter=ReadingJSONAdapter()),
             component_selector=self.component_selector,
             use_merge=self.use_merge,
             max_merge_invocations=self.max_merge_invocations,

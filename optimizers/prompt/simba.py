@@ -69,7 +69,8 @@ class SIMBA(Search):
         with dspy.context(callbacks=[*dspy.settings.callbacks, runs]):
             compiled = optimizer.compile(context.program, trainset=context.examples("train"), seed=context.seed)
         runs.tell()
-        return finished(context, compiled)
+        score(context, finished(context, compiled))  # which DSPy chose on train
+        return context.recorder.restored(context.program)
 
 
 class _Asked(NamedTuple):

@@ -7,7 +7,7 @@ import dspy
 from dspy.adapters.utils import parse_value
 from dspy.utils.exceptions import AdapterParseError, ContextWindowExceededError
 
-from hoptimizer.models.reading import writable
+from hoptimizer.models.reading import END_OF_THOUGHTS, writable
 from hoptimizer.models.small.base import StepModel
 from hoptimizer.programs.steps.calls import StepCalls
 
@@ -31,14 +31,17 @@ async def ask_small_model(
 
 
 def likelihood(prediction: dspy.Prediction) -> float | None:
-    """The probability that the model gave to all that it wrote.
+    """The probability that the model gave to all that it wrote, after its thoughts if it wrote such.
 
     The tokens' probabilities are taken off the prediction, because demonstrations are made from it.
     """
     tokens = (prediction.get("logprobs") or {}).get("content")
     if "logprobs" in prediction:
         del prediction["logprobs"]
-    return math.exp(sum(token["logprob"] for token in tokens)) if tokens else None
+    if not tokens:
+        return None
+    thoughts = max((place for place, token in enumerate(tokens, 1) if END_OF_THOUGHTS in token["token"]), default=0)
+    return math.exp(sum(token["logprob"] for token in tokens[thoughts:]))
 
 
 async def ask_language_model(

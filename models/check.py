@@ -1,0 +1,129 @@
+"""Whether a language model can answer, found out before a long run."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dspy.utils.exceptions import LMError
+
+from hoptimizer.common.errors import ServiceError, UserError
+from hoptimizer.common.urls import text_without_secrets, with_basic_auth, without_secrets
+from hoptimizer.models.failures import is_outage
+from hoptimizer.models.folder import check_model
+from hoptimizer.models.lm import build_lm
+from hoptimizer.models.served import SecretHeaders
+from hoptimizer.models.settings import NO_KEY, LMSettings
+from hoptimizer.models.weights.store import resolve
+
+TIMEOUT = 5.0  # seconds
+
+# Servers refuse calls for other reasons than a long prompt: some models take no system message or no temperature.
+_CALL = [{"role": "system", "content": "Answer in one word."}, {"role": "user", "content": "Say: yes"}]
+# Those that answered in this process. A call costs money, and each cell of a study would make one.
+_answered: list[LMSettings] = []
+
+
+def check_lm(settings: LMSettings) -> None:
+    """Find out before a long run whether the LM can answer.
+
+    A local model is pulled where it is not installed. Any other is asked for one word, once in a process; a server of
+    one's own is first looked for.
+
+    Raises:
+        ServiceError: its server is out of reach, or has no answer at the moment.
+        UserError: the LM can't answer; the message says why, in one line.
+
+    Example:
+        >>> from hoptimizer.models import LMSettings, check_lm
+        >>> check_lm(LMSettings(model="local/smollm2-135m-instruct"))
+        >>> check_lm(LMSettings(model="local/smollm2-135m-instruc"))
+        Traceback (most recent call last):
+        hoptimizer.common.errors.UserError: unknown model 'smollm2-135m-instruc': did you mean ...
+    """
+    if settings.is_local:
+        _check_local(settings)
+    elif settings not in _answered:
+        if settings.api_base:
+            _check_server(settings)
+        _ask(settings)
+        _answered.append(settings)
+
+
+def _check_local(settings: LMSettings) -> None:
+    folder = Path(resolve(settings.name))
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise UserError(f"{settings.model}: the folder {folder} holds no model: config.json is missing")
+        _check_kind(settings, check_model(folder)["config.json"])
+        return
+    import httpx
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+
+    try:
+        if isinstance(config := try_to_load_from_cache(settings.name, "config.json"), str):
+            _check_kind(settings, check_model(Path(config).parent)["config.json"])
+            return
+        get_hf_file_metadata(hf_hub_url(settings.name, "config.json"), timeout=TIMEOUT)
+    except (HfHubHTTPError, HFValidationError, OfflineModeIsEnabled, httpx.HTTPError) as error:
+        reason = str(error).strip().splitlines()[0] or type(error).__name__
+        raise UserError(
+            f"{settings.model}: neither a name of the weights store nor a folder, and not on the hub as far as it can "
+            f"be reached ({reason}); `hop models list` shows the store's names"
+        ) from error
+
+
+def _check_kind(settings: LMSettings, config: Mapping[str, Any]) -> None:
+    if config.get("is_encoder_decoder"):
+        # T5's vocabulary has no token for a brace or a line break, which all prompt formats are made of.
+        raise UserError(
+            f"{settings.model}: sequence-to-sequence models such as T5 can't write what the prompt formats ask for, "
+            "and are not served here; take a causal model, or serve this one and give api_base"
+        )
+
+
+def _check_server(settings: LMSettings) -> None:
+    import httpx
+
+    shown = without_secrets(str(settings.api_base))
+    url, basic = with_basic_auth(str(settings.api_base))
+    headers = _key(settings) | basic | dict(SecretHeaders(settings.extra_headers or {}))
+    try:
+        # The answer's status is enough; its body may have no end.
+        with httpx.stream("GET", f"{url.rstrip('/')}/models", headers=headers, timeout=TIMEOUT) as reply:
+            status = reply.status_code
+    except (httpx.InvalidURL, UnicodeError) as error:
+        raise UserError(f"{settings.model}: api_base: {shown!r} is no URL ({error}); correct it") from error
+    except httpx.LocalProtocolError as error:
+        reason = text_without_secrets(str(error))
+        remedy = "correct api_key, OPENAI_API_KEY or extra_headers, which may hold a line break"
+        raise UserError(f"{settings.model}: its headers can't be sent ({reason}); {remedy}") from None
+    except httpx.HTTPError as error:
+        reason = text_without_secrets(str(error)) or type(error).__name__
+        raise ServiceError(
+            f"{settings.model}: the server at {shown} can't be reached ({reason}); start it or correct api_base"
+        ) from error
+    if status in (401, 403) and _speaks_openai(settings):
+        raise UserError(f"{settings.model}: the server at {shown} refuses the key; set api_key")
+
+
+def _key(settings: LMSettings) -> dict[str, str]:
+    """The header that the key is sent in, where every server knows the same one."""
+    if not _speaks_openai(settings):
+        return {}
+    key = settings.api_key.get_secret_value() if settings.api_key else os.environ.get("OPENAI_API_KEY", NO_KEY)
+    return {"Authorization": f"Bearer {key}"}
+
+
+def _speaks_openai(settings: LMSettings) -> bool:
+    return settings.model.startswith("openai/")
+
+
+def _ask(settings: LMSettings) -> None:
+    try:
+        build_lm(settings.model_copy(update={"cache": False}))(messages=_CALL)
+    except LMError as error:
+        reason = text_without_secrets((error.message.strip() or type(error).__name__).splitlines()[0])
+        kind = ServiceError if is_outage(error) else UserError
+        raise kind(f"{settings.model} does not answer: {reason}") from error
