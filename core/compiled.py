@@ -12,7 +12,8 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import check_links, expanded
 from hoptimizer.common.progress import Report, in_notebook
 from hoptimizer.common.urls import without_secrets
-from hoptimizer.config import Config, load_config
+from hoptimizer.config import DEFAULT_LM, Config, load_config
+from hoptimizer.layers import Layers
 from hoptimizer.models import build_adapter
 from hoptimizer.programs import Ensemble, Program
 from hoptimizer.programs.settings import retrieves
@@ -178,8 +179,8 @@ def check_default(config: Config, stored: Mapping[str, Any], state: Mapping[str,
     Raises:
         UserError: all of its steps have models that were fine-tuned for them.
     """
-    model = config.lm["default"].model
-    if model == stored["lm"]["default"]["model"]:
+    model, own = config.lm["default"].model, Layers(stored).resolved().get("lm", {}).get("default", {})
+    if model == own.get("model", DEFAULT_LM):
         return
     given = {*config.lm, *config.program.model_dump()["steps"]}
     tuned, asking = set[str](), set[str]()

@@ -27,8 +27,8 @@ _answered: list[LMSettings] = []
 def check_lm(settings: LMSettings) -> None:
     """Find out before a long run whether the LM can answer.
 
-    A local model is pulled where it is not installed. Any other is asked for one word, once in a process; a server of
-    one's own is first looked for.
+    A local model is pulled where it is not installed. A server of one's own is looked for, and what it serves, like a
+    provider's model, asked for one word, once in a process.
 
     Raises:
         ServiceError: its server is out of reach, or has no answer at the moment.
@@ -43,9 +43,10 @@ def check_lm(settings: LMSettings) -> None:
     """
     if settings.is_local:
         _check_local(settings)
-    elif settings not in _answered:
-        if settings.api_base:
-            _check_server(settings)
+        return
+    if settings.api_base:
+        _check_server(settings)
+    if settings not in _answered:
         _ask(settings)
         _answered.append(settings)
 
