@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -368,6 +369,18 @@ def test_a_config_names_the_small_model_of_a_run(variant, store):
     assert "\n" not in str(error.value)
     with pytest.raises(UserError, match="is a small model for the step 'relevance', not for 'decompose'"):
         evaluate_variant(config(store, "program.decomposition=true", source.replace(".relevance=", ".decompose=")))
+
+
+def test_a_variant_takes_its_own_copy_of_a_small_model_that_its_config_named(variant, store, tmp_path):
+    [kept_model] = kept(variant.run_id, variant.config.tracking.uri, "steps").iterdir()
+    named = shutil.copytree(kept_model, tmp_path / "relevance")
+    words = ["optimizer=labeled_few_shot", "optimizer.prompt_formats=[plain]", f"program.steps.relevance={named}"]
+    compiled = compile_variant(load_config(None, words, config(store).public()), score_before=False)
+    shutil.rmtree(named)
+    tracker = Tracker(compiled.config.tracking.uri, "atlas")
+    assert tracker.config_values(compiled.run_id)["program"]["steps"] == {}
+    again = evaluate_variant(load_config(None, [], tracker.config_values(compiled.run_id)), run_id=compiled.run_id)
+    assert judged(again) == judged(compiled)
 
 
 def test_the_served_model_uses_them_in_a_fresh_process_without_unpickling(variant, store, tmp_path):
