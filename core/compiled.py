@@ -186,9 +186,9 @@ def check_default(config: Config, stored: Mapping[str, Any], state: Mapping[str,
     tuned, asking = set[str](), set[str]()
     for member in state["program"].get("members") or [state]:
         kept = member["program"]
-        own = {*kept.get("lms", {})} - given
-        tuned |= own
-        asking |= {*member} - {"program", *own, *kept.get("models", ()), *given}
+        trained = {*kept.get("lms", {})} - given
+        tuned |= trained
+        asking |= {*member} - {"program", *trained, *kept.get("models", ()), *given}
     if tuned and not asking:
         first, *others = sorted(tuned)
         raise UserError(
