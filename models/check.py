@@ -105,20 +105,16 @@ def _check_server(settings: LMSettings) -> None:
         raise ServiceError(
             f"{settings.model}: the server at {shown} can't be reached ({reason}); start it or correct api_base"
         ) from error
-    if status in (401, 403) and _speaks_openai(settings):
+    if status in (401, 403) and settings.speaks_openai:
         raise UserError(f"{settings.model}: the server at {shown} refuses the key; set api_key")
 
 
 def _key(settings: LMSettings) -> dict[str, str]:
     """The header that the key is sent in, where every server knows the same one."""
-    if not _speaks_openai(settings):
+    if not settings.speaks_openai:
         return {}
     key = settings.api_key.get_secret_value() if settings.api_key else os.environ.get("OPENAI_API_KEY", NO_KEY)
     return {"Authorization": f"Bearer {key}"}
-
-
-def _speaks_openai(settings: LMSettings) -> bool:
-    return settings.model.startswith("openai/")
 
 
 def _ask(settings: LMSettings) -> None:

@@ -85,19 +85,17 @@ def is_too_long(error: BaseException) -> bool:
 
 
 def is_too_fast(error: BaseException) -> bool:
-    """Whether a server refused a call because too many come, whatever the error is called.
+    """Whether a server refused a call because too many come, though the error says that the call is wrong.
 
     Anthropic and Gemini limit the tokens of a minute, which DSPy's client takes for a prompt of too many tokens.
 
     Example:
         >>> from dspy.utils.exceptions import ContextWindowExceededError
         >>> from hoptimizer.models.failures import is_too_fast
-        >>> is_too_fast(ContextWindowExceededError("the limit of 30,000 input tokens per minute", status=429))
+        >>> is_too_fast(ContextWindowExceededError(message="30,000 input tokens per minute", status=429))
         True
     """
-    if isinstance(error, LMInvalidRequestError):
-        return error.status == _TOO_FAST
-    return isinstance(error, LMRateLimitError)
+    return isinstance(error, LMInvalidRequestError) and error.status == _TOO_FAST
 
 
 def _is_moderated(error: BaseException) -> bool:

@@ -167,7 +167,7 @@ def _client_options(settings: LMSettings) -> dict[str, Any]:
         headers = {name: SecretStr(value) for name, value in basic.items()}
     if settings.api_key:
         options["api_key"] = settings.api_key.get_secret_value()
-    elif settings.api_base and settings.model.startswith("openai/") and "OPENAI_API_KEY" not in os.environ:
+    elif settings.api_base and settings.speaks_openai and "OPENAI_API_KEY" not in os.environ:
         options["api_key"] = NO_KEY
     if headers := headers | (settings.extra_headers or {}):
         options["extra_headers"] = SecretHeaders(headers)

@@ -162,8 +162,7 @@ class ServedLM(dspy.LM):
             shown = _without(error.message, self._secrets())
             if isinstance(error, LMTransportError) and "read timed out" in shown:
                 raise self._too_slow() from error
-            if is_too_fast(error) and not isinstance(error, LMRateLimitError):
-                # It is waited for like any other, and for as long as it asks.
+            if is_too_fast(error):  # it is waited for, for as long as the server asks
                 given = {"provider_code": error.provider_code, "status": error.status, "retry_after": error.retry_after}
                 raise LMRateLimitError(shown, model=self.model, **given) from None
             if is_too_long(error):  # a program shortens its prompt then

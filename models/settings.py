@@ -166,6 +166,11 @@ class LMSettings(BaseModel):
         return self.model.startswith(LOCAL)
 
     @property
+    def speaks_openai(self) -> bool:
+        """Whether the model is asked as OpenAI's are, by whichever server."""
+        return self.model.startswith("openai/")
+
+    @property
     def shown(self) -> str:
         """The model, and the host that it contacts where that is not the provider's own."""
         return f"{self.model} at {urlsplit(without_secrets(self.api_base)).netloc}" if self.api_base else self.model
