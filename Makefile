@@ -11,8 +11,9 @@ PIP := $(BIN)/pip --disable-pip-version-check --quiet
 demo: $(VENV)/.run
 	$(BIN)/hop demo $(ARGS)
 
+# Two files at a time, each by one process; ARGS="-n 8" takes more of a larger machine.
 test: $(VENV)/.dev
-	$(BIN)/pytest -m "not slow" $(ARGS)
+	$(BIN)/pytest -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # The demo, the pages' commands, kills, a real server, PLAID: they say why they are worth their minutes.
 test-slow: $(VENV)/.dev

@@ -9,6 +9,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 os.environ.setdefault("TQDM_DISABLE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # they share the cores; before torch counts them
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // int(workers))))
 
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 
