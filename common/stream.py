@@ -38,15 +38,16 @@ class MalformedText(ValueError):
 
 
 def kind(path: Path) -> str:
-    """The suffix of a file, without that of its compression.
+    """The suffix of a file in small letters, without that of its compression.
 
     Example:
         >>> from pathlib import Path
         >>> from hoptimizer.common.stream import kind
-        >>> kind(Path("psgs_w100.tsv.gz"))
+        >>> kind(Path("psgs_w100.TSV.gz"))
         '.tsv'
     """
-    return Path(path.stem).suffix if path.suffix in _COMPRESSED else path.suffix
+    suffix = path.suffix.lower()
+    return Path(path.stem).suffix.lower() if suffix in _COMPRESSED else suffix
 
 
 def opened(path: Path) -> BinaryIO:
@@ -54,11 +55,28 @@ def opened(path: Path) -> BinaryIO:
 
     Reading raises an ``OSError`` or one of :data:`DAMAGED` where the file is damaged.
     """
-    if path.suffix == ".gz":
+    suffix = path.suffix.lower()
+    if suffix == ".gz":
         return io.BufferedReader(gzip.open(path))
-    if path.suffix == ".bz2":
+    if suffix == ".bz2":
         return io.BufferedReader(bz2.open(path))
-    return io.BufferedReader(lzma.open(path)) if path.suffix == ".xz" else path.open("rb")
+    return io.BufferedReader(lzma.open(path)) if suffix == ".xz" else path.open("rb")
+
+
+def separator(path: Path) -> str:
+    """What separates the cells of a CSV or TSV file.
+
+    Where the header of a CSV file has no comma, it is a semicolon or a tab, as Excel writes it in many languages.
+
+    Raises:
+        OSError: it can't be read; or one of :data:`DAMAGED`.
+        MalformedText: the header is not UTF-8.
+    """
+    if kind(path) == ".tsv":
+        return "\t"
+    with opened(path) as file:
+        head = next(utf8_lines(file), "")
+    return next((one for one in ",;\t" if one in head), ",")
 
 
 def utf8_lines(file: BinaryIO) -> Iterator[str]:

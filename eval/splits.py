@@ -2,8 +2,10 @@
 
 import random
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 from hoptimizer.common.errors import UserError, unknown
+from hoptimizer.common.text import folded
 from hoptimizer.eval.datasets.folder import SPLITS
 from hoptimizer.eval.datasets.question import Question
 
@@ -72,6 +74,9 @@ def divided(
 def divide(questions: Sequence[Question], sizes: Mapping[str, float], seed: int) -> dict[str, list[Question]]:
     """Questions drawn at random into splits; those that the sizes leave over are dropped.
 
+    Questions that differ in case and punctuation alone stay together, in the split of the one that is drawn first,
+    which may then have a few more.
+
     Args:
         questions: all of them.
         sizes: by split, all shares (at most 1, together at most 1) or all numbers of questions.
@@ -81,13 +86,20 @@ def divide(questions: Sequence[Question], sizes: Mapping[str, float], seed: int)
         UserError: an unknown split, or sizes that can't be had.
     """
     shares = check_sizes(sizes, len(questions))
-    drawn = random.Random(seed).sample(list(questions), len(questions))
+    alike: dict[str, list[Question]] = {}
+    for question in random.Random(seed).sample(list(questions), len(questions)):
+        alike.setdefault(folded(question.question) or question.question, []).append(question)
+    drawn = [question for group in alike.values() for question in group]
+    ends = set(accumulate(len(group) for group in alike.values()))
     splits: dict[str, list[Question]] = {}
     start, bound = 0, 0.0
     for split in (name for name in SPLITS if name in sizes):
         bound += sizes[split] * len(questions) if shares else sizes[split]
-        splits[split] = drawn[start : round(bound)]  # rounding the bounds, so that shares of 1 leave nobody out
-        start = round(bound)
+        end = round(bound)  # rounding the bounds, so that shares of 1 leave nobody out
+        while end not in ends and start < end < len(drawn):
+            end += 1
+        splits[split] = drawn[start:end]
+        start = max(start, end)
         if not splits[split]:
             raise UserError(
                 f"split sizes {_written(sizes)} leave {split!r} of {len(questions)} questions empty; raise it"

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import zipfile
 from pathlib import Path
 
@@ -14,9 +15,12 @@ from hoptimizer.eval import Question, check, load
 from hoptimizer.eval.chunking import make_chunker
 from hoptimizer.eval.data_warnings import checkpoint_folder, find_warnings, read_at_most
 from hoptimizer.eval.datasets.folder import read_passages
+from hoptimizer.eval.datasets.rows import fail, read_rows
 from hoptimizer.eval.documents.converting import read_document
-from hoptimizer.eval.documents.importing import import_documents
+from hoptimizer.eval.documents.importing import import_documents, is_table
 from hoptimizer.eval.documents.outline import of_html, of_markdown
+from hoptimizer.eval.documents.table import read_table
+from hoptimizer.eval.splits import divide
 from hoptimizer.retrieval import Corpus, Passage
 
 MARKDOWN = """---
@@ -114,6 +118,52 @@ def test_markdown_becomes_its_words_under_their_headings():
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "title", "shown"),
+    [
+        ("---\n\n# Alma\n\nBuilt in 1998.\n\n---\n\nShe sails.", "Alma", "Built in 1998.|She sails."),
+        ("---\n---\n# Alma\n\nBuilt.\n\n---\n\nShe sails.", "Alma", "Built.|She sails."),
+        ("---\ntitle: >-\n  The\n  Alma\n---\nBuilt.", "The Alma", "Built."),
+        ('---\ntitle: ""\n---\n# Alma\n\nBuilt.', "Alma", "Built."),
+        ("---\ntitle: The Alma # main ship\n---\nBuilt.", "The Alma", "Built."),
+        ('---\ntitle: "The \\"Alma\\""\n---\nBuilt.', 'The "Alma"', "Built."),
+        ("---\ntitle: The Alma: a ship\ntags:\n  - ship\n---\nBuilt.", "The Alma: a ship", "Built."),
+    ],
+)
+def test_what_stands_before_markdown_is_yaml_or_text(text: str, title: str, shown: str):
+    outline = of_markdown(text)
+    assert outline.title == title
+    assert "|".join("|".join(section.text.split("\n")) for section in outline.sections) == shown
+
+
+def test_no_heading_is_lost(tmp_path: Path):
+    text = (
+        "# Fleet\n\n## Alma\n\n### Captain\n\nInes Moreau.\n\n### Built in 1998\n\n"
+        "## Bora\n\n### Captain\n\nKarl Brandt.\n\n## End"
+    )
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "fleet.md").write_text(text)
+    (docs / "fleet.html").write_text(re.sub(r"(#+) (.+)", lambda m: f"<h{len(m[1])}>{m[2]}</h{len(m[1])}>", text))
+    import_documents(None, docs, tmp_path / "out")
+    [passage] = read_passages(tmp_path / "out")  # of both files, which are one text
+    assert passage.text == "Alma: Captain: Ines Moreau. Built in 1998. Bora: Captain: Karl Brandt. End."
+    import_documents(None, docs, tmp_path / "by", chunk="headings")
+    assert {(p.title, p.text) for p in read_passages(tmp_path / "by")} == {
+        ("Fleet: Alma: Captain", "Ines Moreau."),
+        ("Fleet: Alma", "Built in 1998."),
+        ("Fleet: Bora: Captain", "Karl Brandt."),
+        ("Fleet", "End."),
+    }
+
+
+def test_a_heading_may_hold_what_begins_a_line():
+    html = '<h1 align="center"><br><div>Al<b>ma</b></div></h1><p>Built.</p><h2><p>Crew</p></h2><p>Ines.</p>'
+    outline = of_html(html)
+    assert outline.title == "Alma"
+    assert [(section.headings, section.text) for section in outline.sections] == [((), "Built."), (("Crew",), "Ines.")]
+
+
 def test_html_in_markdown_is_read_to_its_end_and_keeps_words_apart():
     text = (
         "# Pump\n\n<details>\n<summary>Warranty</summary>\nIt lasts two years.\n</details>\n\n<div>\nIt weighs 12 kg."
@@ -180,6 +230,32 @@ def test_pdf_and_docx_are_converted(tmp_path: Path):
 ENCRYPTED = f"/ID [<00><00>] /Encrypt << /Filter /Standard /V 1 /R 2 /P -4 /O <{'00' * 32}> /U <{'00' * 32}> >>"
 
 
+@pytest.mark.parametrize("kind", ["pdf", "docx"])
+def test_what_looks_like_markdown_in_other_documents_is_text(kind: str, tmp_path: Path):
+    path, lines = tmp_path / f"a.{kind}", ["---", "vector<string> names in __init__", "---", "[Alma]: 1998"]
+    path.write_bytes(pdf(*lines) if kind == "pdf" else docx("vector&lt;string&gt; names. [Alma]: 1998"))
+    shown = " ".join(section.text for section in read_document(path).sections)
+    assert "vector<string> names" in shown
+    assert "[Alma]: 1998" in shown
+    if kind == "pdf":
+        assert "__init__" in shown
+
+
+def test_links_out_of_the_folder_are_counted(tmp_path: Path, docs: Path):
+    real = tmp_path / "real"
+    real.mkdir()
+    (real / "far.md").write_text("# Far\n\nAway.")
+    (docs / "far.md").symlink_to(real / "far.md")
+    (docs / "manual").symlink_to(real)
+    made = import_documents(None, docs, tmp_path / "out")
+    assert made.left_out["links out of the folder"] == 2
+    for path in docs.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            path.unlink()
+    with pytest.raises(UserError, match=r"no documents in it; .* found links out of the folder 2"):
+        import_documents(None, docs, tmp_path / "b")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
@@ -211,11 +287,45 @@ def test_a_bad_document_is_one_line_or_is_skipped(name: str, content: bytes, sai
         ("question,answer\nWhere?,Here\nWho?,\n", ["questions.csv:3", "'answer' must be an answer"]),
         ("question,answer\nWhere?,Here\n,There\n", ["questions.csv:3", "'question' must be a question"]),
         ("question,answer\n", ["no questions in it"]),
+        ("question,answer\nWhere?,\"['Here' 'There']\"\n", ["questions.csv:2", "a list with commas between"]),
+        ('question,answer\nWhere?,"[\'Here"\n', ["questions.csv:2", "a list with commas between"]),
+        ('question,answer\nWhere?,"[""Here"", [""There""]]"\n', ["questions.csv:2", "a list of texts"]),
     ],
 )
 def test_a_bad_table_is_one_line(text: str, said: list[str], tmp_path: Path):
     (tmp_path / "questions.csv").write_text(text)
     assert_one_line(lambda: import_documents({"dev": tmp_path / "questions.csv"}, None, tmp_path / "made"), said)
+
+
+def test_tables_as_other_programs_write_them_are_read(tmp_path: Path):
+    written = {
+        "pandas.csv": "question,answer\nWhere?,\"['Here', 'There', 7]\"\nWhat?,[sic] a stone\n",
+        "excel.CSV": "question;answer\nWhere?;Here\nWho?;I, you\n",
+        "tabs.csv": "question\tanswer\nWhere?\tHere\n",
+        "long.csv": f"question,answer,page\nWhere?,Here,{'x' * 200_000}\n",
+    }
+    read = {}
+    for name, text in written.items():
+        (tmp_path / name).write_text(text)
+        assert is_table(name)
+        rows = read_rows(tmp_path / name, lists=())
+        read[name] = [question.answers for question in read_table(rows, name, fail)]
+    assert read == {
+        "pandas.csv": [["Here", "There", "7"], ["[sic] a stone"]],
+        "excel.CSV": [["Here"], ["I, you"]],
+        "tabs.csv": [["Here"]],
+        "long.csv": [["Here"]],
+    }
+
+
+def test_the_same_question_in_another_case_stays_in_one_split():
+    texts = [f"{question}{mark}" for question in map(str, range(20)) for mark in ("?", " ?")]
+    questions = [Question(id=text, question=f"Who is {text}", answers=["I"]) for text in texts]
+    for seed in range(5):
+        splits = divide(questions, {"train": 0.5, "dev": 0.25, "test": 0.25}, seed)
+        where = {question.id: split for split, some in splits.items() for question in some}
+        assert len(where) == 40
+        assert all(where[f"{number}?"] == where[f"{number} ?"] for number in range(20))
 
 
 def test_columns_are_named_and_rows_of_one_question_are_one(tmp_path: Path):

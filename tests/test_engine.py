@@ -1,6 +1,7 @@
 """The in-process engine, with the embedded model."""
 
 import asyncio
+import contextlib
 import copy
 import json
 import pickle
@@ -9,6 +10,7 @@ import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier, BrokenBarrierError
 from typing import Literal
 
 import dspy
@@ -20,6 +22,7 @@ import torch
 from dspy.utils.exceptions import ContextWindowExceededError, LMUnsupportedFeatureError
 from safetensors.torch import load_file, save_file
 from small_models import tiny_lm
+from transformers.modeling_utils import local_torch_dtype
 
 from hoptimizer import Workbench, make_config
 from hoptimizer.common.memory import trim_heap
@@ -29,7 +32,7 @@ from hoptimizer.models.engine.constrained_decoding import Constraint
 from hoptimizer.models.engine.engine import LocalEngine, generator, release, release_outdated
 from hoptimizer.models.engine.generator import Generator
 from hoptimizer.models.engine.key_values import BLOCK, KeyValues
-from hoptimizer.models.engine.loading import device_and_dtype
+from hoptimizer.models.engine.loading import device_and_dtype, loading
 from hoptimizer.models.engine.prefix_cache import PAGE, PrefixCache
 from hoptimizer.models.engine.request import GenerationRequest
 from hoptimizer.models.weights.store import pull
@@ -152,6 +155,21 @@ def test_a_text_does_not_depend_on_its_batch_nor_on_reuse(model, forgetful):
     mixed = _texts(model, [*_prompts(model, 3, facts="Hello."), *reversed(prompts)])
     assert alone == gather_steps[:4]
     assert gather_steps == reused == again == list(reversed(mixed[3:]))
+
+
+def test_models_are_loaded_one_at_a_time():
+    loaded, within = Barrier(2, timeout=0.2), []
+
+    def load(dtype: torch.dtype) -> None:
+        with loading("none", "a model"), local_torch_dtype(dtype):
+            with contextlib.suppress(BrokenBarrierError):
+                loaded.wait()  # until another one loads, too
+            within.append(torch.get_default_dtype() == dtype)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(load, (torch.bfloat16, torch.float32)))
+    assert within == [True, True], "and each has its own precision"
+    assert torch.get_default_dtype() == torch.float32
 
 
 def test_concurrent_calls_share_forward_passes(lm, model):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import Tensor
+from transformers.modeling_utils import local_torch_dtype
 
 from hoptimizer.models.engine.attention import AttentionMetadata, PrefillChunk
 from hoptimizer.models.engine.decode_attention import DecodeToken
@@ -46,7 +47,8 @@ def test_every_sequence_of_a_pass_sees_its_own_tokens_alone(window, shared, pref
     chunks = [*decoded, PrefillChunk(1, lengths[1], prefill)]
     tokens = 3 + prefill
     query, key, value = (torch.randn(heads, tokens, DIM) for heads in (HEADS, KEY_HEADS, KEY_HEADS))
-    out = AttentionMetadata(states, chunks, shared).attend(0, query, key, value, window)
+    with local_torch_dtype(torch.bfloat16):  # what another thread that loads a model sets for all
+        out = AttentionMetadata(states, chunks, shared).attend(0, query, key, value, window)
     offset = 0
     for chunk in chunks:
         part = slice(offset, offset + chunk.count)

@@ -1,6 +1,7 @@
 """Data sets of the hub: their columns are those of the published data sets, in folders that ``datasets`` reads."""
 
 import json
+import math
 from pathlib import Path
 
 import datasets
@@ -108,7 +109,7 @@ def test_the_columns_of_the_hub_become_a_published_format(tmp_path: Path, row: d
 
 
 def test_splits_of_the_hub_become_ours_and_can_be_divided(tmp_path: Path):
-    rows = [of_the_hub({**HOTPOT, "_id": f"h{number}"}) for number in range(6)]
+    rows = [of_the_hub({**HOTPOT, "_id": f"h{n}", "question": f"Mill {n}?"}) for n in range(6)]
     bare = [{**row, "id": f"t{row['id']}", "answer": None} for row in rows[:1]]
     folder = hub_folder(tmp_path, train=rows[:2], validation=rows[2:], test=bare)
     made = import_published(f"hub:{folder}", None, tmp_path / "all")
@@ -132,8 +133,26 @@ def test_no_split_of_the_hub_is_lost_without_a_word(tmp_path: Path, monkeypatch)
         assert_one_line(load_splits, ["expected splits among train, validation", "got part_a, part_b"])
     has([row], "train", "validation", "dev")
     assert_one_line(lambda: import_published("hub:a/b", None, out), ["validation and dev would both be dev"])
-    has([{**row, "id": f"h{number}"} for number in range(10)], "auxiliary", "train")
-    assert import_published("hub:a/b", None, out).splits == {"train": 8, "dev": 1, "test": 1}
+    has([{**row, "id": f"h{n}", "question": f"Mill {n}?"} for n in range(10)], "auxiliary", "train")
+    made = import_published("hub:a/b", None, out)
+    assert (made.splits, made.splits_left_out) == ({"train": 8, "dev": 1, "test": 1}, ["auxiliary"])
+    rows = [{"question": f"Mill {n}?", "answer": 1998.0} for n in range(10)]
+    has([*rows, {"question": "Who?", "answer": math.nan}], "train", "holdout")
+    call = lambda **options: import_documents("hub:a/b", None, tmp_path / "t", **options)  # noqa: E731
+    assert_one_line(call, ["hub:a/b, train row 11", "'answer' must be an answer"])
+    made = call(skip_bad=True)
+    assert (made.splits, made.skipped, made.splits_left_out) == ({"train": 10}, 1, ["holdout"])
+
+
+def test_a_split_of_the_hub_whose_answers_are_hidden_is_left_out_with_a_word(tmp_path: Path, monkeypatch):
+    rows = [{"question": f"Mill {n}?", "answer": "1998"} for n in range(4)]
+    hidden = [{"question": f"Ship {n}?", "answer": None} for n in range(4)]
+    splits = {"train": datasets.Dataset.from_list(rows), "test": datasets.Dataset.from_list(hidden)}
+    monkeypatch.setattr(hub, "_load", lambda path, config: splits)
+    made = import_documents("hub:a/b", None, tmp_path / "out")
+    assert (made.splits, made.splits_left_out) == ({"train": 4}, ["test"])
+    splits.pop("train")
+    assert_one_line(lambda: import_documents("hub:a/b", None, tmp_path / "b"), ["no column 'answer'"])
 
 
 def test_what_is_wrong_with_a_data_set_of_the_hub_is_one_line(tmp_path: Path, monkeypatch):

@@ -8,8 +8,10 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.config import make_config
 from hoptimizer.eval import Question, check, load
 from hoptimizer.eval.answers import hotpotqa_f1
+from hoptimizer.eval.datasets.folder import read_passages
 from hoptimizer.eval.datasets.importers import import_published
 from hoptimizer.eval.datasets.pool import passage_id
+from hoptimizer.eval.documents.importing import import_documents
 from hoptimizer.eval.splits import divide, parse_sizes
 from hoptimizer.workbench import Workbench
 
@@ -250,11 +252,19 @@ def test_an_extra_corpus_adds_passages_and_keeps_its_ids(tmp_path: Path):
     assert question.id == "h1"
 
 
-def test_html_entities_of_titles_are_resolved(tmp_path: Path):
+def test_html_entities_of_hotpotqa_are_resolved_and_no_others(tmp_path: Path):
     title = "Ines &quot;Iron&quot; Moreau"
-    item = {**HOTPOT, "context": [[title, ["Born in Lyon."]]], "supporting_facts": [[title, 0]]}
-    question, out = one(tmp_path, "hotpotqa", item)
-    assert load(str(out)).corpus[question.passages[0]].title == 'Ines "Iron" Moreau'
+    item = {**HOTPOT, "context": [[title, ["Lyon &amp; Oslo?a=1&copy=1"]]], "supporting_facts": [[title, 0]]}
+    question, out = one(tmp_path, "hotpotqa", {**item, "answer": "Lyon &amp; Oslo"})
+    passage = load(str(out)).corpus[question.passages[0]]
+    assert (passage.title, passage.text) == ('Ines "Iron" Moreau', "Lyon & Oslo?a=1&copy=1")
+    assert question.answers == ["Lyon & Oslo"]
+    assert question.rationale == 'Ines "Iron" Moreau: Lyon & Oslo?a=1&copy=1 So the answer is: Lyon & Oslo.'
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "a.txt").write_text("Write &lt;b&gt; in HTML: v1?user=1&region=eu.")
+    import_documents(None, docs, tmp_path / "own")
+    assert [p.text for p in read_passages(tmp_path / "own")] == ["Write &lt;b&gt; in HTML: v1?user=1&region=eu."]
 
 
 def test_passage_ids_are_readable_and_depend_on_the_passage_alone():
@@ -266,7 +276,7 @@ def test_passage_ids_are_readable_and_depend_on_the_passage_alone():
 
 
 def test_one_file_is_divided_by_shares_or_numbers_the_same_way_for_the_same_seed(tmp_path: Path):
-    file = write(tmp_path / "in.json", [{**HOTPOT, "_id": str(number)} for number in range(30)])
+    file = write(tmp_path / "in.json", [{**HOTPOT, "_id": f"{n}", "question": f"Mill {n}?"} for n in range(30)])
     made = import_published("hotpotqa", file, tmp_path / "a", seed=3)
     assert made.splits == {"train": 24, "dev": 3, "test": 3}
     import_published("hotpotqa", file, tmp_path / "b", seed=3)

@@ -3,6 +3,7 @@
 import bz2
 import gzip
 import json
+import shutil
 import sys
 import tracemalloc
 from pathlib import Path
@@ -232,6 +233,12 @@ def test_fullwiki_finds_supporting_paragraphs_in_the_corpus_by_their_titles(tmp_
     (dump / "wiki_00.bz2").write_bytes(bz2.compress("\n".join(map(json.dumps, pages)).encode()))
     [question] = imported(tmp_path, "fullwiki", [item], corpus=tmp_path / "abstracts").split("dev")
     assert question.passages == ["13", "12"]
+    pages[1]["text"] = ["She is an engineer.", " She sails.", " She sings.", " Ines Moreau was born in Lyon."]
+    pages.append({"id": "14", "title": "Ines Moreau (engineer)", "text": ["She lives in Oslo."]})
+    (dump / "wiki_00.bz2").write_bytes(bz2.compress("\n".join(map(json.dumps, reversed(pages))).encode()))
+    shutil.rmtree(tmp_path / "out")
+    data = imported(tmp_path, "fullwiki", [item], corpus=tmp_path / "abstracts", chunk="sentences:2")
+    assert data.split("dev")[0].passages == ["13#2", "12"], "the part, and the row, with the answer"
     file = write(tmp_path / "in.json", [item])
     assert_one_line(
         lambda: import_published("fullwiki", {"dev": file}, tmp_path / "b"), ["'Ines Moreau (engineer)'", "--corpus"]
@@ -251,8 +258,10 @@ def test_a_test_file_without_annotations_gives_its_contexts_to_the_corpus(tmp_pa
         {"_id": f"t{n}", "question": "?", "answer": "", "context": [[f"Mill {n}", ["It is", "old."]]]} for n in (1, 2)
     ]
     files = {
-        "train": write(tmp_path / "train.json", [{**WIKI, "_id": str(n)} for n in range(3)]),
-        "dev+test": write(tmp_path / "dev.json", [{**WIKI, "_id": f"d{n}"} for n in range(6)]),
+        "train": write(tmp_path / "train.json", [{**WIKI, "_id": f"{n}", "question": f"Ship {n}?"} for n in range(3)]),
+        "dev+test": write(
+            tmp_path / "dev.json", [{**WIKI, "_id": f"d{n}", "question": f"Mill {n}?"} for n in range(6)]
+        ),
         "contexts": write(tmp_path / "more.json", bare),
     }
     made = import_published("2wikimultihopqa", files, tmp_path / "out", sizes={"dev": 2, "test": 3, "train": 2})
@@ -407,6 +416,10 @@ def test_long_paragraphs_become_passages_and_annotations_name_those_with_evidenc
             ["Ines Moreau (engineer)", [filler, "She was born in Lyon."]],
         ],
     }
+    first = {**item, "answer": "yes", "evidences": [], "supporting_facts": [["Ines Moreau (engineer)", 1]]}
+    [marked] = imported(tmp_path, "2wikimultihopqa", [first], chunk="sentences:1").split("dev")
+    assert marked.passages == [f"{marked.passages[0].partition('#')[0]}#41"], "the sentence that is marked"
+    shutil.rmtree(tmp_path / "out")
     data = imported(tmp_path, "2wikimultihopqa", [item], chunk="words:30")
     [question] = data.split("dev")
     assert len(data.corpus) == 6 + 3

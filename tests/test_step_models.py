@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from small_models import CITIES, examples, tiny_t5, train
 
 from hoptimizer.common.errors import UserError
@@ -50,6 +51,16 @@ def test_what_else_is_in_a_batch_does_not_change_a_result(folder):
         example.inputs | {"passage": example.inputs["passage"] * (1 + i % 3)} for i, example in enumerate(examples())
     ]
     assert model.predict(inputs) == [model.predict([one])[0] for one in inputs]
+
+
+def test_a_model_that_is_loaded_meanwhile_changes_no_result(folder):
+    model, inputs = load_step_model(str(folder), "relevant"), [example.inputs for example in examples(CITIES)]
+    before = model.predict(inputs)
+    torch.set_default_dtype(torch.bfloat16)  # of the whole process, as transformers does while it makes a model
+    try:
+        assert model.predict(inputs) == before
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def test_a_causal_model_tells_two_texts_apart():

@@ -1,6 +1,7 @@
 """Questions that a teacher writes about passages, each checked; a scripted language model is the teacher."""
 
 import json
+import shutil
 import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -129,6 +130,10 @@ def test_sizes_are_looked_at_before_anything_is_asked_and_fewer_questions_are_di
     made, _ = run(tmp_path, said, {"train": 20, "dev": 20}, n=40, multi=0.4)
     assert sum(made.splits.values()) < 40
     assert abs(made.splits["train"] - made.splits["dev"]) <= 1
+    kept = sum(made.splits.values())
+    shutil.rmtree(made.folder)
+    made, _ = run(tmp_path, said, {"train": 0.98, "dev": 0.01, "test": 0.01}, n=40, multi=0.4)
+    assert made.splits == {"train": kept - 2, "dev": 1, "test": 1}, "no split that was asked for is empty"
 
 
 def test_a_question_that_other_passages_fit_is_dropped(tmp_path: Path):

@@ -129,6 +129,8 @@ def import_command(
                 progress=progress,
             )
         lines = _published_lines(made, unanswerable)
+    if made.splits_left_out:
+        lines.append(f"splits on the hub that were left out: {', '.join(made.splits_left_out)}")
     if made.skipped:
         lines += [f"{made.skipped} bad items were skipped; the first:", *(f"  {reason}" for reason in made.reasons)]
     show(dataclasses.asdict(made) | {"folder": str(made.folder)}, as_json, *lines)
@@ -158,7 +160,7 @@ def _own_lines(made: "ImportedDocuments") -> list[str]:
         following = f"hop data synthesize {made.folder} --out DIR"
         lines = [f"{made.folder}: {corpus}, no questions; have some written with: {following}"]
     if made.left_out:
-        lines.append(f"files of other kinds were left out: {_counted(made.left_out)}")
+        lines.append(f"left out: {_counted(made.left_out)}")
     return lines
 
 

@@ -3,15 +3,22 @@
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Annotated, ClassVar, NamedTuple, Self
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 from pydantic import BaseModel, Field, model_validator
 from rapidfuzz import fuzz
 from rapidfuzz.utils import default_process
 
+from hoptimizer.common.text import find
 from hoptimizer.eval.datasets.pool import Pool
-from hoptimizer.eval.datasets.published_formats import Contexts, Decomposition, Published, QaPair
+from hoptimizer.eval.datasets.published_formats import (
+    Contexts,
+    Decomposition,
+    Published,
+    QaPair,
+    without_entities,
+)
 from hoptimizer.eval.datasets.question import AnyText, Hop, Question, Text
 
 
@@ -37,11 +44,16 @@ class Fact(NamedTuple):
 
 
 class HotpotContexts(Contexts):
-    """An item of HotpotQA's test set, whose sentences carry their own leading spaces."""
+    """An item of HotpotQA's test set, whose sentences carry their own leading spaces, and its texts HTML's entities."""
 
     separator: ClassVar[str] = ""  # between sentences
 
     context: Annotated[list[tuple[Text, list[AnyText]]], Field(min_length=1)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_entities(cls, fields: Any) -> Any:  # noqa: ANN401 - whatever a row holds
+        return without_entities(fields)
 
     def texts(self) -> Iterator[tuple[str, str]]:
         """The titles and texts of the paragraphs."""
@@ -83,6 +95,11 @@ class HotpotItem(HotpotContexts, Published):
         """The titles of the supporting paragraphs in order, each once."""
         return list(dict.fromkeys(title.strip() for title, _ in self.supporting_facts))
 
+    @property
+    def marked(self) -> Sequence[str]:
+        """The supporting sentences."""
+        return [text for _, text in self._facts()]
+
     def convert(self, pool: Pool, decomposition: Decomposition | None) -> Question:
         """The item as a question; its hops and rationale are the decomposition's, where there is one.
 
@@ -118,11 +135,17 @@ class HotpotItem(HotpotContexts, Published):
         The published order says nothing about the chain. It begins with a paragraph that the question names, and ends
         with one that has the answer.
         """
+        found = sorted(
+            self._facts(), key=lambda fact: (fact[0].lower() not in self.question.lower(), self.answer in fact[1])
+        )
+        return " ".join([*(f"{title}: {text}" for title, text in found), f"So the answer is: {self.answer}."])
+
+    def _facts(self) -> list[tuple[str, str]]:
+        """The titles and texts of the supporting sentences that the contexts have."""
         texts = {(title, number): text for title, some in self.context for number, text in enumerate(some)}
-        places = [(title.strip(), number) for title, number in self.supporting_facts]
-        found = [(title, texts[title, number].strip()) for title, number in places if (title, number) in texts]
-        found.sort(key=lambda fact: (fact[0].lower() not in self.question.lower(), self.answer in fact[1]))
-        return " ".join([*(f"{title}: {text}" for title, text in found if text), f"So the answer is: {self.answer}."])
+        places = ((title.strip(), number) for title, number in self.supporting_facts)
+        found = ((place[0], texts.get(place, "").strip()) for place in places)
+        return [(title, text) for title, text in found if text]
 
     def hops(self, gold: dict[str, str], pairs: list[QaPair]) -> list[Hop]:
         """The chain, where it is known.
@@ -152,13 +175,14 @@ class FullwikiItem(HotpotItem):
         found = dict(super().gold(ids, pool))
         for title in self.gold_titles:
             if title not in found:
-                pages = pool.titled(title)
-                if not pages:
+                paragraphs = pool.paragraphs(title)
+                if not paragraphs:
                     raise ValueError(
                         f"'supporting_facts' names {title!r}, which neither 'context' nor the corpus has; give the "
                         "published paragraphs of Wikipedia with --corpus"
                     )
-                found[title] = pages[0].id
+                having = (id for id, text in paragraphs.items() if find(text, self.answer))
+                found[title] = next(having, next(iter(paragraphs)))
         return {title: found[title] for title in self.gold_titles}
 
 

@@ -116,14 +116,23 @@ def by_our_names(name: str, splits: Collection[str]) -> dict[str, str]:
     return ours
 
 
+def left_out(splits: Collection[str]) -> list[str]:
+    """Those of a data set's splits on the hub that :func:`by_our_names` passes over.
+
+    Args:
+        splits: what the hub calls them.
+    """
+    return [split for split in splits if split not in _SPLITS]
+
+
 def _rows_of(place: str, data: Any, columns: HubColumns) -> Callable[[OnProblem], Iterator[DataRow]]:  # noqa: ANN401 - a Dataset
     def rows(_: OnProblem) -> Iterator[DataRow]:
         for number, values in enumerate(data, 1):
             # The format says what is wrong with a row that can't be turned into an item.
             with contextlib.suppress(AttributeError, LookupError, TypeError, ValueError):
                 values = columns.row(values)
-            known = {key: value for key, value in values.items() if value is not None and value != ""}
-            yield DataRow(f"{place} row {number}", known)
+            known = {key: value for key, value in values.items() if value is not None and value == value}
+            yield DataRow(f"{place} row {number}", {key: value for key, value in known.items() if value != ""})
 
     return rows
 

@@ -24,6 +24,7 @@ from hoptimizer.eval.datasets.published_formats import (
     MusiqueItem,
     Published,
     StrategyItem,
+    without_entities,
 )
 from hoptimizer.eval.datasets.question import AnyText, Question, Record, Text
 from hoptimizer.eval.datasets.reading import SEEN, PublishedReader, Skipped, Source
@@ -71,6 +72,7 @@ class Imported:
         contexts: items without annotations, whose paragraphs were taken into the corpus.
         skipped: bad items that were passed over.
         reasons: what was wrong with the first ones, a line each.
+        splits_left_out: splits on the hub that have none of our names.
     """
 
     folder: Path
@@ -81,14 +83,18 @@ class Imported:
     contexts: int = 0
     skipped: int = 0
     reasons: Sequence[str] = ()
+    splits_left_out: Sequence[str] = ()
 
 
 class ExtraPassage(Record):
     """A row of an extra corpus file. Its text may be a list of sentences, as HotpotQA's paragraphs of Wikipedia are."""
 
     id: Annotated[Text | None, BeforeValidator(lambda id: str(id) if isinstance(id, int) else id)] = None
-    title: AnyText = ""
-    text: Annotated[Text, BeforeValidator(lambda text: "".join(map(str, text)) if isinstance(text, list) else text)]
+    title: Annotated[AnyText, BeforeValidator(without_entities)] = ""
+    text: Annotated[
+        Text,
+        BeforeValidator(lambda text: without_entities("".join(map(str, text)) if isinstance(text, list) else text)),
+    ]
 
 
 def import_published(
@@ -176,6 +182,7 @@ def import_published(
         contexts=reader.contexts,
         skipped=skipped.count,
         reasons=skipped.reasons,
+        splits_left_out=hub.left_out(found.splits) if found and not paths and len(found.splits) > 1 else (),
     )
 
 

@@ -100,7 +100,9 @@ class NqItem(Published):
         words = [(t.token, t.html_token) for t in self.tokens] or [
             (token, token.startswith("<") and token.endswith(">")) for token in self.text.split(" ")
         ]
-        title = self.title or parse_qs(urlparse(self.url).query).get("title", [""])[0].replace("_", " ")
+        title = html.unescape(self.title) or parse_qs(urlparse(html.unescape(self.url)).query).get("title", [""])[
+            0
+        ].replace("_", " ")
         page = self.html.encode()
         ids = {
             (span.start_token, span.end_token): pool(title, self._written(span, words, page))
@@ -122,7 +124,7 @@ class NqItem(Published):
         """The text of some tokens: as the page has it, or with its punctuation put back in place."""
         if page and self.tokens and 0 <= span.start_token < span.end_token:
             start, end = self.tokens[span.start_token].start_byte, self.tokens[span.end_token - 1].end_byte
-            return plain(_TAG.sub(" ", page[start:end].decode("utf-8", "ignore")))
+            return plain(html.unescape(_TAG.sub(" ", page[start:end].decode("utf-8", "ignore"))))
         text = " ".join(word for word, is_tag in words[max(span.start_token, 0) : span.end_token] if not is_tag)
         text = re.sub(r"``\s*|\s*''", '"', html.unescape(text))
         text = re.sub(r" (?=[,.;:!?%)\]}]|'s\b|n't\b)", "", text)

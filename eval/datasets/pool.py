@@ -1,7 +1,6 @@
 """The passages of a data set that is being imported: what paragraphs become, on disk, for a corpus of any size."""
 
 import hashlib
-import html
 import re
 import sqlite3
 import unicodedata
@@ -30,6 +29,9 @@ class Pool(Protocol):
 
     def titled(self, title: str) -> list[Passage]:
         """The passages of a page, by its title in any case."""
+
+    def paragraphs(self, title: str) -> dict[str, str]:
+        """The texts of a page's paragraphs by their ids, by its title in any case."""
 
 
 class PassagePool:
@@ -72,7 +74,7 @@ class PassagePool:
 
         Args:
             title: of the paragraph; the same title with another text is another paragraph.
-            text: white space is made single and HTML entities are resolved, as in the title.
+            text: white space is made single, as in the title.
             id: its id, unless the paragraph is there already; by default made of the title and a hash.
 
         Raises:
@@ -116,6 +118,19 @@ class PassagePool:
         query = "SELECT id, title, text FROM passages WHERE folded(title) = ? ORDER BY number"
         return [Passage(*row) for row in self._database.execute(query, [plain(title).casefold()])]
 
+    def paragraphs(self, title: str) -> dict[str, str]:
+        """The texts of a page's paragraphs by their ids, in order, each divided or not.
+
+        Args:
+            title: of the page, in any case.
+        """
+        texts: dict[str, str] = {}
+        for passage in self.titled(title):
+            whole = self._database.execute("SELECT 1 FROM paragraphs WHERE id = ?", [passage.id]).fetchone()
+            id = passage.id if whole else passage.id.rpartition("#")[0]
+            texts[id] = f"{texts.get(id, '')} {passage.text}".strip()
+        return texts
+
     def parts(self, id: str) -> list[Passage]:
         """The passages that a paragraph has become: one, unless it was divided.
 
@@ -134,8 +149,8 @@ class PassagePool:
 
 
 def plain(text: str) -> str:
-    """A text with single spaces and without HTML entities, which HotpotQA's titles carry."""
-    return " ".join(html.unescape(text).split())
+    """A text with single spaces."""
+    return " ".join(text.split())
 
 
 def passage_id(title: str, text: str, digits: int = 8) -> str:

@@ -4,9 +4,10 @@ Here are what all have in common, MuSiQue (Trivedi et al., 2022) and StrategyQA 
 here needs are ignored.
 """
 
+import html
 import re
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -17,6 +18,25 @@ from hoptimizer.eval.datasets.question import AnyText, Hop, Question, Text
 
 NO_ANSWER = "unanswerable"
 """The answer of questions that have none, until the importer is told another."""
+
+_ENTITY = re.compile(r"&#?\w+;")
+
+
+def without_entities(value: Any) -> Any:  # noqa: ANN401 - any JSON
+    """Texts, however deep in lists and objects, with HTML's entities as the characters that they stand for.
+
+    Without its semicolon none is one: a URL may have ``&copy=1``.
+
+    Example:
+        >>> from hoptimizer.eval.datasets.published_formats import without_entities
+        >>> without_entities(["Simon &amp; Simon", "a=1&copy=1"])
+        ['Simon & Simon', 'a=1&copy=1']
+    """
+    if isinstance(value, str):
+        return _ENTITY.sub(lambda entity: html.unescape(entity[0]), value)
+    if isinstance(value, dict):
+        return {key: without_entities(one) for key, one in value.items()}
+    return [without_entities(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 class QaPair(BaseModel):
@@ -69,6 +89,11 @@ class Published(BaseModel):
     def has_answer(self) -> bool:
         """Whether the data set says that the question can be answered."""
         return True
+
+    @property
+    def marked(self) -> Sequence[str]:
+        """The sentences that the data set marks as supporting."""
+        return ()
 
     @abstractmethod
     def convert(self, pool: Pool, decomposition: Decomposition | None) -> Question | None:

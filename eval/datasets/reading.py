@@ -1,6 +1,6 @@
 """From the items of a published data set to questions, with their passages in a pool."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -168,26 +168,28 @@ class PublishedReader:
             question = question.model_copy(update=new)
         elif question and isinstance(parsed, WikiItem) and (names := self.aliases.get(parsed.answer_id or "")):
             question = question.model_copy(update={"answers": with_aliases(question.answers, names)})
-        return question and self._new(question, place)
+        return question and self._new(question, place, parsed.marked)
 
-    def _new(self, question: Question, place: str) -> Question | None:
+    def _new(self, question: Question, place: str, marked: Sequence[str] = ()) -> Question | None:
         """The question, its passages those of the pool, if there was none of its id."""
         if first := self._places.get(question.id):
             self.report(f"{place}: the same id stands at {first} already; remove one of the items")
             return None
         self._places[question.id] = place
-        return with_passages(question, self.pool)
+        return with_passages(question, self.pool, marked)
 
 
-def with_passages(question: Question, pool: PassagePool) -> Question:
+def with_passages(question: Question, pool: PassagePool, marked: Sequence[str] = ()) -> Question:
     """A question whose annotations name passages, where its paragraphs were divided.
 
-    Of a supporting paragraph those passages are supporting that hold an answer of the question or of a hop, or the
-    title of another supporting one; all, if none does. A hop's passage is the first that holds its answer.
+    Of a supporting paragraph those passages are supporting that hold an answer of the question or of a hop, the title
+    of another supporting one, or a sentence that the data set marks; all, if none does. A hop's passage is the first
+    that holds its answer.
 
     Args:
         question: its annotations name paragraphs.
         pool: has what became of them.
+        marked: the sentences that the data set marks.
     """
     main = question.main
     cited = dict.fromkeys([*question.passages, *(hop.passage for hop in question.hops), main])
@@ -198,7 +200,7 @@ def with_passages(question: Question, pool: PassagePool) -> Question:
     passages: list[str] = []
     for id in question.passages:
         names = {parts[other][0].bare_title for other in question.passages} - {parts[id][0].bare_title}
-        passages += _that_hold(answers | names, parts[id])
+        passages += _that_hold(answers | names | set(marked), parts[id])
     hops = [
         hop.model_copy(update={"passage": hop.passage and _that_hold({hop.answer}, parts[hop.passage])[0]})
         for hop in question.hops

@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 
 from hoptimizer.common.errors import UserError, closest
 from hoptimizer.common.paths import is_within
-from hoptimizer.common.stream import DAMAGED, JsonStream, MalformedText, kind, opened, utf8_lines
+from hoptimizer.common.stream import DAMAGED, JsonStream, MalformedText, kind, opened, separator, utf8_lines
 from hoptimizer.common.strict import checked, read_json
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -22,12 +22,11 @@ Model = TypeVar("Model", bound=BaseModel)
 OnProblem = Callable[[str], None]
 # Columns that hold lists: a CSV cell carries them as JSON text.
 LIST_COLUMNS = ("answers", "passages", "hops")
-# What separates the cells of a table.
-SEPARATORS = {".csv": ",", ".tsv": "\t"}
 
 # How a file begins that is one object with its rows under a key.
 _UNDER = r'\{{[^\[{{]*"{}"\s*:\s*\['
 _SHORT = 4  # letters
+csv.field_size_limit(1 << 24)  # characters of a cell, which may be a whole page
 # Rows of a parquet file that are in memory at once.
 _BATCH = 1024
 
@@ -106,7 +105,7 @@ def read_rows(
     """
     damaged = damaged or report
     try:
-        if kind(path) in SEPARATORS:
+        if kind(path) in (".csv", ".tsv"):
             yield from _read_csv(path, report, damaged, lists)
         elif kind(path) == ".parquet":
             yield from _read_parquet(path, report, damaged, lists)
@@ -247,7 +246,7 @@ def _read_csv(path: Path, report: OnProblem, damaged: OnProblem, lists: Sequence
     header: list[str] = []
     line = 1  # where the row starts; a quoted cell may span several
     with opened(path) as file:
-        reader = csv.reader(utf8_lines(file), strict=True, delimiter=SEPARATORS[kind(path)])
+        reader = csv.reader(utf8_lines(file), strict=True, delimiter=separator(path))
         try:
             for cells in reader:
                 place = f"{path}:{line}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hoptimizer.common.errors import UserError, as_line
-from hoptimizer.eval.documents.outline import Outline, Section, of_html, of_markdown, of_text
+from hoptimizer.eval.documents.outline import Outline, Section, of_converted, of_html, of_markdown, of_text
 
 _TEXTS: dict[str, Callable[[str], Outline]] = {
     ".md": of_markdown,
@@ -93,7 +93,7 @@ def _converted(path: Path) -> Outline:
             raise UserError(f"{path}: encrypted; save a copy without a password") from None
         reason = as_line(said.strip().splitlines()[-1])[:120] if said.strip() else type(error).__name__
         raise UserError(f"{path}: cannot be converted ({reason}); is it damaged? save it again") from None
-    outline = of_markdown(converted.markdown)
+    outline = of_converted(converted.markdown, marked=path.suffix.lower() == ".docx")
     outline.title = outline.title or converted.title or ""
     return outline
 

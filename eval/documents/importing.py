@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import expanded, free_folder, is_within
@@ -21,7 +22,7 @@ from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.datasets.reading import Skipped
 from hoptimizer.eval.datasets.rows import DataRow, OnProblem, fail, read_rows
 from hoptimizer.eval.documents.converting import SUFFIXES, Document, read_document
-from hoptimizer.eval.documents.table import read_table
+from hoptimizer.eval.documents.table import NoAnswersError, read_table
 from hoptimizer.eval.splits import check_splits, divided
 
 TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
@@ -33,6 +34,7 @@ CHUNK = "200"
 HEADINGS = "headings"
 """The unit of ``--chunk`` by which what stands under a heading is a passage."""
 
+_LINKS = "links out of the folder"
 # Characters of a document that are divided at once.
 _BLOCK = 100_000
 _BETWEEN_WORDS: dict[str, Any] = {"expand_tabs": False, "replace_whitespace": False, "break_on_hyphens": False}
@@ -49,9 +51,10 @@ class ImportedDocuments:
         splits: questions by split; none where documents were given alone.
         documents: that were read.
         passages: passages of the corpus.
-        left_out: files of other kinds in the folder of documents, by their suffix.
+        left_out: what else is in the folder of documents: files by their suffix, and links that lead out of it.
         skipped: bad documents and rows that were passed over.
         reasons: what was wrong with the first ones, a line each.
+        splits_left_out: splits on the hub that have none of our names, or no answers.
     """
 
     folder: Path
@@ -61,6 +64,7 @@ class ImportedDocuments:
     left_out: dict[str, int] = field(default_factory=dict)
     skipped: int = 0
     reasons: Sequence[str] = ()
+    splits_left_out: Sequence[str] = ()
 
 
 def is_table(name: str) -> bool:
@@ -117,7 +121,9 @@ def import_documents(
     report: OnProblem = skipped if skip_bad else fail
     by_heading, chunker = _chunking(chunk, overlap)
     files, left_out = find_documents(docs) if docs else ([], {})
-    splits = _questions(table, report, question, answer, sizes or {}, seed) if table is not None else {}
+    splits, splits_left_out = (
+        _questions(table, report, question, answer, sizes or {}, seed) if table is not None else ({}, [])
+    )
     with closing(PassagePool(chunker)) as pool:
         read = 0
         for number, file in enumerate(files, 1):
@@ -142,13 +148,14 @@ def import_documents(
         left_out=left_out,
         skipped=skipped.count,
         reasons=skipped.reasons,
+        splits_left_out=splits_left_out,
     )
 
 
 def find_documents(folder: Path) -> tuple[list[Path], dict[str, int]]:
-    """The documents of a folder and the folders in it, in order; and how many files of other kinds there are.
+    """The documents of a folder and the folders in it, in order; and how much else there is, by its kind.
 
-    Hidden files are passed over, and so are links that lead out of the folder.
+    Hidden files are passed over. Links that lead out of the folder are not followed, and counted.
 
     Args:
         folder: of documents.
@@ -164,14 +171,17 @@ def find_documents(folder: Path) -> tuple[list[Path], dict[str, int]]:
     others: Counter[str] = Counter()
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts
-        if any(part.startswith((".", "~$")) for part in parts) or not path.is_file():
+        if any(part.startswith((".", "~$")) for part in parts):
             continue
-        if path.suffix.lower() in SUFFIXES and is_within(folder, path.absolute()):
+        if path.is_symlink() and not is_within(folder, path.absolute()):
+            others[_LINKS] += 1
+        elif path.is_file() and path.suffix.lower() in SUFFIXES:
             files.append(path)
-        else:
+        elif path.is_file():
             others[path.suffix.lower() or path.name] += 1
     if not files:
-        raise UserError(f"{folder}: no documents in it; expected files that end in {', '.join(SUFFIXES)}")
+        there = f", found {', '.join(f'{kind} {count}' for kind, count in others.items())}" if others else ""
+        raise UserError(f"{folder}: no documents in it; expected files that end in {', '.join(SUFFIXES)}{there}")
     return files, dict(others)
 
 
@@ -192,11 +202,14 @@ def _paragraphs(document: Document, by_heading: bool) -> Iterator[tuple[str, str
             title = ": ".join(dict.fromkeys([document.title, *section.headings]))
             yield from ((title, block) for block in _blocks(section.text.split("\n")))
         return
-    lines = []
+    lines: list[str] = []
+    above: tuple[str, ...] = ()
     for section in document.sections:
         first, *others = section.text.split("\n")
-        heading = section.headings[-1] if section.headings else ""
-        lines += [f"{heading}: {first}" if heading else first, *others]
+        same = takewhile(lambda pair: pair[0] == pair[1], zip(above, section.headings, strict=False))
+        begun = section.headings[len(list(same)) :]
+        lines += [": ".join([*begun, first]), *others]
+        above = section.headings
     yield from ((document.title, block) for block in _blocks(lines))
 
 
@@ -221,14 +234,22 @@ def _questions(
     answer: str | None,
     sizes: Mapping[str, float],
     seed: int,
-) -> dict[str, list[Question]]:
+) -> tuple[dict[str, list[Question]], list[str]]:
+    """The questions by split, and the splits on the hub that were left out."""
     splits: dict[str, list[Question]] = {}
     places: dict[str, str] = {}
-    sources = _sources(table)
+    sources, splits_left_out = _sources(table)
     check_splits([split for named, _, _ in sources for split in named], sizes)
     for named, name, rows in sources:
         found: list[Question] = []
-        for one in read_table(rows(report), name, report, question, answer):
+        try:
+            questions = read_table(rows(report), name, report, question, answer)
+        except NoAnswersError:
+            if not _on_hub(table) or len(sources) == 1:
+                raise
+            splits_left_out += named
+            continue
+        for one in questions:
             if one.id in places:
                 report(f"{name}: {one.question!r:.80} stands in {places[one.id]} too; keep it in one of the splits")
                 continue
@@ -237,19 +258,30 @@ def _questions(
         if not found:
             raise UserError(f"{name}: no question in it that stands in no other split; give another file")
         splits |= divided(found, named, sizes, seed)
-    return {split: splits[split] for split in SPLITS if split in splits}
+    if not splits:
+        raise UserError(f"{table}: no split with answers in it; give another data set")
+    return {split: splits[split] for split in SPLITS if split in splits}, splits_left_out
 
 
-def _sources(table: Path | str | Mapping[str, Path | str]) -> list[tuple[tuple[str, ...], str, Rows]]:
-    """The splits that a source is divided among (none for one that is alone), its name, and what gives its rows."""
-    if isinstance(table, str) and table.startswith(hub.PREFIX):
+def _on_hub(table: object) -> TypeGuard[str]:
+    return isinstance(table, str) and table.startswith(hub.PREFIX)
+
+
+def _sources(
+    table: Path | str | Mapping[str, Path | str],
+) -> tuple[list[tuple[tuple[str, ...], str, Rows]], list[str]]:
+    """The splits that a source is divided among (none for one that is alone), its name, and what gives its rows; and
+    the splits on the hub that are none of ours.
+    """
+    if _on_hub(table):
         found = hub.open_table(table)
         if len(found) == 1:
-            return [((), table, rows) for rows in found.values()]
-        return [((ours,), f"{table}, {ours}", found[split]) for ours, split in hub.by_our_names(table, found).items()]
+            return [((), table, rows) for rows in found.values()], []
+        known = hub.by_our_names(table, found)
+        return [((ours,), f"{table}, {ours}", found[split]) for ours, split in known.items()], hub.left_out(found)
     if not isinstance(table, Mapping):
-        return [((), str(table), _rows(table))]
-    return [(tuple(key.split("+")), str(path), _rows(path)) for key, path in table.items()]
+        return [((), str(table), _rows(table))], []
+    return [(tuple(key.split("+")), str(path), _rows(path)) for key, path in table.items()], []
 
 
 def _rows(file: Path | str) -> Rows:

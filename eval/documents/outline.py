@@ -5,12 +5,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from itertools import zip_longest
+from typing import Any
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+from yaml import YAMLError
 
-_FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?)\n---[ \t]*(?:\n|\Z)", re.DOTALL)
-_TITLE = re.compile(r"^title:[ \t]*(['\"]?)(.+?)\1[ \t]*$", re.MULTILINE)
+from hoptimizer.common.strict import read_yaml
+
+_FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
+_PAIR = re.compile(r"[\w-]+:")
+# What a text that was no Markdown may be taken for: tables are what a converter writes as such.
+_MARKDOWN = MarkdownIt("commonmark").enable("table")
+_CONVERTED = MarkdownIt("commonmark", {"html": False}).enable("table").disable("reference")
+_TABLES_ALONE = MarkdownIt("zero").enable("table")
 _LEVELS = {f"h{level}": level for level in range(1, 7)}
 # Elements of HTML that end a line, and those whose text nobody reads.
 _BLOCKS = frozenset(
@@ -48,12 +56,13 @@ class Outline:
 
     title: str = ""
     sections: list[Section] = field(default_factory=list)
-    _headings: list[tuple[int, str]] = field(default_factory=list)
-    _lines: list[str] = field(default_factory=list)
+    _headings: list[tuple[int, str]] = field(default_factory=list, repr=False)
+    _lines: list[str] = field(default_factory=list, repr=False)
+    _bare: bool = field(default=False, repr=False)  # nothing stands under the last heading yet
 
     def heading(self, level: int, text: str) -> None:
         """Begin a section; the first heading of all is the title, where there is none yet."""
-        self.end()
+        self.end(level)
         text = " ".join(text.split())
         if not self.title and not self.sections and not self._headings:
             self.title = text
@@ -61,35 +70,71 @@ class Outline:
             self._headings = []
         elif text:
             self._headings = [(above, name) for above, name in self._headings if above < level] + [(level, text)]
+            self._bare = True
 
     def line(self, text: str) -> None:
         """Add a paragraph, an item of a list or a row of a table."""
         if text := " ".join(text.split()):
             self._lines.append(text)
 
-    def end(self) -> None:
-        """End the section that is open."""
+    def end(self, level: int = 0) -> None:
+        """End the section that is open; a heading under which nothing stands is a line of the section above.
+
+        Args:
+            level: of the heading that follows; 0 at the document's end.
+        """
+        names = tuple(name for _, name in self._headings)
         if self._lines:
-            self.sections.append(Section(tuple(name for _, name in self._headings), "\n".join(self._lines)))
-        self._lines = []
+            self.sections.append(Section(names, "\n".join(self._lines)))
+        elif self._bare and level <= self._headings[-1][0]:
+            self.sections.append(Section(names[:-1], names[-1]))
+        self._lines, self._bare = [], False
 
 
 def of_markdown(text: str) -> Outline:
     """The outline of Markdown: without its marks, the cells of a table's rows each after their column's name.
+
+    YAML before it, between two lines of ``---``, is no text; its ``title`` is the document's.
 
     Example:
         >>> from hoptimizer.eval.documents.outline import of_markdown
         >>> of_markdown("# Ships\\n\\n## Alma\\n\\nBuilt in *1998*, see [ports](ports.md).").sections
         [Section(headings=('Alma',), text='Built in 1998, see ports.')]
     """
-    outline = Outline()
-    if front := _FRONT_MATTER.match(text):
-        text = text[front.end() :]
-        outline.title = found[2] if (found := _TITLE.search(front[1])) else ""
+    front = _FRONT_MATTER.match(text)
+    fields = _fields(front[1]) if front else None
+    if front is None or fields is None:
+        return _outline(_MARKDOWN, text, "")
+    title = fields.get("title")
+    return _outline(_MARKDOWN, text[front.end() :], " ".join(title.split()) if isinstance(title, str) else "")
+
+
+def of_converted(text: str, marked: bool) -> Outline:
+    """The outline of what a converter made of another kind of document.
+
+    Args:
+        text: what it made. Angle brackets are the document's own.
+        marked: whether it marks headings, lists and emphasis as Markdown does; tables it does in any case.
+    """
+    return _outline(_CONVERTED if marked else _TABLES_ALONE, text, "")
+
+
+def _fields(front: str) -> dict[Any, Any] | None:
+    """What YAML between two rules says; ``None`` where it is none, but the first part of a text."""
+    try:
+        fields = read_yaml(front)
+    except (YAMLError, ValueError):  # such as "title: The Alma: a ship", which many tools read
+        pairs = [line.partition(":") for line in front.splitlines() if not re.match(r"\s|-|#|\Z", line)]
+        return {key: value.strip() for key, _, value in pairs} if all(map(_PAIR.match, map("".join, pairs))) else None
+    return fields if isinstance(fields, dict) else None if front.strip() else {}
+
+
+def _outline(parser: MarkdownIt, text: str, title: str) -> Outline:
+    outline = Outline(title)
     columns: list[str] = []
     cells: list[str] = []
     level, in_head, in_cell = 0, False, False
-    for token in MarkdownIt("commonmark").enable("table").parse(text):
+    for token in parser.parse(text):
         if token.type == "heading_open":
             level = _LEVELS[token.tag]
         elif token.type == "inline" and level:
@@ -177,13 +222,17 @@ class _Html(HTMLParser):
         self._outline, self._nested = outline, nested
         self._text: list[str] = []
         self._hidden: list[str] = []
+        self._in_heading = False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """As of the standard library."""
         if tag in _HIDDEN:
             self._hidden.append(tag)
+        elif tag in _BLOCKS and self._in_heading:
+            self._text.append(" ")
         elif tag in _BLOCKS or tag in _LEVELS or tag == "title":
             self.end_line()
+            self._in_heading = tag in _LEVELS
         elif tag in _CELLS and "".join(self._text).strip():
             self._text.append("; ")
 
@@ -193,10 +242,13 @@ class _Html(HTMLParser):
             del self._hidden[self._hidden.index(tag) :]
         elif tag in _LEVELS:
             self._outline.heading(_LEVELS[tag], self._taken())
+            self._in_heading = False
         elif tag == "title":
             title = " ".join(self._taken().split())
             if not self._nested:
                 self._outline.title = self._outline.title or title
+        elif tag in _BLOCKS and self._in_heading:
+            self._text.append(" ")
         elif tag in _BLOCKS:
             self.end_line()
 

@@ -1,5 +1,8 @@
 """Questions and answers from a user's table, whatever its columns are called."""
 
+import ast
+import contextlib
+import re
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
@@ -13,8 +16,15 @@ from hoptimizer.eval.datasets.rows import DataRow, OnProblem
 
 QUESTION_COLUMNS = ("question", "questions", "query", "q", "prompt")
 ANSWER_COLUMNS = ("answer", "answers", "gold", "a", "response", "target")
+# How a list of texts begins, and what stands between the texts of NumPy's.
+_TEXTS = re.compile(r"\[\s*['\"]")
+_NUMPYS = re.compile(r"['\"]\s+['\"]")
 # Rows by which the columns are known: an empty cell is none.
 _FIRST = 100
+
+
+class NoAnswersError(UserError):
+    """A table of questions has no answers, as the published test splits of many data sets."""
 
 
 def read_table(
@@ -27,10 +37,12 @@ def read_table(
         name: what messages call it.
         report: called with what is wrong with a row, which is then left out.
         question: the column of questions; by default the first one with a usual name.
-        answer: the column of answers: a text or a number is one answer, a list (in CSV as JSON text) has several.
+        answer: the column of answers: a text or a number is one answer, a list (in CSV as JSON or Python writes it)
+            has several.
 
     Raises:
-        UserError: a column is not there, or there are no questions.
+        NoAnswersError: there are questions, but no column of answers.
+        UserError: another column is not there, or there are no questions.
 
     Example:
         >>> from hoptimizer.eval.datasets.rows import DataRow, fail
@@ -44,16 +56,23 @@ def read_table(
     if not columns:
         raise UserError(f"{name}: no questions in it; give a table with a column of questions and one of answers")
     asked = _column(name, columns, question, QUESTION_COLUMNS, "question")
-    right = _column(name, columns, answer, ANSWER_COLUMNS, "answer")
+    try:
+        right = _column(name, columns, answer, ANSWER_COLUMNS, "answer")
+    except UserError as error:
+        raise NoAnswersError(str(error)) from None
     answers: dict[str, list[str]] = {}
     for row in chain(first, rows):
         text = row.fields.get(asked)
         if not isinstance(text, str) or not text.strip():
             report(f"{row.place}: {asked!r} must be a question, but is {text!r:.60}; write one or remove the row")
             continue
-        given = _answers(row.fields.get(right))
+        shown = row.fields.get(right)
+        try:
+            given = _answers(shown)
+        except ValueError as error:
+            report(f"{row.place}: {right!r} {error}, but is {shown!r:.60}; correct it")
+            continue
         if not given:
-            shown = row.fields.get(right)
             report(f"{row.place}: {right!r} must be an answer, but is {shown!r:.60}; write one or remove the row")
             continue
         try:
@@ -86,15 +105,36 @@ def _column(name: str, columns: Sequence[str], given: str | None, usual: Sequenc
 
 def _answers(value: Any) -> list[str]:  # noqa: ANN401 - whatever a cell holds
     if isinstance(value, str) and value.lstrip().startswith("["):
-        try:
-            value = read_json(value)
-        except ValueError:
-            return [value.strip()]  # a text that begins with a bracket
-    if isinstance(value, list):
-        return [text for one in value if not isinstance(one, list) for text in _answers(one)]
+        value = _listed(value.strip())
+    if not isinstance(value, list):
+        return _answer(value)
+    if any(isinstance(one, list | dict) for one in value):
+        raise ValueError("must be a list of texts")
+    return [text for one in value for text in _answer(one)]
+
+
+def _listed(text: str) -> Any:  # noqa: ANN401 - whatever it says
+    """What a text in brackets says, as JSON or as pandas writes lists of Python; or the text itself.
+
+    Raises:
+        ValueError: it begins as a list of texts, and goes on otherwise.
+    """
+    try:
+        return read_json(text)
+    except ValueError:
+        if not _TEXTS.match(text):
+            return text
+    with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+        # Python takes texts without a comma between them, as NumPy writes them, for one.
+        if not _NUMPYS.search(text) and isinstance(value := ast.literal_eval(text), list):
+            return value
+    raise ValueError("must be a list with commas between its texts")
+
+
+def _answer(value: Any) -> list[str]:  # noqa: ANN401 - whatever a cell holds
     if isinstance(value, bool):
         return ["yes"] if value else ["no"]
     if isinstance(value, float) and value.is_integer():  # a column of whole numbers with gaps
         value = int(value)
-    text = str(value).strip() if isinstance(value, str | int | float) else ""
+    text = str(value).strip() if isinstance(value, str | int) or (isinstance(value, float) and value == value) else ""
     return [text] if text else []

@@ -1,6 +1,7 @@
 """A data set whose questions a teacher writes about a corpus."""
 
 import asyncio
+import math
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -107,9 +108,7 @@ def synthesize(
     if not kept:
         why = "; ".join(f"{reason}: {count}" for reason, count in dropped.most_common(3)) or "no passage of some words"
         raise UserError(f"no question passed the checks ({why}); take a larger teacher or more documents")
-    if sizes and not shares and len(kept) < (wanted := sum(sizes.values())):
-        sizes = {split: size / wanted for split, size in sizes.items()}
-    splits = divided(kept, (), sizes or _default_sizes(len(kept)), seed)
+    splits = divided(kept, (), _sizes_of(len(kept), sizes or {}, shares) or _default_sizes(len(kept)), seed)
     write_folder(out, corpus, splits)
     return Synthesized(
         folder=out,
@@ -119,6 +118,15 @@ def synthesize(
         attempts=work.attempts,
         dropped=dict(dropped.most_common()),
     )
+
+
+def _sizes_of(count: int, sizes: Mapping[str, float], shares: bool) -> Mapping[str, float]:
+    """The sizes that were asked for, of as many questions as there are: none is empty while there is one for each."""
+    total = 1.0 if shares else max(count, sum(sizes.values()))
+    found = {split: max(1, math.floor(size / total * count + 0.5)) for split, size in sizes.items()}
+    while sum(found.values()) > count and max(found.values(), default=0) > 1:
+        found[max(found, key=lambda split: found[split])] -= 1
+    return found if sum(found.values()) <= count else {}
 
 
 def _default_sizes(count: int) -> Mapping[str, float]:

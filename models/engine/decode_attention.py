@@ -160,7 +160,7 @@ class DecodeAttention:
         scores, hidden = self._masks[window]
         scores.masked_fill_(hidden, float("-inf"))
         torch.softmax(self._scores, dim=-1, out=self._weights)
-        total = torch.zeros(*by_head, dim, device=query.device)  # fp32: a sum over blocks
+        total = torch.zeros(*by_head, dim, dtype=torch.float32, device=query.device)  # a sum over blocks
         for block in self._shared:
             found = product(block.weights.reshape(self._key_heads, -1, BLOCK), block.states[layer][1])
             total += found.view(self._key_heads, self._slots, group, dim).transpose(0, 1)

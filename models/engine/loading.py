@@ -1,6 +1,7 @@
 """Loading models in the best form for the hardware, without transformers' noise."""
 
 import os
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,10 @@ from hoptimizer.models.engine.packed import pack
 from hoptimizer.models.folder import check_model
 
 limit_reserves()  # before a thread starts that generates or trains
+
+# While transformers makes a model, new tensors of the whole process have its precision unless they name one. Two threads
+# that load at once could each put back what the other one set.
+_one_at_a_time = threading.RLock()
 
 
 @contextmanager
@@ -37,7 +42,9 @@ def quiet_loading() -> Iterator[None]:
 
 @contextmanager
 def loading(name: str | Path, kind: str) -> Iterator[None]:
-    """Within it, a model is loaded quietly from a folder that was looked at, or from the hub.
+    """Within it, a model is loaded quietly from a folder that was looked at, or from the hub; one at a time.
+
+    What other threads compute meanwhile has to name the precision of the tensors that it makes.
 
     Args:
         name: folder or hub id.
@@ -49,7 +56,7 @@ def loading(name: str | Path, kind: str) -> Iterator[None]:
     if Path(name).is_dir():
         check_model(Path(name))
     try:
-        with quiet_loading():
+        with _one_at_a_time, quiet_loading():
             yield
     except UserError:
         raise

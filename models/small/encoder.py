@@ -160,7 +160,7 @@ def probabilities(model: PreTrainedModel, tokenizer: PairTokenizer, rows: Sequen
     In bf16 on a CPU they do not depend on which texts are in a batch together; in fp32 they differ in the eighth digit.
     """
     device = next(model.parameters()).device
-    result = torch.empty(len(rows), model.config.num_labels)
+    result = torch.empty(len(rows), model.config.num_labels, dtype=torch.float32)
     for places in by_length(rows):
         logits = model(**tokenizer.pad([rows[i] for i in places], device)).logits
         result[places] = logits.float().softmax(-1).cpu()

@@ -241,4 +241,4 @@ def _weights(labels: Sequence[int], kinds: int) -> Tensor:
     """Weights of the labels in the loss: the square roots of those with which all labels would count the same."""
     # With the full weights a model would copy ten words for each right one.
     counts = torch.bincount(torch.tensor(labels, dtype=torch.long), minlength=kinds).clamp(min=1)
-    return torch.tensor([math.sqrt(len(labels) / (kinds * int(count))) for count in counts])
+    return torch.tensor([math.sqrt(len(labels) / (kinds * int(count))) for count in counts], dtype=torch.float32)

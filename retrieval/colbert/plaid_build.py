@@ -229,7 +229,7 @@ def buckets(residuals: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Ten
         bits: of a number.
     """
     options = 2**bits
-    starts = torch.arange(options, device=residuals.device) / options
+    starts = torch.arange(options, dtype=torch.float32, device=residuals.device) / options
     found = residuals.quantile(torch.cat([starts[1:], starts + 0.5 / options]))
     return found[: options - 1], found[options - 1 :]
 

@@ -52,7 +52,7 @@ class _NotedPool:
 
     def __init__(self, pool: PassagePool) -> None:
         self._pool = pool
-        self.titled = pool.titled
+        self.titled, self.paragraphs = pool.titled, pool.paragraphs
         self.ids: list[str] = []
 
     def __call__(self, title: str, text: str) -> str | None:
