@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from functools import lru_cache
 from typing import Any, Literal, get_args, get_origin
 
@@ -14,6 +15,8 @@ from dspy.utils.exceptions import AdapterParseError
 from hoptimizer.common.strict import shallow
 from hoptimizer.models.engine.engine import LocalEngine
 from hoptimizer.models.reading import chosen, whole_items, without_marks, without_thoughts, writable
+
+_MARK = re.compile(r"(?<!\n)(\[\[ ## \w+ ## \]\])")
 
 
 class _Reading(dspy.Adapter):
@@ -75,7 +78,11 @@ def _choice(text: Any, type_: Any) -> Any:  # noqa: ANN401 - the text, or a defa
 
 
 class ReadingChatAdapter(_Reading, dspy.ChatAdapter):
-    """DSPy's chat prompt format."""
+    """DSPy's chat prompt format. Its marks count wherever they stand; DSPy takes one behind an answer for a part of it."""
+
+    def parse(self, signature: type[dspy.Signature], completion: str) -> dict[str, Any]:
+        """As DSPy's, with each mark on a line of its own."""
+        return super().parse(signature, _MARK.sub(r"\n\1", completion))
 
     def _make_json_adapter_fallback(self) -> dspy.JSONAdapter:
         return ReadingJSONAdapter(use_native_function_calling=self.use_native_function_calling)

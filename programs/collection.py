@@ -51,8 +51,14 @@ class Collection:
         """Whether the cap is reached."""
         return len(self.passages) >= self.cap
 
-    def add(self, found: list[Passage]) -> None:
-        """Take in what a retrieval found, best first, until the cap is reached."""
+    def add(self, found: list[Passage], most: int | None = None) -> None:
+        """Take in what a retrieval found, best first, until the cap is reached.
+
+        Args:
+            found: passages; those that are there are passed over.
+            most: of the others, so many are taken.
+        """
+        cap = self.cap if most is None else min(self.cap, len(self.passages) + most)
         for passage in found:
             words = passage.text.split()
             if len(words) > self.skip_words:
@@ -60,7 +66,7 @@ class Collection:
             if len(words) > self.cut_words:
                 text = " ".join(words[: self.cut_words])
                 passage = Passage(passage.id, passage.title, text, passage.score)
-            if not self.full and not self._holds(passage):
+            if len(self.passages) < cap and not self._holds(passage):
                 self.passages.append(passage)
 
     def _holds(self, passage: Passage) -> bool:

@@ -11,7 +11,7 @@ from hoptimizer.common.options import Positive
 from hoptimizer.common.text import sentences
 from hoptimizer.programs.collection import Collection
 from hoptimizer.programs.program import Program
-from hoptimizer.programs.question_tree import normalized
+from hoptimizer.programs.question_tree import asked_for, normalized
 from hoptimizer.programs.reader import ReaderKind, answer_of, make_reader, read, stated_answer
 from hoptimizer.programs.steps.pages import find_pages
 from hoptimizer.retrieval import Passage, Retriever
@@ -29,8 +29,9 @@ class IRCoT(Program):
     Args:
         retriever: where passages come from.
         k: passages that the question itself brings.
-        later_k: passages that each later query brings; ``None``: ``k``, as in the paper. A query that a thought led to
-            finds its passage first, or is a wrong one, whose other passages would take the place of better ones.
+        later_k: passages that each later query adds to the collection; ``None``: the first ``k`` that it finds, as in
+            the paper. What a thought leads to is found first among what is not there yet, or the query is a wrong one,
+            whose other passages would take the place of better ones.
         max_steps: the most thoughts.
         max_passages: the most passages that are collected.
         thoughts: how a chain goes on and ends: ``typed`` asks after each thought, without the passages, whether the
@@ -128,7 +129,7 @@ class IRCoT(Program):
                 break
             if query := next((query for query in queries if normalized(query) not in asked), None):
                 asked.add(normalized(query))
-                collection.add(await retrieve(query, k=self.later_k))
+                collection.add(await retrieve(query, k=max(self.k, self.later_k or 0)), self.later_k)
         collection.add(found)
         if self.reader is not None:
             return await read(self, question, collection.passages), collection.passages
@@ -151,7 +152,7 @@ class IRCoT(Program):
             return stated_answer(chain[-1]), facts
         prediction = await self.step("follow_up", question=question, facts=" ".join(chain))
         known = (prediction.final_answer or "") if prediction.enough == "yes" else None
-        return known, [self._query(prediction.look_up or ""), *facts]
+        return known, [self._query(asked_for(prediction.look_up)), *facts]
 
     def _query(self, text: str) -> str:
         return (_INTERROGATIVES.sub("", text).strip() if self.drop_interrogatives else "") or text

@@ -130,6 +130,22 @@ def normalized(question: str) -> str:
     return text.strip(_EDGES) or text
 
 
+_NOTHING = re.compile(r"\W*((none|no (further|more|other)|n/?a|empty)\b.*)?", re.IGNORECASE | re.DOTALL)
+
+
+def asked_for(text: str | None) -> str:
+    """What a model asks for; empty where it writes in words or signs that it asks for nothing more.
+
+    Args:
+        text: the output of a step that may be left empty.
+
+    >>> asked_for(" Where was she born? "), asked_for("(empty)"), asked_for("None needed."), asked_for('""')
+    ('Where was she born?', '', '', '')
+    """
+    text = (text or "").strip()
+    return "" if _NOTHING.fullmatch(text) else text
+
+
 def is_repeated(question: str, asked: Collection[str]) -> bool:
     """Whether a question was asked before, be it with something behind it: small models copy its answer, too.
 

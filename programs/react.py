@@ -113,7 +113,9 @@ class _Step:
             # The agent takes it for no valid action, ends, and answers from what it has seen.
             raise ValueError("no action could be read")
         # Of arguments that a tool does not take, the agent would show the model a traceback.
-        query = _text(said.next_tool_args) or said.next_thought or ""
+        given = said.next_tool_args.get("query") if isinstance(said.next_tool_args, dict) else None
+        named = given.strip() if isinstance(given, str) else ""
+        query = named or _text(said.next_tool_args) or said.next_thought or ""
         args = {"query": query} if said.next_tool_name == "search" else {}
         return dspy.Prediction(**{**said, "next_tool_args": args})
 

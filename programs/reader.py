@@ -24,10 +24,13 @@ ReaderKind = Literal["direct", "cot", "phrase", "none"]
 _PHRASE = re.compile(r"\banswer is\b\s*:?\s*", re.IGNORECASE)
 # What follows the phrase where a chain says that it has no answer. Titles begin alike ("Nowhere in Africa").
 _NO_ANSWER = re.compile(
-    r"(not|nowhere)\s+(\w+\s+)?(in|given|stated|mentioned|provided|found|available|known|clear|specified|contained|"
-    r"present|here|there|possible|determined)\b(.*\b(passages?|contexts?|texts?|information|documents?)\b.*)?\W*"
-    r"|(unknown|unclear|unavailable)\W*",
-    re.IGNORECASE,
+    r"(it is\s+|they are\s+)?(not|nowhere|cannot be|can['’]t be|could not be)\s+(\w+\s+)?"
+    r"(in|given|stated|mentioned|provided|found|available|known|clear|specified|contained|present|here|there|possible|"
+    r"determined|answered|inferred|said)\b(.*\b(passages?|contexts?|texts?|information|documents?)\b.*)?\W*"
+    r"|(unknown|unclear|unavailable|undetermined|unspecified|insufficient (information|evidence|context)|n/?a)"
+    r"(\W.*\b(passages?|contexts?|texts?|information|documents?)\b.*)?\W*"
+    r"|(none of the|the) (passages?|contexts?|texts?|documents?) (say|says|state|mention|do not|does not|don['’]t)\b.*",
+    re.IGNORECASE | re.DOTALL,
 )
 
 
@@ -55,9 +58,8 @@ def stated_answer(chain: str) -> str | None:
 
 
 def answer_of(chain: str) -> str:
-    """The answer that a chain of thought states, or the whole text where it states none (IRCoT, section 3.2)."""
-    stated = stated_answer(chain)
-    return _without_stop(chain) if stated is None else stated
+    """What a chain of thought gives as its answer, or the whole text where it gives nothing (IRCoT, section 3.2)."""
+    return _without_stop(_PHRASE.split(chain)[-1])
 
 
 def _without_stop(text: str) -> str:

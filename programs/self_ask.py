@@ -6,7 +6,7 @@ import dspy
 
 from hoptimizer.common.options import Positive
 from hoptimizer.programs.program import Program
-from hoptimizer.programs.question_tree import UNKNOWN, is_repeated, normalized
+from hoptimizer.programs.question_tree import UNKNOWN, asked_for, is_repeated, normalized
 from hoptimizer.programs.reader import make_reader
 from hoptimizer.programs.steps.looking_up import look_up
 from hoptimizer.retrieval import Passage, Retriever
@@ -68,8 +68,7 @@ class SelfAsk(Program):
     async def solve(self, question: str) -> tuple[str, list[Passage]]:
         passages: list[Passage] = []
         findings: list[str] = []
-        # Some models write "none" rather than nothing.
-        asked = {"none"}
+        asked: set[str] = set()
         while len(findings) < self.max_steps and len(passages) < self.max_passages:
             follow_up = await self.follow_up(question, findings)
             # A question that was asked before has its answer.
@@ -83,4 +82,4 @@ class SelfAsk(Program):
 
     async def follow_up(self, question: str, findings: list[str]) -> str:
         """The next follow-up question; empty where none is needed, or where the output can't be understood."""
-        return ((await self.step("ask", question=question, answered=findings)).next_question or "").strip()
+        return asked_for((await self.step("ask", question=question, answered=findings)).next_question)

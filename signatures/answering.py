@@ -56,7 +56,10 @@ class ReadWithReasoning(dspy.Signature):
 
 
 class ReadWithChain(dspy.Signature):
-    """Answer the question from the passages: think in short sentences, one fact each, and end with the answer."""
+    """Answer the question from the passages: think in short sentences, one fact each, and end with the answer.
+
+    If the passages do not say, end with the likeliest answer.
+    """
 
     context: list[str] = dspy.InputField(desc="passages that may help")
     question: str = dspy.InputField()

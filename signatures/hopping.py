@@ -21,8 +21,12 @@ class LabelPassage(dspy.Signature):
 
 
 class NextQuery(dspy.Signature):
-    """Write the next search query: what the query still asks for, with what is known in the place of the rest."""
+    """Write the next search query: first the words of the query that are still open, then what is known.
+
+    Leave out the words that what is known stands for: "Who is the mother of the builder of the mill?" and "Ada" make "Who
+    is the mother of Ada".
+    """
 
     query: str = dspy.InputField()
     known: str = dspy.InputField(desc="words found so far")
-    next_query: str = dspy.OutputField(desc="words of the query and of what is known alone, in their order")
+    next_query: str = dspy.OutputField(desc="words of the query, in their order, then words of what is known")

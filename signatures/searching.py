@@ -29,7 +29,10 @@ class ProposeTitles(dspy.Signature):
 
 
 class AnswerBySearching(dspy.Signature):
-    """Answer the question from what searching shows, in as few words as possible."""
+    """Answer the question from what searching shows, in as few words as possible.
+
+    If it does not show the answer, give the likeliest one.
+    """
 
     question: str = dspy.InputField()
     answer: str = dspy.OutputField(desc="a name, a date, a number, or yes or no")

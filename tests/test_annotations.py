@@ -86,6 +86,18 @@ def test_an_oracle_looks_up_the_next_hop_and_knows_enough_with_the_last_fact():
     ]
 
 
+def test_without_hops_the_page_of_the_next_fact_is_looked_up():
+    facts = "The Mill: It was built by Ada. Ada: She was born in Bern. So the answer is: Bern."
+    told = ANNOTATIONS["look_up"].tell
+    assert told(Case(without(hops=[], rationale=facts), None), {}, 0) == "Who or what is Ada?"
+    assert told(Case(without(hops=[], rationale=facts), None), {}, 1) == ""
+    untitled = without(hops=[], rationale="Ada built it. She was born in Bern. So the answer is: Bern.")
+    with pytest.raises(Unannotated):
+        told(Case(untitled, None), {}, 0)
+    shown = annotate([untitled] * 8, CORPUS, ScriptedRetriever({}), distractors=1, seed=7)
+    assert {(one.get("look_up"), one.get("enough")) for one in shown} == {(None, None), ("", "yes")}
+
+
 def test_a_demonstration_of_a_typed_thought_has_the_answer_where_the_facts_suffice():
     questions = [without(id=str(number)) for number in range(8)]
     shown = annotate(questions, CORPUS, ScriptedRetriever({}), distractors=1, seed=7)
@@ -325,6 +337,10 @@ def test_demonstrations_of_critique_agree_with_the_table():
             assert example[name] == ANNOTATIONS[name].tell(Case(BOTH, CORPUS), example.toDict(), 0)
     assert {(one.candidate, one.useful) for one in shown} == {("Bern", "completely"), ("Ada", "not at all")}
     assert {one.supported for one in shown} == {"fully", "partially", "no"}
+    for answers, wrong in ((["yes"] * 20, {"no"}), (["Bern", "Lyon"] * 10, {"Bern", "Lyon"})):
+        questions = [without(id=str(n), hops=[], answers=[answer]) for n, answer in enumerate(answers)]
+        shown = annotate(questions, CORPUS, found, distractors=1, seed=7)
+        assert {one.candidate for one in shown if one.useful == "not at all"} == wrong
     assert set(annotations(SelfRAG(found))) == {"relevance", "reader", "support", "usefulness"}
 
 

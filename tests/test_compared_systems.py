@@ -136,7 +136,10 @@ def test_self_ask_looks_each_follow_up_up_and_answers_from_their_answers():
     assert counts(prediction.steps) | {"lm_calls": 6, "iterations": 2} == counts(prediction.steps)
 
 
-@pytest.mark.parametrize("said", [ENOUGH, follow_up("  "), follow_up("None."), UNREADABLE])
+@pytest.mark.parametrize(
+    "said",
+    [ENOUGH, follow_up("  "), follow_up("None."), follow_up('""'), follow_up("(empty)"), follow_up("N/A"), UNREADABLE],
+)
 def test_self_ask_answers_at_once_where_no_follow_up_comes(said):
     prediction = run(SelfAsk(ScriptedRetriever(FOUND)), said, {"answer": "Bern"})
     assert (prediction.answer, prediction.passages, steps(prediction)) == ("Bern", [], ["ask", "combine"])
@@ -453,6 +456,7 @@ def test_react_searches_until_it_finishes_and_answers_from_what_it_saw():
         ({"query": ["Ada", BORN], "k": 3}, [BORN]),
         ({"query": {"type": "string"}}, ["Hm."]),  # its thought
         ({"query": 5}, ["Hm."]),
+        ({"query": BORN, "reason": "I need to know where the builder of the mill was born."}, [BORN]),
         ({}, ["Hm."]),
     ],
 )

@@ -179,11 +179,28 @@ def test_musique_fills_in_references_and_takes_aliases(tmp_path: Path):
     assert question.type == "2hop"
     assert [corpus[id].text for id in question.passages] == ["Ines Moreau designed it.", "Born in Lyon."]
     assert [hop.question for hop in question.hops] == [
-        "Bridge >> designer",
+        "What is the designer of Bridge?",
         "Where was Ines Moreau born, in the #9 city?",
     ]
     assert [hop.passage for hop in question.hops] == question.passages
     assert [passage.title for passage in corpus].count("Bridge") == 2
+
+
+@pytest.mark.parametrize(
+    ("relation", "question"),
+    [
+        ("located in the administrative territorial entity", "Where is Lyon located?"),
+        ("member of sports team", "Of which sports team is Lyon a member?"),
+        ("part of", "What is it that Lyon is part of?"),
+        ("shares border with", "What is it that Lyon shares border with?"),
+        ("place of birth", "What is the place of birth of Lyon?"),
+    ],
+)
+def test_a_triple_of_musique_is_a_question(tmp_path: Path, relation: str, question: str):
+    first, *others = MUSIQUE["question_decomposition"]
+    steps = [first | {"question": f"Lyon >> {relation}"}, *others]
+    asked, _ = one(tmp_path, "musique", MUSIQUE | {"question_decomposition": steps})
+    assert asked.hops[0].question == question
 
 
 def test_unanswerable_musique_items_are_left_out_and_counted(tmp_path: Path):

@@ -117,6 +117,13 @@ def test_thoughts_are_no_part_of_the_answer(adapter, opened):
     assert adapter().parse(Relevance, thought + written(adapter, relevant="Yes")) == {"relevant": "yes"}
 
 
+@pytest.mark.parametrize("begin", ["[[ ## knows ## ]]\n", "[[ ## knows ## ]] ", "So: [[ ## knows ## ]]\n"])
+def test_a_mark_counts_wherever_it_stands(begin):
+    assert ReadingChatAdapter().parse(SelfKnowledge, f"{begin}yes [[ ## completed ## ]]") == {"knows": "yes"}
+    answer = f"{begin}Paris [[ ## completed ## ]]".replace("knows", "answer")
+    assert ReadingChatAdapter().parse(Answer, answer) == {"answer": "Paris"}
+
+
 def test_thoughts_that_came_to_no_end_are_no_answer():
     with pytest.raises(AdapterParseError, match="nothing but thoughts; raise max_tokens"):
         ReadingChatAdapter().parse(SelfKnowledge, "<think>[[ ## knows ## ]]\nyes")

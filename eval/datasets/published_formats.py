@@ -171,7 +171,7 @@ class MusiqueItem(Published):
     def _hops(self, ids: dict[int, str | None]) -> list[Hop]:
         hops: list[Hop] = []
         for step in self.question_decomposition:
-            question = _fill_in(step.question, [hop.answer for hop in hops])
+            question = _fill_in(_asked(step.question), [hop.answer for hop in hops])
             passage = None if step.paragraph_support_idx is None else ids.get(step.paragraph_support_idx)
             hops.append(Hop(question=question, answer=step.answer, passage=passage))
         return hops
@@ -180,6 +180,22 @@ class MusiqueItem(Published):
 def with_aliases(answers: list[str], aliases: list[str]) -> list[str]:
     """The answers and after them their aliases, each once; a published alias may be blank."""
     return list(dict.fromkeys([*answers, *(stripped for alias in aliases if (stripped := alias.strip()))]))
+
+
+def _asked(step: str) -> str:
+    """A step as a question: many of MuSiQue's are triples of Wikidata, such as ``#1 >> place of birth``."""
+    subject, separator, relation = (part.strip() for part in step.partition(">>"))
+    if not separator:
+        return step
+    if relation.startswith("located in"):
+        return f"Where is {subject} located?"
+    if team := re.fullmatch(r"member of (.+)", relation):
+        return f"Of which {team[1]} is {subject} a member?"
+    if re.match(r"\w+s\b(?! of\b)", relation):
+        return f"What is it that {subject} {relation}?"
+    if re.search(r"\b(of|at|to|by|with)$", relation):
+        return f"What is it that {subject} is {relation}?"
+    return f"What is the {relation} of {subject}?"
 
 
 def _fill_in(question: str, answers: list[str]) -> str:

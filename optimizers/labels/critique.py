@@ -1,6 +1,6 @@
 """What a data set's annotations say of an answer that is to be judged (Self-RAG)."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from hoptimizer.eval.metrics import exact_match
 from hoptimizer.optimizers.labels.decomposition import Annotated
@@ -37,11 +37,12 @@ def usefulness(question: Annotated, candidate: str) -> Useful:
     return _BEST if exact_match(candidate, question.answers) else _WORST
 
 
-def wrong_answers(question: Annotated) -> list[str]:
+def wrong_answers(question: Annotated, others: Sequence[str] = ()) -> list[str]:
     """What might be taken for the answer: the answers of hops that are not the question's own.
 
     Args:
         question: the question.
+        others: answers of another question, taken in the place of those of hops where they are given.
     """
-    answers = dict.fromkeys(hop.answer for hop in question.hops)
+    answers = dict.fromkeys(others or [hop.answer for hop in question.hops])
     return [answer for answer in answers if not exact_match(answer, question.answers)]

@@ -70,14 +70,14 @@ def annotate(
         found = retriever.search([question.question for question in questions], _DEPTH)
     rng, following, judging, sufficing, asking, searching, judged = (random.Random(seed) for _ in range(7))
     examples = []
-    for question, results in zip(questions, found, strict=True):
+    for question, results, other in zip(questions, found, [*questions[1:], *questions[:1]], strict=True):
         example = _example(question, corpus, results, distractors, rng)
         example = _followed_up(example, question, following)
         example = _judged(example, question, corpus, results, judging)
         example = _judged_together(example, question, corpus, results, distractors, sufficing)
         example = _asked(example, question, asking)
         example = _searched(example, question, corpus, results, searching)
-        example = _criticized(example, question, corpus, judged)
+        example = _criticized(example, question, other, corpus, judged)
         examples.append(_decomposed(example, question))
     return examples
 
@@ -116,11 +116,12 @@ def _followed_up(example: dspy.Example, question: Question, rng: random.Random) 
     if not stated:
         return example
     place = rng.randrange(len(stated))
+    example = example.copy(known=" ".join(stated[:place]), next_thought=stated[place])
+    if (missing := look_up(question, place)) is None:
+        return example
     return example.copy(
-        known=" ".join(stated[:place]),
-        next_thought=stated[place],
         facts=" ".join(stated[: place + 1]),
-        look_up=look_up(question, place),
+        look_up=missing,
         enough=enough(question, place),
         final_answer=final_answer(question, place),
     )
@@ -196,9 +197,16 @@ def _searched(
     return example.copy(found=[str(passage) for passage in shown], search_query=later_query(question, place))
 
 
-def _criticized(example: dspy.Example, question: Question, corpus: Corpus, rng: random.Random) -> dspy.Example:
-    """The example with an answer to judge: with equal chances a right one or, where there are some, a wrong one."""
-    wrong = wrong_answers(question)
+def _criticized(
+    example: dspy.Example, question: Question, other: Question, corpus: Corpus, rng: random.Random
+) -> dspy.Example:
+    """The example with an answer to judge: with equal chances a right one, or a wrong one.
+
+    Where no hop has a wrong one, it is the other verdict, or another question's answer.
+    """
+    verdicts = ["yes", "no"]
+    others = verdicts if question.answers[0].lower() in verdicts else other.answers[:1]
+    wrong = wrong_answers(question) or wrong_answers(question, others)
     candidate = rng.choice(wrong) if wrong and rng.random() < 0.5 else question.answers[0]
     example = example.copy(candidate=candidate, useful=usefulness(question, candidate))
     if "passage" not in example:

@@ -1,9 +1,14 @@
 """What a data set's annotations say of a chain of thought."""
 
+import re
+
 from hoptimizer.common.text import sentences
 from hoptimizer.eval.datasets.question import Hop
 from hoptimizer.optimizers.labels.decomposition import Annotated
 from hoptimizer.programs.reader import stated_answer
+
+# The title of the page that a fact is of.
+_PAGE = re.compile(r"([^\W_a-z].{0,80}?): ")
 
 
 def is_reasoned(question: Annotated) -> bool:
@@ -59,16 +64,22 @@ def enough(question: Annotated, place: int) -> str:
     return "yes" if place >= len(facts(question)) - 1 else "no"
 
 
-def look_up(question: Annotated, place: int) -> str:
-    """What must be looked up once a chain of thought has come to a place: the next hop's question, with the earlier
-    answers filled in; empty where the answer is known, and for questions without hops.
+def look_up(question: Annotated, place: int) -> str | None:
+    """What must be looked up once a chain of thought has come to a place; empty where the answer is known.
+
+    It is the next hop's question, with the earlier answers filled in. Where there are no hops, it is asked for the page
+    that the next fact is of, as HotpotQA's rationales tell; ``None`` where they don't.
 
     Args:
         question: the question.
         place: index of a sentence of its :func:`reasoning`.
     """
-    later = question.hops[place + 1 :]
-    return later[0].question if later else ""
+    if enough(question, place) == "yes":
+        return ""
+    if question.hops:
+        return question.hops[place + 1].question
+    page = _PAGE.match(facts(question)[place + 1])
+    return f"Who or what is {page[1]}?" if page else None
 
 
 def final_answer(question: Annotated, place: int) -> str:
