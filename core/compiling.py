@@ -28,7 +28,7 @@ from hoptimizer.scoring import score
 from hoptimizer.tracing import traced
 from hoptimizer.tracking import artifacts
 from hoptimizer.tracking.compile_log import CompileLog
-from hoptimizer.tracking.holding import absolute
+from hoptimizer.tracking.holding import identity
 from hoptimizer.tracking.journal import keep_run
 from hoptimizer.tracking.naming import FOLDED, variant_name
 from hoptimizer.tracking.tracker import Tracker
@@ -195,7 +195,7 @@ def work_folder(config: Config, fingerprint: str) -> Path:
         config: says where its run is kept.
         fingerprint: identifies the work; the run has it as its tag ``hop.fingerprint``.
     """
-    work = f"{absolute(config.tracking.uri)} {config.experiment} {fingerprint}"
+    work = f"{identity(config.tracking.uri)} {config.experiment} {fingerprint}"
     return home() / "work" / hashlib.sha256(work.encode()).hexdigest()[:16]
 
 

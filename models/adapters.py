@@ -78,7 +78,7 @@ def _choice(text: Any, type_: Any) -> Any:  # noqa: ANN401 - the text, or a defa
 
 
 class ReadingChatAdapter(_Reading, dspy.ChatAdapter):
-    """DSPy's chat prompt format. Its marks count wherever they stand; DSPy takes one behind an answer for a part of it."""
+    """DSPy's chat prompt format. A mark counts wherever it stands; DSPy takes one behind an answer for a part of it."""
 
     def parse(self, signature: type[dspy.Signature], completion: str) -> dict[str, Any]:
         """As DSPy's, with each mark on a line of its own."""

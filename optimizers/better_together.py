@@ -36,7 +36,8 @@ class BetterTogether(Search):
 
     def work(self, context: CompileContext) -> WorkEstimate:
         parts = [part.work(context) for part in map(built, self.strategy) if isinstance(part, Search)]
-        runs = sum(part.runs for part in parts) + (len(self.strategy) + 1) * len(context.devset)
+        trained = len(self.strategy) - len(parts)  # the result of a search is scored by it
+        runs = sum(part.runs for part in parts) + (1 + trained) * len(context.devset)
         return WorkEstimate(runs=runs, proposals=sum(part.proposals for part in parts))
 
     def search(self, context: SearchContext) -> Program:

@@ -23,8 +23,8 @@ class LabelPassage(dspy.Signature):
 class NextQuery(dspy.Signature):
     """Write the next search query: first the words of the query that are still open, then what is known.
 
-    Leave out the words that what is known stands for: "Who is the mother of the builder of the mill?" and "Ada" make "Who
-    is the mother of Ada".
+    Leave out the words that what is known stands for: "Who is the mother of the builder of the mill?" and "Ada" make
+    "Who is the mother of Ada".
     """
 
     query: str = dspy.InputField()

@@ -6,6 +6,7 @@ import sys
 
 import dspy
 import pytest
+from chat_server import ChatServer
 from dspy.utils import DummyLM
 from scripted import ScriptedRetriever, passage
 
@@ -106,6 +107,48 @@ def test_a_dry_run_knows_the_costs_of_earlier_runs(hop, tmp_path):
     assert code == 0
     assert "2 runs to come, 0 finished; 6 questions" in out
     assert "retriever.k=2" in out
+
+
+@pytest.mark.parametrize("optimizer", ["labeled_few_shot", "bootstrap_few_shot", "bootstrap_random_search"])
+def test_a_dry_run_of_a_compile_counts_what_the_compile_asks(hop, optimizer):
+    with ChatServer(lambda _: "[[ ## answer ## ]]\nLyon\n\n[[ ## completed ## ]]") as server:
+        lm = ["lm.default=openai/one", f"lm.default.api_base={server.url}", "lm.default.api_key=sk-1"]
+        sizes = ["data.train=8", "data.dev=12", "data.test=3"]
+        words = ["data=atlas", "program=direct", *lm, *sizes, f"optimizer={optimizer}", "--split", "test", "--json"]
+        code, out, err = hop("compile", *words, "--dry-run")
+        assert (code, server.bodies) == (0, []), err
+        assert hop("compile", *words)[0] == 0
+    told = json.loads(out)
+    about = told["questions"] + told["optimizer"]["runs"]
+    if optimizer == "bootstrap_random_search":  # some of its programs are alike here, and asked for once
+        assert len(server.bodies) <= about
+    else:
+        assert len(server.bodies) == about
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "times"),
+    [
+        ("labeled_few_shot", 4),
+        ("{name: labeled_few_shot, prompt_formats: [json]}", 2),
+        ("{name: labeled_few_shot, prompt_formats: [json, plain, chat]}", 5),
+    ],
+)
+def test_a_dry_run_counts_the_prompt_formats_that_are_tried(hop, optimizer, times):
+    words = ["data=atlas", "data.train=4", "data.dev=6", "data.test=1", "program=direct", "--split", "test"]
+    told = json.loads(hop("compile", *words, f"optimizer={optimizer}", "--dry-run", "--json")[1])
+    assert told["optimizer"]["runs"] == times * 6, "a probe, the formats, and what the search made"
+
+
+def test_a_dry_run_counts_the_prompt_formats_of_each_search_in_a_chain(hop):
+    words = ["data=atlas", "data.train=4", "data.dev=6", "program=direct", "--dry-run", "--json"]
+
+    def runs(formats):
+        part = f"{{name: labeled_few_shot, prompt_formats: {formats}}}"
+        chain = f"optimizer={{name: better_together, strategy: [{part}, {part}]}}"
+        return json.loads(hop("compile", *words, chain)[1])["optimizer"]["runs"]
+
+    assert runs("[json, plain]") - runs("[json]") == 3 * 6, "the second search knows the format of the first"
 
 
 def test_a_dry_run_says_what_can_not_be_done(hop):

@@ -4,6 +4,7 @@ The MLflow server is a real one, which is out of reach at times; the language mo
 """
 
 import json
+import shutil
 import socket
 import sys
 from collections import Counter
@@ -27,8 +28,11 @@ from hoptimizer import (
 )
 from hoptimizer.cli import main
 from hoptimizer.common.paths import home
+from hoptimizer.compiling import work_folder
 from hoptimizer.study import cell_runs
-from hoptimizer.tracking.journal import Journal
+from hoptimizer.tracking.holding import HeldRuns
+from hoptimizer.tracking.journal import Journal, journals
+from hoptimizer.tracking.models import local_folder
 from hoptimizer.tracking.reading import StoredRuns
 
 SAID = "the run is kept in the journal; `hop sync` delivers it"
@@ -286,6 +290,164 @@ def test_a_study_whose_server_dies_is_whole_after_deliveries_that_were_killed(st
     again = run_study(study)
     assert (ran[3:], again.run_id) == ([], parent.info.run_id), "the same command has nothing left to do"
     assert [one.metrics for one in again.outcomes] == [one.metrics for one in result.outcomes]
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """The names of the cells that were run; while ``ran.fails`` has a name, that cell fails."""
+
+    class Ran(list):
+        fails = None
+
+    score, ran = cell_runs.evaluate_variant, Ran()
+
+    def run(config, **options):
+        ran.append(options["name"])
+        if options["name"] == ran.fails:
+            raise UserError("no such day")
+        return score(config, **options)
+
+    monkeypatch.setattr(cell_runs, "evaluate_variant", run)
+    return ran
+
+
+def test_a_study_that_finished_later_on_the_server_keeps_its_tables(study, server, tmp_path, monkeypatch, ran):
+    server.stop()
+    ran.fails = "retriever.k=2"
+    assert len(run_study(study).failed) == 1
+    server.start()
+    ran.fails = None
+    with monkeypatch.context() as patch:
+        patch.setenv("HOPTIMIZER_HOME", str(tmp_path / "another"))
+        later = run_study(study)
+    assert later.failed == []
+
+    delivered = {run.kind: run.run_id for run in sync_runs(server.url)}
+    assert delivered["study"] == later.run_id
+    client = mlflow.MlflowClient(server.url)
+    run = client.get_run(later.run_id)
+    assert (run.info.status, run.data.tags.get("hop.failure")) == ("FINISHED", None)
+    mlflow.set_tracking_uri(server.url)
+    table = mlflow.artifacts.load_dict(f"runs:/{later.run_id}/study.json")
+    assert [cell["run_id"] for cell in table["cells"]] == [outcome.run_id for outcome in later.outcomes]
+    cells = client.search_runs([run.info.experiment_id], f"tags.`mlflow.parentRunId` = '{later.run_id}'")
+    assert sorted(cell.info.status for cell in cells) == ["FAILED", *["FINISHED"] * 5]
+    assert Journal(server.url).waiting() == []
+
+
+def test_a_study_whose_finished_cells_wait_asks_for_their_delivery_and_runs_none_twice(study, server, ran, tmp_path):
+    server.stop()
+    ran.fails = "retriever.k=2"
+    run_study(study)
+    server.start()
+    ran.clear()
+    with pytest.raises(UserError, match=r"study depth: 2 finished cells wait in the journal.*`hop sync` first"):
+        run_study(study)
+    assert ran == []
+    sync_runs(server.url)
+    ran.fails = None
+    assert run_study(study).failed == []
+    assert ran == ["retriever.k=2"]
+    assert {run.info.status for run in kept(server.url, tmp_path.name).values()} == {"FINISHED"}
+
+
+COMPILING = ["program=direct", "optimizer=labeled_few_shot", "data.train=4", "data.dev=2"]
+
+
+def test_a_compile_that_ended_while_its_model_was_logged_is_delivered_without_it(server, lm, tmp_path, monkeypatch):
+    server.stop()
+    config = load_config(None, [*words(server, lm, tmp_path), *COMPILING])
+
+    def ending(*given, **options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mlflow.MlflowClient, "log_model_artifacts", ending)
+        with pytest.raises(KeyboardInterrupt):
+            compile_variant(config, score_before=False)
+    evaluate_variant(config)
+    journal = Journal(server.url)
+    [compiled] = [run for run in journal.waiting() if run.outputs.model_outputs]
+    server.start()
+    assert {"compile", "eval"} <= {run.kind for run in sync_runs(server.url)}
+    statuses = {run.data.tags["hop.kind"]: run.info.status for run in kept(server.url, tmp_path.name).values()}
+    assert statuses == {"compile": "KILLED", "candidate": "FINISHED", "eval": "FINISHED"}
+    assert journal.waiting() == []
+    assert not local_folder(compiled.info.artifact_uri).exists()
+
+
+def test_a_run_that_cannot_be_delivered_does_not_stop_the_others(server, lm, hop, tmp_path):
+    client = mlflow.MlflowClient(server.url)
+    gone = client.create_experiment(f"{tmp_path.name}-gone")
+    server.stop()
+    given = [*words(server, lm, tmp_path), *COMPILING]
+    evaluate_variant(load_config(None, [*given, f"tracking.experiment={tmp_path.name}-gone"]))
+    variant = compile_variant(load_config(None, given), score_before=False)
+    evaluate_variant(load_config(None, [*given, "data.dev=3"]))
+    journal = Journal(server.url)
+    [output] = journal.client.get_run(variant.run_id).outputs.model_outputs
+    shutil.rmtree(local_folder(journal.client.get_logged_model(output.model_id).artifact_location))
+    server.start()
+    client.delete_experiment(gone)
+
+    code, out, told = hop("sync", "--json")
+    assert code == 2
+    assert sorted(run["kind"] for run in json.loads(out)["delivered"]) == ["candidate", "eval"]
+    lines = [line for line in told if "can't deliver" in line]
+    assert len(lines) == 2
+    assert "can't deliver 'direct uncompiled x'" in lines[0]
+    assert "deleted" in lines[0]
+    assert "can't deliver 'direct labeled_few_shot x'" in lines[1]
+    assert lines[1].split("; ")[-2:] == ["runs that wait in the journal: 2", f"tracking.uri={journal.uri} opens it"]
+    assert kept(server.url, tmp_path.name)["eval: direct uncompiled x"].info.status == "FINISHED"
+
+
+def odbc(server, password):
+    words = f"DRIVER%3D%7BODBC+Driver%7D%3BSERVER%3D{server}%3BUID%3Dme%3BPWD%3D%7B{password}%3B%7D"
+    return f"mssql+pyodbc:///?odbc_connect={words}"
+
+
+@pytest.mark.parametrize(
+    ("uri", "same"),
+    [
+        ("http://me:old@h:5000", "http://me:new@h:5000"),
+        ("http://h:5000", "http://h:5000/"),
+        ("postgresql://me:o/l#d@h/mlflow", "postgresql://h/mlflow"),
+        ("postgresql://h/mlflow?user=me&password=old&sslmode=require", "postgresql://h/mlflow?sslmode=require"),
+        (odbc("alpha", "old"), odbc("alpha", "new")),
+    ],
+)
+def test_another_password_or_a_slash_makes_no_other_store(uri, same, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOPTIMIZER_HOME", str(tmp_path))
+    assert places(uri) == places(same)
+
+
+def places(uri):
+    """Where what is kept on this machine for a store lies."""
+    config = load_config(None, ["data=atlas", "program=direct", "tracking.experiment=x", f"tracking.uri={uri}"])
+    return Journal(uri).folder, HeldRuns(uri)._folder, work_folder(config, "the same")
+
+
+@pytest.mark.parametrize(
+    ("uri", "other"),
+    [
+        (odbc("alpha", "word"), odbc("beta", "word")),
+        ("postgresql://h/mlflow?sslkey=one.key", "postgresql://h/mlflow?sslkey=other.key"),
+    ],
+)
+def test_stores_that_only_hidden_parts_of_their_addresses_tell_apart_have_their_own_journals(
+    uri, other, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("HOPTIMIZER_HOME", str(tmp_path))
+    assert not set(places(uri)) & set(places(other))
+    tracker = Journal(uri).open("x")
+    with tracker.run("eval", "one"):
+        pass
+    assert sync_runs(other) == []
+    [shown] = journals()
+    with pytest.raises(UserError, match="with the whole address"):
+        sync_runs(shown)
+    assert len(Journal(uri).waiting()) == 1
 
 
 @pytest.fixture

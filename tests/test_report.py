@@ -18,6 +18,7 @@ from hoptimizer.eval.display.sheet import MARK
 from hoptimizer.eval.statistics import holm
 from hoptimizer.report.disagreements import disagreements, worth_a_look
 from hoptimizer.report.steps import shown_step
+from hoptimizer.tracking.models import as_params
 
 ATTACK = "<script>alert(1)</script>\u202e\x1b[2J {{ 7*7 }}"
 COUNT = 12
@@ -103,6 +104,111 @@ def test_runs_that_searched_different_passages_are_said_to(store):
     tracker.client.set_tag(second, "hop.corpus_digest", digest)
 
 
+def test_recall_by_other_supporting_passages_is_not_compared(tmp_path):
+    words = [f"tracking.uri=sqlite:///{tmp_path}/mlflow.db", "metric={em: 1, recall: 1}"]
+    gold = {"first": lambda p: p, "reordered": lambda p: p[::-1], "other": lambda p: p[1:]}
+    runs = {}
+    for name, change in gold.items():
+        (tmp_path / name / "towns").mkdir(parents=True)
+        write(tmp_path / name / "towns")
+        file = tmp_path / name / "towns" / "dev.jsonl"
+        questions = [json.loads(line) for line in file.read_text().splitlines()]
+        for question in questions:
+            question["passages"] = change(question["passages"])
+        file.write_text("\n".join(map(json.dumps, questions)))
+        runs[name] = evaluate_variant(config(tmp_path / name, *words)).run_id
+    tracker = Tracker(f"sqlite:///{tmp_path}/mlflow.db", "towns")
+    compared = compare_variants(tracker, [runs["first"], runs["other"]])
+    assert not {"recall", "objective"} & set(compared.variants[0].scores)
+    assert compared.notes == [
+        "recall and objective left out: the supporting passages of these questions are not the same in all runs"
+    ]
+    assert "recall and objective left out" in scores_sheet(compared).note
+    for metric in ("recall", "objective"):
+        with pytest.raises(
+            UserError, match=rf"no scores of '{metric}' in common \(it takes .*supporting passages"
+        ) as e:
+            compare_variants(tracker, [runs["first"], runs["other"]], metric=metric)
+        assert f"did you mean '{metric}'" not in str(e.value)
+    same = compare_variants(tracker, [runs["first"], runs["reordered"]], metric="recall")
+    assert (same.notes, "objective" in same.variants[0].scores) == ([], True)
+
+
+@pytest.fixture(scope="module")
+def own(store):
+    """Runs of metrics of the user's by their dotted paths, of which two have the same name; their code is gone."""
+    folder, *_ = store
+    code = folder / "code"
+    code.mkdir()
+    for module, value in {"mine_": 1.0, "theirs_": 0.0}.items():
+        body = f"def score(example, prediction, trace=None):\n    return {value} * (len(prediction.passages) > 1)\n"
+        (code / f"{module}.py").write_text(body)
+    words = {
+        "mine": ["metric=mine_:score", "retriever.k=1"],
+        "weighed": ["metric={'mine_:score': 0.5, f1: 0.5}", "retriever.k=12"],
+        "again": ["metric=mine_:score", "retriever.k=12"],
+        "theirs": ["metric=theirs_:score"],
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(code))
+        runs = {
+            name: evaluate_variant(config(folder, "tracking.experiment=own", *more)).run_id
+            for name, more in words.items()
+        }
+    for module in ("mine_", "theirs_"):
+        del sys.modules[module]
+        (code / f"{module}.py").unlink()
+    return runs
+
+
+def test_metrics_of_ones_own_that_are_called_alike_are_not_compared(store, own):
+    tracker = store[1]
+    for other in ("again", "weighed"):
+        compared = compare_variants(tracker, [own["mine"], own[other]], metric="score")
+        assert compared.differences[0].difference == 1
+    with pytest.raises(UserError, match=r"no scores of 'score' in common \(it takes one metric of your own"):
+        compare_variants(tracker, [own["mine"], own["theirs"]], metric="score")
+    for metric in ("f1", "passages", "retrievals", "prompt_tokens"):
+        assert compare_variants(tracker, [own["mine"], own["theirs"]], metric=metric).metric == metric
+
+
+@pytest.mark.parametrize("command", ["compare", "report"])
+def test_runs_with_parts_of_ones_own_are_compared_without_their_code(
+    store, own, command, tmp_path, monkeypatch, capsys
+):
+    folder, _, [first, _], _ = store
+    monkeypatch.chdir(tmp_path)
+
+    def hop(*words):
+        monkeypatch.setattr(sys, "argv", ["hop", command, *words, f"tracking.uri=sqlite:///{folder}/mlflow.db"])
+        with pytest.raises(SystemExit) as end:
+            main()
+        out, err = capsys.readouterr()
+        return int(end.value.code or 0), out, err
+
+    code, out, err = hop(own["mine"], own["theirs"], "--metric", "f1", "--json")
+    assert code == 0, err
+    assert json.loads(out)["metric"] == "f1"
+    assert Tracker(f"sqlite:///{folder}/mlflow.db", "own").client.get_experiment_by_name("own comparisons")
+    for word, says in (("sead=3", "sead: unknown key; did you mean 'seed'?"), ("seed=-1", "seed: ")):
+        code, _, err = hop(first, word)
+        assert (code, says in err) == (2, True), err
+
+
+def test_options_beyond_what_a_parameter_holds_differ():
+    words = ["data=atlas", "program=direct"]
+    strategies = [
+        f"optimizer={{name: better_together, strategy: [bootstrap_optuna, miprov2, {{name: bootstrap_random_search, "
+        f"num_candidate_programs: {number}}}]}}"
+        for number in (3, 5)
+    ]
+    params = [as_params(load_config(None, [*words, strategy]).deciding) for strategy in strategies]
+    assert all(len(own["optimizer.strategy"]) == 500 for own in params)
+    runs = [SimpleNamespace(data=SimpleNamespace(params=own, tags={"hop.kind": "compile"})) for own in params]
+    assert [list(own) for own in differing(runs)] == [["lm.default.model", "optimizer.strategy"]] * 2
+    assert as_params({"short": "x" * 500, "no": None}) == {"short": "x" * 500}
+
+
 def test_options_of_another_part_are_no_difference_of_their_own():
     def run(params, compiled=False):
         return SimpleNamespace(data=SimpleNamespace(params=params, tags={"hop.kind": "compile"} if compiled else {}))
@@ -141,6 +247,18 @@ def test_a_page_needs_nothing_from_elsewhere_and_its_texts_mean_nothing_to_a_bro
     [found] = disagreements(compared)
     assert len(found.only_baseline) + len(found.only_variant) + found.both_right + found.both_wrong == COUNT
     assert not list(folder.glob("*.part"))
+
+
+@pytest.mark.parametrize(
+    ("metric", "way"), [("recall", "better"), ("passages", "higher"), ("score", "better"), ("retrievals", "")]
+)
+def test_only_of_what_is_better_the_more_there_is_a_page_says_better(store, own, metric, way):
+    folder, tracker, runs, _ = store
+    for order, said in ((1, way), (-1, {"better": "worse", "higher": "lower"}.get(way))):
+        chosen = [own["mine"], own["again"]] if metric == "score" else runs
+        write_report(tracker, chosen[::order], folder / "way.html", metric=metric)
+        page = (folder / "way.html").read_text(encoding="utf-8")
+        assert re.findall(r"(\w+) than the baseline", page) == ([said] if said else [])
 
 
 def test_questions_on_which_variants_disagree_come_first():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hoptimizer.cli.screen.console import show, working
-from hoptimizer.cli.screen.options import Json, Split, config_of
+from hoptimizer.cli.screen.options import Json, Split, read_overrides, store_uri
 
 if TYPE_CHECKING:
     from hoptimizer.config import Config
@@ -19,6 +19,9 @@ Runs = Annotated[
 ]
 Metric = Annotated[str, typer.Option("--metric", help="What the paired differences are of.")]
 By = Annotated[str | None, typer.Option("--by", help="Compare groups of questions, too: by type or hops.")]
+
+# Of a run's config: they name the experiment and the seed.
+_NEEDED = ("data", "tracking", "seed")
 
 
 def compare_command(
@@ -92,7 +95,7 @@ def _chosen(runs: Sequence[str] | None) -> "tuple[Tracker, Config, list[str]]":
 
     overrides = [word for word in runs or () if "=" in word]
     run_ids = [word for word in runs or () if "=" not in word]
-    _, config = config_of(next(iter(run_ids), None), overrides)
+    config = _config_of(run_ids[0], overrides) if run_ids else read_overrides(overrides)
     if is_empty(config.tracking.uri):
         raise UserError(f"{config.tracking.uri}: holds no run yet: make one with `hop compile` or `hop eval`")
     from hoptimizer.tracking.journal import tell_waiting
@@ -101,3 +104,30 @@ def _chosen(runs: Sequence[str] | None) -> "tuple[Tracker, Config, list[str]]":
     tracker = Tracker(config.tracking.uri, config.experiment)
     tell_waiting(config.tracking.uri)
     return tracker, config, [tracker.whole_id(start) for start in run_ids]
+
+
+def _config_of(start: str, overrides: Sequence[str]) -> "Config":
+    """What a command's words say over the experiment and the seed of a run.
+
+    A comparison reads what runs have logged: none of the parts that a run's config names is asked for, so that code of
+    the user's among them need not be named again.
+
+    Args:
+        start: of the run's id.
+        overrides: the words.
+
+    Raises:
+        UserError: there is no such run, or a word is wrong.
+    """
+    from hoptimizer.stored import kept_in
+    from hoptimizer.tracking.settings import UnknownRun, is_empty
+
+    uri = store_uri(overrides)
+    if is_empty(uri):
+        raise UnknownRun(start, uri)
+    from hoptimizer.tracking.journal import find_run
+
+    found, run_id = find_run(uri, start)
+    kept = kept_in(found.config_values(run_id), uri)
+    config: Config = read_overrides(overrides, {key: kept[key] for key in _NEEDED if key in kept})
+    return config

@@ -3,23 +3,19 @@
 from collections.abc import Sequence
 
 import pandas as pd
-from mlflow.entities import Run
 
 from hoptimizer.common.errors import UserError, nearest
 from hoptimizer.comparison.costs import costs
 from hoptimizer.comparison.differing import differing
 from hoptimizer.comparison.grouping import grouped, groups_of
 from hoptimizer.comparison.matching import Answered, matched
+from hoptimizer.comparison.meaning import alike, needs, other_gold
 from hoptimizer.comparison.result import Compared, Comparison
 from hoptimizer.eval import statistics
 from hoptimizer.eval.display.format import COLUMNS
-from hoptimizer.eval.judge import ACCURACY
 from hoptimizer.eval.metrics import METRICS
-from hoptimizer.eval.objective import OBJECTIVE
 from hoptimizer.tracking.artifacts import CORPUS, UNANSWERED
 from hoptimizer.tracking.tracker import Tracker
-
-_NEEDS = {ACCURACY: "it takes the same lm.judge", OBJECTIVE: "it takes a metric with the same weights"}
 
 
 def compare_variants(
@@ -62,16 +58,16 @@ def compare_variants(
     tables = [one.table for one in answered]
     numeric = {name for table in tables for name in table.select_dtypes("number")} - {"hops"}
     wanted = [*COLUMNS, *({metric} & numeric - set(COLUMNS))]  # a metric of the user's is no column by default
-    columns = [column for column in wanted if _alike(column, answered)]
+    columns = [column for column in wanted if alike(column, answered)]
     column = grouped(by, tables) if by else None
     settings = differing([one.run for one in answered])
     variants = [_compared(tracker, one, columns, own, seed) for one, own in zip(answered, settings, strict=True)]
     shared = [column for column in columns if all(column in variant.scores for variant in variants)]
     if metric not in shared:
-        needs = f" ({_NEEDS[metric]})" if metric in _NEEDS else ""
-        unshown = [name for name in METRICS if all(name in table for table in tables)]
+        why = f" ({needs(metric)})" if metric in {*wanted, *COLUMNS} and needs(metric) else ""
+        unshown = [name for name in METRICS if name not in COLUMNS and all(name in table for table in tables)]
         near = nearest(metric, dict.fromkeys([*shared, *unshown]))
-        raise UserError(f"metric: the runs have no scores of {metric!r} in common{needs}; {near}")
+        raise UserError(f"metric: the runs have no scores of {metric!r} in common{why}; {near}")
     baseline = variants[0].scores[metric]
     return Comparison(
         split=split,
@@ -82,7 +78,7 @@ def compare_variants(
         ],
         by=by,
         groups=groups_of(variants, metric, column, seed) if column is not None else [],
-        notes=notes + _other_passages(answered),
+        notes=notes + _other_passages(answered) + _other_gold(wanted, answered),
         questions=[str(question) for question in tables[0]["question"]],
         gold=[_texts(answers) for answers in tables[0].get("answers", [None] * len(tables[0]))],
         seed=seed,
@@ -95,22 +91,15 @@ def _other_passages(answered: Sequence[Answered]) -> list[str]:
     return ["not all of these runs searched the same passages"] if len(digests - {None}) > 1 else []
 
 
+def _other_gold(columns: Sequence[str], answered: Sequence[Answered]) -> list[str]:
+    """That questions were scored by different supporting passages, and what is left out for that."""
+    left_out = [column for column in columns if other_gold(column, answered)]
+    told = "the supporting passages of these questions are not the same in all runs"
+    return [f"{' and '.join(left_out)} left out: {told}"] if left_out else []
+
+
 def _texts(answers: object) -> list[str]:
     return [str(answer) for answer in answers] if isinstance(answers, list) else []
-
-
-def _alike(column: str, answered: Sequence[Answered]) -> bool:
-    """Whether a score means the same in all runs that have it."""
-    return len({_definition(column, one.run) for one in answered if column in one.table}) <= 1
-
-
-def _definition(column: str, run: Run) -> frozenset[tuple[str, str]]:
-    """The parameters of a run that decide on a score besides the answers: who judged them, what is weighed."""
-    params = run.data.params
-    sections: tuple[str, ...] = ("metric.",) if column == OBJECTIVE else ()
-    if column == ACCURACY or (column == OBJECTIVE and f"metric.{ACCURACY}" in params):
-        sections += ("lm.judge.",)
-    return frozenset((key, value) for key, value in params.items() if key.startswith(sections))
 
 
 def _compared(

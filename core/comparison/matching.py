@@ -33,6 +33,14 @@ class Answered:
         columns = [self.table.get(name, pd.Series([None] * len(self.table))) for name in ("id", "question", "answers")]
         return [json.dumps(row, default=str) for row in zip(*columns, strict=True)]
 
+    @cached_property
+    def supporting(self) -> str | None:
+        """The supporting passages of its questions, in whatever order; ``None`` where the run did not keep them."""
+        if "supporting" not in self.table:
+            return None
+        known = [sorted(map(str, ids)) if isinstance(ids, list) else [] for ids in self.table["supporting"]]
+        return json.dumps(known)
+
     def only(self, questions: Sequence[str]) -> "Answered":
         """With these questions alone, in this order."""
         places = {question: place for place, question in enumerate(self.questions)}

@@ -15,6 +15,7 @@ from hoptimizer.common.paths import expanded, write_whole
 from hoptimizer.common.terminal import printable
 from hoptimizer.comparison import Comparison, compare_variants
 from hoptimizer.comparison.drawing import drawn
+from hoptimizer.comparison.meaning import more_is_better
 from hoptimizer.comparison.sheets import costs_sheet, groups_sheet, scores_sheet, settings_sheet
 from hoptimizer.eval.display.format import change, figure
 from hoptimizer.eval.display.sheet import MARK
@@ -120,6 +121,8 @@ def render(compared: Comparison, steps: Sequence[dict[str, list[Any]]], tracker:
         tracker: the store that holds the runs.
     """
     metric, judge = compared.metric, judged_by(compared)
+    baseline = tracker.get(compared.variants[0].run_id)
+    up, down = ("better", "worse") if more_is_better(metric, baseline) else ("higher", "lower")
     verdicts = [
         {
             "name": name,
@@ -127,14 +130,14 @@ def render(compared: Comparison, steps: Sequence[dict[str, list[Any]]], tracker:
             "before": figure(metric, d.before.mean),
             "after": figure(metric, d.after.mean),
             "p": f"{p:.3f}" if p >= 0.001 else "< 0.001",
-            "way": "" if p >= CHANCE else "better" if d.difference > 0 else "worse",
+            "way": "" if p >= CHANCE else up if d.difference > 0 else down,
         }
         for name, d, p in zip(compared.names[1:], compared.differences, compared.p, strict=True)
     ]
     chosen = worth_a_look(compared, QUESTIONS)
     environment = jinja2.Environment(autoescape=True, finalize=_harmless, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
-    data = tracker.get(compared.variants[0].run_id).data.tags.get("hop.data", "")
+    data = baseline.data.tags.get("hop.data", "")
     return template.render(
         compared=compared,
         names=compared.names,

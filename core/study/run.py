@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from hoptimizer.common.errors import UserError
 from hoptimizer.common.progress import Report, in_notebook
 from hoptimizer.eval.display.sheet import Sheet
 from hoptimizer.study.cell_runs import CellResult, CellRuns
@@ -14,7 +15,7 @@ from hoptimizer.study.estimate import StudyEstimate, estimate
 from hoptimizer.study.lines import Line, aggregate
 from hoptimizer.study.significance import Significance, significance
 from hoptimizer.study.table import figures_tested, log_tables, sheets
-from hoptimizer.tracking.journal import keep_run
+from hoptimizer.tracking.journal import Journal, keep_run
 from hoptimizer.tracking.tracker import Tracker
 
 _log = logging.getLogger(__name__)
@@ -88,7 +89,7 @@ def run_study(study: Study, report: Report = in_notebook) -> StudyResult:
         report: told about progress, over the cells and in each.
 
     Raises:
-        UserError: the tracking store can't be opened.
+        UserError: the tracking store can't be opened, or finished cells wait in the journal for it.
 
     Example:
         >>> from pathlib import Path
@@ -109,6 +110,8 @@ def run_study(study: Study, report: Report = in_notebook) -> StudyResult:
     stage, runs = f"study {study.name}", CellRuns(study, report)  # holds what is done, also for another store
 
     def keep(tracker: Tracker) -> StudyResult:
+        if tracker.uri == study.config.tracking.uri:
+            _check_delivered(study)
         _log.info(estimate(study, tracker.runs()).line)
         with tracker.run("study", study.name, study.digest, reopen=True) as run:
             candidates = [(cell, None) for cell in study.candidates]
@@ -123,6 +126,20 @@ def run_study(study: Study, report: Report = in_notebook) -> StudyResult:
         return result
 
     return keep_run(study.config, keep, study.run_id)
+
+
+def _check_delivered(study: Study) -> None:
+    """Make sure that no finished cell waits for the store in the journal: it would be run once more.
+
+    Raises:
+        UserError: some do.
+    """
+    if waiting := Journal(study.config.tracking.uri).finished(f"{study.digest} "):
+        many = "1 finished cell waits" if len(waiting) == 1 else f"{len(waiting)} finished cells wait"
+        raise UserError(
+            f"study {study.name}: {many} in the journal, and would be run again; give `hop sync` first, then the same "
+            "command"
+        )
 
 
 def estimate_study(study: Study, report: Report = in_notebook) -> StudyEstimate:

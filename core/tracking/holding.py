@@ -2,34 +2,50 @@
 
 import contextlib
 import hashlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import parse_qsl, urlencode
 
 from filelock import FileLock, Timeout
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import home
-from hoptimizer.common.urls import without_secrets
 
 SQLITE = "sqlite:///"
 """What the tracking URI of a SQLite store begins with."""
 
 _RUN = ".run"
+# Drivers of databases take a password as it is, with "/" and "#" in it.
+_LOGIN = re.compile(r"^(https?://)[^/?#]*@|^((?!https?:)[\w+.-]+://)[^:/@]*(?::[^@]*)?@")
+_OF_A_LOGIN = re.compile("user|username|uid|password|passwd|pwd", re.IGNORECASE)
+_ODBC = "odbc_connect"
+# A value in braces may hold what else would end it.
+_ODBC_LOGIN = re.compile(r"(?:(?<=;)|^)\s*(?:uid|pwd)\s*=\s*(?:\{(?:[^}]|\}\})*\}|[^;]*);?", re.IGNORECASE)
 
 
-def absolute(uri: str) -> str:
-    """A tracking URI that means the same from every folder.
+def identity(uri: str) -> str:
+    """What tells a store from all others, in whatever folder and for whatever user: its whole tracking URI without user
+    name, password and a slash at the end. It may hold other secrets, and is to be hashed, never shown.
 
     Example:
-        >>> from hoptimizer.tracking.holding import absolute
-        >>> absolute("sqlite:////srv/mlflow.db"), absolute("http://mlflow:5000")
-        ('sqlite:////srv/mlflow.db', 'http://mlflow:5000')
-        >>> absolute("sqlite:///mlflow.db") == f"sqlite:///{Path.cwd()}/mlflow.db"
+        >>> from hoptimizer.tracking.holding import identity
+        >>> identity("http://me:word@mlflow:5000/"), identity("postgresql://db/mlflow?user=me&sslmode=require")
+        ('http://mlflow:5000', 'postgresql://db/mlflow?sslmode=require')
+        >>> identity("sqlite:///mlflow.db") == f"sqlite:///{Path.cwd()}/mlflow.db"
         True
     """
     if uri.startswith(SQLITE):
         return f"{SQLITE}{Path(uri.removeprefix(SQLITE)).absolute()}"
-    return uri if ":" in uri or not uri else str(Path(uri).absolute())
+    if ":" not in uri and uri:
+        return str(Path(uri).absolute())
+    place, _, query = _LOGIN.sub(r"\1\2", uri).partition("?")
+    kept = [
+        (name, _ODBC_LOGIN.sub("", value) if name.lower() == _ODBC else value)
+        for name, value in parse_qsl(query, keep_blank_values=True)
+        if not _OF_A_LOGIN.fullmatch(name)
+    ]
+    return place.rstrip("/") + (f"?{urlencode(kept)}" if kept else "")
 
 
 class HeldRuns:
@@ -42,7 +58,7 @@ class HeldRuns:
     """
 
     def __init__(self, uri: str) -> None:
-        self._folder = home() / "runs" / hashlib.sha256(without_secrets(absolute(uri)).encode()).hexdigest()[:16]
+        self._folder = home() / "runs" / hashlib.sha256(identity(uri).encode()).hexdigest()[:16]
 
     @contextlib.contextmanager
     def opening(self) -> Iterator[None]:

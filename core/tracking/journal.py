@@ -5,6 +5,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterator
 from graphlib import TopologicalSorter
+from pathlib import Path
 from typing import TypeVar
 
 import mlflow
@@ -18,7 +19,7 @@ from hoptimizer.common.urls import without_secrets
 from hoptimizer.config import Config
 from hoptimizer.tracking.artifacts import PREFIX
 from hoptimizer.tracking.compile_log import KIND as CANDIDATE
-from hoptimizer.tracking.holding import SQLITE
+from hoptimizer.tracking.holding import SQLITE, identity
 from hoptimizer.tracking.reading import oldest_first
 from hoptimizer.tracking.server import STORE_ERRORS, Unreachable, is_remote, point_mlflow_at
 from hoptimizer.tracking.settings import UnknownRun
@@ -32,6 +33,7 @@ ARTIFACTS = PREFIX + "artifacts"
 """The tag of an experiment of the journal that says where the server's one keeps its artifacts."""
 
 _FOLDER, _FILE, _SERVER = "journal", "mlflow.db", "server.txt"
+_FINGERPRINT = PREFIX + "fingerprint"
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -42,14 +44,16 @@ class Journal:
 
     Args:
         server: the server's tracking URI; a name and a password in it make no other journal.
+        folder: where it lies; by default where the server's journal is.
 
     Attributes:
         uri: the journal's own tracking URI.
     """
 
-    def __init__(self, server: str) -> None:
-        self._server = without_secrets(server).rstrip("/")
-        self.folder = home().absolute() / _FOLDER / hashlib.sha256(self._server.encode()).hexdigest()[:16]
+    def __init__(self, server: str, folder: Path | None = None) -> None:
+        self._server = without_secrets(server)
+        place = home().absolute() / _FOLDER / hashlib.sha256(identity(server).encode()).hexdigest()[:16]
+        self.folder = folder or place
         self.uri = f"{SQLITE}{self.folder / _FILE}"
 
     @property
@@ -100,6 +104,27 @@ class Journal:
                 ordered[run_id] = run
         return list(ordered.values())
 
+    @property
+    def rest(self) -> str:
+        """What is said of the runs that stay in it."""
+        count = sum(not is_candidate(run) for run in self.waiting())
+        return f"runs that wait in the journal: {count}; tracking.uri={self.uri} opens it"
+
+    def finished(self, start: str) -> list[Run]:
+        """The finished runs that wait, of the pieces of work whose fingerprints start so."""
+        around = mlflow.get_tracking_uri()
+        try:
+            # A journal that can't be opened has nothing; ``hop sync`` says why.
+            with contextlib.suppress(UserError, *STORE_ERRORS):
+                if self.exists:
+                    Tracker(self.uri, "Default").end_left()
+                    finished = RunStatus.to_string(RunStatus.FINISHED)
+                    found = [run for run in self.waiting() if run.info.status == finished]
+                    return [run for run in found if run.data.tags.get(_FINGERPRINT, "").startswith(start)]
+        finally:
+            point_mlflow_at(around)
+        return []
+
     def delivered(self) -> dict[str, str]:
         """The ids on the server of the runs that left the journal, by their ids in it."""
         gone = self._runs(view=ViewType.DELETED_ONLY)
@@ -125,7 +150,30 @@ class Journal:
 
 def journals() -> list[str]:
     """The servers of which there is a journal on this machine, without names and passwords."""
-    return [file.read_text() for file in sorted((home() / _FOLDER).glob(f"*/{_SERVER}"))]
+    return list(dict.fromkeys(file.read_text() for file in _shown()))
+
+
+def check_address(server: str) -> None:
+    """Make sure that no run waits for a server whose address is shown as this one, and holds more.
+
+    Args:
+        server: a tracking URI.
+
+    Raises:
+        UserError: one does; the whole address has to be given.
+    """
+    for file in _shown():
+        other = Journal(server, file.parent)
+        if file.read_text() == server and other.folder != Journal(server).folder and other.waiting():
+            raise UserError(
+                f"runs wait in the journal for {server}, whose address holds secrets that the journal does not keep; "
+                "`hop sync tracking.uri=URI` with the whole address delivers them"
+            )
+
+
+def _shown() -> list[Path]:
+    """The files that say, each in the folder of a journal, whose it is."""
+    return sorted((home().absolute() / _FOLDER).glob(f"*/{_SERVER}"))
 
 
 def store_of(uri: str, run_id: str) -> str:

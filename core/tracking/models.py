@@ -1,5 +1,6 @@
 """The MLflow model of a compiled variant: logged with all that it needs, found by its run, and registered by a name."""
 
+import hashlib
 import json
 import shutil
 import tempfile
@@ -79,12 +80,21 @@ def config_beside_models(config: Config) -> dict[str, Any]:
 
 def as_params(values: Mapping[str, Any]) -> dict[str, str]:
     """Nested values as MLflow's parameters: keys joined by dots, without those that are not set."""
-    return {key: str(value)[:_LENGTH] for key, value in _flat(values).items() if value is not None}
+    return {key: _shortened(str(value)) for key, value in _flat(values).items() if value is not None}
 
 
 def as_yaml(values: Mapping[str, Any]) -> str:
     """Plain data as a YAML file, in its order."""
     return yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True)
+
+
+def _shortened(text: str) -> str:
+    """A text as long as a parameter may be; one that is cut ends in a hash of the whole, which tells it from others
+    that begin alike."""
+    if len(text) <= _LENGTH:
+        return text
+    end = f"… {hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+    return text[: _LENGTH - len(end)] + end
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -102,6 +112,18 @@ def model_of(client: mlflow.MlflowClient, run: Run) -> LoggedModel | None:
     models = [client.get_logged_model(output.model_id) for output in run.outputs.model_outputs]
     ready = [model for model in models if model.status == LoggedModelStatus.READY]
     return max(ready, key=lambda model: model.creation_timestamp, default=None)
+
+
+def models_of(client: mlflow.MlflowClient, run: Run) -> list[LoggedModel]:
+    """The MLflow models of a run that were not deleted; one whose run ended while it was logged is not whole."""
+    models = []
+    for output in run.outputs.model_outputs:
+        try:
+            models.append(client.get_logged_model(output.model_id))
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+    return models
 
 
 def link_model(client: mlflow.MlflowClient, run_id: str, start: Run | None) -> str | None:

@@ -1,9 +1,10 @@
 """Whether the server of a tracking URI answers, MLflow's or a database's, and which errors say that it does not."""
 
 import contextlib
+import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
 
 import mlflow
@@ -39,6 +40,7 @@ _SERVER_ERROR = 500
 _ONCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
 # What urllib3 puts before the reason: objects with their addresses in memory.
 _OBJECT = re.compile(r"^(<[^>]*>|\w+\([^)]*\)): ")
+_log = logging.getLogger(__name__)
 
 
 class Unreachable(ServiceError):
@@ -163,6 +165,50 @@ def outage(uri: str, error: BaseException) -> Unreachable | None:
     if isinstance(found, str):
         return Unreachable(uri, found)
     return Unreachable(uri, f"status {found}") if found >= _SERVER_ERROR else None
+
+
+class Refusals:
+    """What a server refuses of several runs: that of one is not the end of the others.
+
+    Args:
+        uri: the tracking URI.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._found: dict[str, list[str]] = {}  # the names of runs, by the reason
+        self._kind = UserError
+
+    def done(self, name: str, step: Callable[[], None]) -> bool:
+        """Whether a step of a run's way to the server was done, or refused.
+
+        Raises:
+            Unreachable: the server gives no answer.
+        """
+        try:
+            step()
+        except (UserError, *STORE_ERRORS) as error:
+            failure = error if isinstance(error, UserError) else store_failure(self._uri, error)
+            if failure is None or isinstance(failure, Unreachable):
+                raise
+            self._found.setdefault(str(failure), []).append(name)
+            self._kind = ServiceError if isinstance(failure, ServiceError) else self._kind
+            return False
+        return True
+
+    def error(self, rest: str) -> UserError | None:
+        """What is said at the end, a line for each reason; all but the last are told.
+
+        Args:
+            rest: what more is to be said.
+        """
+        lines = []
+        for reason, names in self._found.items():
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            lines.append(f"can't deliver {names[0]!r}{more}: {reason}")
+        for line in lines[:-1]:
+            _log.warning(line)
+        return self._kind(f"{lines[-1]}; {rest}") if lines else None
 
 
 @contextlib.contextmanager

@@ -5,11 +5,11 @@ import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import mlflow
-from mlflow.entities import LoggedModel, Metric, Param, Run, RunTag
-from mlflow.exceptions import MlflowException
+from mlflow.entities import LoggedModelStatus, Metric, Param, Run, RunStatus, RunTag
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
 from hoptimizer.common.errors import ServiceError, UserError
@@ -19,10 +19,10 @@ from hoptimizer.genai.prompts import LINKED
 from hoptimizer.genai.traces import TracedRun, copy_traces, delete_traces
 from hoptimizer.tracking.artifacts import PREFIX
 from hoptimizer.tracking.compile_log import NUMBER
-from hoptimizer.tracking.journal import ARTIFACTS, DELIVERED, JOURNAL, Journal, is_candidate
-from hoptimizer.tracking.models import copy_model, link_model, local_folder
+from hoptimizer.tracking.journal import ARTIFACTS, DELIVERED, JOURNAL, Journal, check_address, is_candidate
+from hoptimizer.tracking.models import copy_model, link_model, local_folder, models_of
 from hoptimizer.tracking.naming import FOLDED
-from hoptimizer.tracking.server import STORE_ERRORS, Unreachable, is_remote, point_mlflow_at, store_failure
+from hoptimizer.tracking.server import STORE_ERRORS, Refusals, Unreachable, is_remote, point_mlflow_at, store_failure
 from hoptimizer.tracking.settings import UnknownRun
 from hoptimizer.tracking.tracker import UNFINISHED, Tracker
 
@@ -31,7 +31,9 @@ _ID = re.compile(r"\b[0-9a-f]{32}\b")
 _TEXTS = (".csv", ".json", ".md", ".yaml")
 _MODEL = "m-"  # begins the ids of MLflow models
 _FAILURE = PREFIX + "failure"
+_KIND = PREFIX + "kind"
 _VARIANT = PREFIX + "variant"
+_FINISHED, _FAILED = RunStatus.to_string(RunStatus.FINISHED), RunStatus.to_string(RunStatus.FAILED)
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,8 @@ def sync_runs(tracking_uri: str, report: Report = in_notebook) -> list[Delivered
     Runs that are under way stay, and so do those nested in them. A run that was delivered leaves the journal. One whose
     delivery is interrupted is completed by the next call. What refers to a run of the journal refers to the delivered
     one afterwards. An unfinished run of the same work that the server has is completed, and the run of a study that it
-    has is the one that gets the cells and the tables.
+    has is the one that gets the cells, and the tables where its own are not the later ones. A run that the server
+    refuses stays in the journal, and the others are delivered.
 
     Args:
         tracking_uri: the server's; its journal is where runs are kept while it gives no answer.
@@ -80,7 +83,7 @@ def sync_runs(tracking_uri: str, report: Report = in_notebook) -> list[Delivered
 
     Raises:
         ServiceError: the server gives no answer; what is not delivered stays in the journal.
-        UserError: the server refuses a run, or another process delivers.
+        UserError: the server refuses a run, or another process delivers, or the address is not the whole one.
 
     Example:
         >>> from hoptimizer import sync_runs
@@ -93,13 +96,13 @@ def sync_runs(tracking_uri: str, report: Report = in_notebook) -> list[Delivered
 def deliveries(tracking_uri: str, report: Report) -> Iterator[DeliveredRun]:
     """As :func:`sync_runs`, each run as it is delivered."""
     journal, around = Journal(tracking_uri), mlflow.get_tracking_uri()
-    if not is_remote(tracking_uri) or not journal.exists:
-        return
     try:
-        with journal.alone():
-            journal.open("Default").end_left()
-            if waiting := journal.waiting():
-                yield from _Delivery(journal, tracking_uri).deliver(waiting, report)
+        if is_remote(tracking_uri) and journal.exists:
+            with journal.alone():
+                journal.open("Default").end_left()
+                if waiting := journal.waiting():
+                    yield from _Delivery(journal, tracking_uri).deliver(waiting, report)
+        check_address(tracking_uri)
     except (Unreachable, *STORE_ERRORS) as error:
         raise _stopped(journal, tracking_uri, error) from error
     finally:
@@ -111,11 +114,9 @@ def _stopped(journal: Journal, uri: str, error: Exception) -> Exception:
     failure = error if isinstance(error, Unreachable) else store_failure(uri, error)
     if failure is None:
         return error
-    left = sum(not is_candidate(run) for run in journal.waiting())
-    kept = f"runs that wait in the journal: {left}; tracking.uri={journal.uri} opens it"
     if isinstance(failure, Unreachable):
-        return ServiceError(f"{failure.found}; {kept}")
-    return type(failure)(f"{failure}; {kept}")
+        return ServiceError(f"{failure.found}; {journal.rest}")
+    return type(failure)(f"{failure}; {journal.rest}")
 
 
 class _Delivery:
@@ -130,6 +131,7 @@ class _Delivery:
         self._journal, self._source, self._uri = journal, journal.client, uri
         self._trackers: dict[str, Tracker] = {}  # by the experiment's id in the journal
         self._ids = journal.delivered()  # on the server, by those in the journal
+        self._refusals = Refusals(uri)
 
     def deliver(self, waiting: list[Run], report: Report) -> Iterator[DeliveredRun]:
         """Deliver runs, a parent before its children.
@@ -137,21 +139,41 @@ class _Delivery:
         Each has its place on the server before the first one is filled, so that all of them can name one another.
         """
         with contextlib.ExitStack() as held:
-            for run in waiting:
-                self._ids[run.info.run_id] = self._place(run, held)
-            for number, run in enumerate(waiting):
-                report("delivering", number, len(waiting), run.info.run_name)
-                if DELIVERED not in run.data.tags:  # else an earlier delivery ended before the run left the journal
-                    self._fill(run, self._tracker(run).get(self._ids[run.info.run_id]))
-                self._leave(run)
+            placed = self._placed(waiting, held)
+            for number, run in enumerate(placed):
+                report("delivering", number, len(placed), run.info.run_name)
+                if not self._refusals.done(run.info.run_name, partial(self._hand_over, run)):
+                    continue
                 yield DeliveredRun(
                     run_id=self._ids[run.info.run_id],
                     journal_id=run.info.run_id,
-                    kind=run.data.tags.get(PREFIX + "kind", ""),
+                    kind=run.data.tags.get(_KIND, ""),
                     name=run.info.run_name,
                     tracking_uri=without_secrets(self._uri),
                 )
-        report("delivering", len(waiting), len(waiting), "")
+            report("delivering", len(placed), len(placed), "")
+            if refused := self._refusals.error(self._journal.rest):
+                raise refused
+
+    def _placed(self, waiting: list[Run], held: contextlib.ExitStack) -> list[Run]:
+        """The runs that have their places on the server now; what names one that has none waits with it."""
+        placed: list[Run] = []
+        without: set[str] = set()
+        for run in waiting:
+            named = set(_ID.findall(" ".join(run.data.tags.values())))
+            if not named & without and self._refusals.done(run.info.run_name, partial(self._place, run, held)):
+                placed.append(run)
+            else:
+                without.add(run.info.run_id)
+        return placed
+
+    def _hand_over(self, run: Run) -> None:
+        """Bring a run to its place."""
+        if DELIVERED not in run.data.tags:  # else an earlier delivery ended before the run left the journal
+            target = self._tracker(run).get(self._ids[run.info.run_id])
+            if run.data.tags.get(_KIND) != "study" or not _is_later(target, run):
+                self._fill(run, target)
+        self._leave(run)
 
     def _tracker(self, run: Run) -> Tracker:
         """The run's experiment on the server."""
@@ -163,8 +185,8 @@ class _Delivery:
             self._trackers[experiment] = tracker
         return self._trackers[experiment]
 
-    def _place(self, run: Run, held: contextlib.ExitStack) -> str:
-        """The id of the run on the server that is to be filled, and held: one that is there already, or a new one."""
+    def _place(self, run: Run, held: contextlib.ExitStack) -> None:
+        """Hold the run on the server that is to be filled: one that is there already, or a new one."""
         tracker = self._tracker(run)
         experiment = tracker.experiment.experiment_id
         for words in self._same(run):
@@ -172,10 +194,11 @@ class _Delivery:
             for found in [one for one in runs if JOURNAL in one.data.tags or not tracker.is_elsewhere(one)][:1]:
                 with contextlib.suppress(UserError):  # another process is at work on it, and it stays that one's
                     held.enter_context(tracker.held.hold(found.info.run_id))
-                    return found.info.run_id
+                    self._ids[run.info.run_id] = found.info.run_id
+                    return
         made = tracker.client.create_run(experiment, run.info.start_time, self._tags(run), run.info.run_name)
         held.enter_context(tracker.held.hold(made.info.run_id))
-        return made.info.run_id
+        self._ids[run.info.run_id] = made.info.run_id
 
     def _same(self, run: Run) -> Iterator[str]:
         """The searches for what the server may have of a run: a part of it that was delivered, or what the work had
@@ -184,7 +207,7 @@ class _Delivery:
         yield f"tags.`{JOURNAL}` = '{run.info.run_id}'"
         if fingerprint := tags.get(PREFIX + "fingerprint"):
             # The cells of a study, and its tables, are all in one run, however often it is continued.
-            yield f"tags.`{PREFIX}fingerprint` = '{fingerprint}'" + UNFINISHED * (tags[PREFIX + "kind"] != "study")
+            yield f"tags.`{PREFIX}fingerprint` = '{fingerprint}'" + UNFINISHED * (tags[_KIND] != "study")
         if is_candidate(run):
             parent = self._ids.get(tags[MLFLOW_PARENT_RUN_ID], tags[MLFLOW_PARENT_RUN_ID])
             yield f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{parent}' and tags.`{NUMBER}` = '{tags[NUMBER]}'"
@@ -219,7 +242,8 @@ class _Delivery:
                     and (mapped := self._mapped(text := file.read_text("utf-8", "replace"))) != text
                 ):
                     client.log_text(run_id, mapped, file.relative_to(folder).as_posix())
-        for model in self._models(run):
+        # Any other one lacks files: its compile ended while it was logged.
+        for model in [one for one in models_of(self._source, run) if one.status == LoggedModelStatus.READY]:
             copy = copy_model(self._source, model, client, target)
             self._ids[model.model_id.removeprefix(_MODEL)] = copy.removeprefix(_MODEL)
         of = TracedRun(self._uri, target.info.experiment_id, run_id, "", self._link_to_variant(run, target))
@@ -251,27 +275,25 @@ class _Delivery:
             metrics += [metric for metric in history if _point(metric) not in known]
         return metrics
 
-    def _models(self, run: Run) -> list[LoggedModel]:
-        """The run's models that are in the journal still."""
-        models = []
-        for output in run.outputs.model_outputs:
-            try:
-                models.append(self._source.get_logged_model(output.model_id))
-            except MlflowException as error:
-                if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-                    raise
-        return models
-
     def _leave(self, run: Run) -> None:
         """Take a delivered run out of the journal."""
         self._source.set_tag(run.info.run_id, DELIVERED, self._ids[run.info.run_id])
-        for model in self._models(run):
+        for model in models_of(self._source, run):
             # Its files first: of a model that is deleted MLflow does not say where they are.
             shutil.rmtree(local_folder(model.artifact_location).parent, ignore_errors=True)
             self._source.delete_logged_model(model.model_id)
         delete_traces(self._journal.uri, run.info.experiment_id, run.info.run_id)
         self._source.delete_run(run.info.run_id)
         shutil.rmtree(local_folder(run.info.artifact_uri).parent, ignore_errors=True)
+
+
+def _is_later(target: Run, run: Run) -> bool:
+    """Whether the server has a study's later tables: it finished there alone, or as in the journal, but later. One that
+    was killed came to none."""
+    there, here = target.info, run.info
+    if there.status not in (_FINISHED, _FAILED):
+        return False
+    return (there.status == _FINISHED, there.end_time) > (here.status == _FINISHED, here.end_time)
 
 
 def _point(metric: Metric) -> tuple[int, int, str]:

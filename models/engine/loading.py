@@ -19,8 +19,8 @@ from hoptimizer.models.folder import check_model
 
 limit_reserves()  # before a thread starts that generates or trains
 
-# While transformers makes a model, new tensors of the whole process have its precision unless they name one. Two threads
-# that load at once could each put back what the other one set.
+# While transformers makes a model, new tensors of the whole process have its precision unless they name one. Two
+# threads that load at once could each put back what the other one set.
 _one_at_a_time = threading.RLock()
 
 

@@ -131,19 +131,16 @@ class Annotation:
     tell: Tell
 
 
-def _in_turn(say: Callable[[Annotated, int], str | None], *, hops: bool = False) -> Tell:
+def _in_turn(say: Callable[[Annotated, int], str], *, hops: bool = False) -> Tell:
     """What says something else of a question each time, by its hops alone if it is said so."""
 
     def tell(case: Case, inputs: Mapping[str, Any], place: int) -> str:
         if not (case.question.hops if hops else is_reasoned(case.question)):
             raise Unannotated
         try:
-            said = say(case.question, place)
-        except IndexError:  # the chain went on, since an answer such as "unknown" does not end it
+            return say(case.question, place)
+        except LookupError:  # the chain went on, since an answer such as "unknown" does not end it; or it tells no page
             raise Unannotated from None
-        if said is None:
-            raise Unannotated
-        return said
 
     return tell
 

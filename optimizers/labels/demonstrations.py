@@ -1,5 +1,6 @@
 """Training examples from a data set's annotations, with a value for every field of a step's demonstration."""
 
+import contextlib
 import random
 from collections.abc import Sequence
 
@@ -117,14 +118,14 @@ def _followed_up(example: dspy.Example, question: Question, rng: random.Random) 
         return example
     place = rng.randrange(len(stated))
     example = example.copy(known=" ".join(stated[:place]), next_thought=stated[place])
-    if (missing := look_up(question, place)) is None:
-        return example
-    return example.copy(
-        facts=" ".join(stated[: place + 1]),
-        look_up=missing,
-        enough=enough(question, place),
-        final_answer=final_answer(question, place),
-    )
+    with contextlib.suppress(LookupError):  # then what follows is left out
+        return example.copy(
+            facts=" ".join(stated[: place + 1]),
+            look_up=look_up(question, place),
+            enough=enough(question, place),
+            final_answer=final_answer(question, place),
+        )
+    return example
 
 
 def _judged(

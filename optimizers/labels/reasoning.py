@@ -64,22 +64,26 @@ def enough(question: Annotated, place: int) -> str:
     return "yes" if place >= len(facts(question)) - 1 else "no"
 
 
-def look_up(question: Annotated, place: int) -> str | None:
+def look_up(question: Annotated, place: int) -> str:
     """What must be looked up once a chain of thought has come to a place; empty where the answer is known.
 
     It is the next hop's question, with the earlier answers filled in. Where there are no hops, it is asked for the page
-    that the next fact is of, as HotpotQA's rationales tell; ``None`` where they don't.
+    that the next fact is of, as HotpotQA's rationales tell.
 
     Args:
         question: the question.
         place: index of a sentence of its :func:`reasoning`.
+
+    Raises:
+        LookupError: there are no hops, and the rationale does not tell the page.
     """
     if enough(question, place) == "yes":
         return ""
     if question.hops:
         return question.hops[place + 1].question
-    page = _PAGE.match(facts(question)[place + 1])
-    return f"Who or what is {page[1]}?" if page else None
+    if page := _PAGE.match(facts(question)[place + 1]):
+        return f"Who or what is {page[1]}?"
+    raise LookupError("no page")
 
 
 def final_answer(question: Annotated, place: int) -> str:

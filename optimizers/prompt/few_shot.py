@@ -60,7 +60,7 @@ class LabeledFewShot(Demonstrating):
     makes_candidates: ClassVar[bool] = False
 
     def work(self, context: CompileContext) -> WorkEstimate:
-        return WorkEstimate(runs=0)
+        return WorkEstimate(runs=len(context.devset))
 
     def search(self, context: SearchContext) -> Program:
         return finished(
@@ -137,7 +137,7 @@ class BootstrapFewShot(Bootstrapping):
     makes_candidates: ClassVar[bool] = False
 
     def work(self, context: CompileContext) -> WorkEstimate:
-        return WorkEstimate(runs=self.bootstrap_runs(context))
+        return WorkEstimate(runs=self.bootstrap_runs(context) + len(context.devset))
 
     def search(self, context: SearchContext) -> Program:
         trainset = self.trainset(context)

@@ -24,8 +24,8 @@ from hoptimizer.optimizers.prompt.prompt_format import PROMPT_FORMATS, choose_pr
 from hoptimizer.optimizers.prompt.scoring import score
 from hoptimizer.programs import Program
 
-# The number of dev questions that the cost of a question is estimated from.
-_PROBE = 8
+PROBE = 8
+"""The number of dev questions that the cost of a question is estimated from."""
 # The least number of seconds between two reports of what was spent.
 _PAUSE = 0.2
 
@@ -145,7 +145,7 @@ class Search(Optimizer):
         Raises:
             UserError: the budget does not cover one candidate, or the language model has no known price.
         """
-        some = context.devset[:_PROBE]
+        some = context.devset[:PROBE]
         before = meter.spent
         evaluate(context.program, some, workers=context.workers)
         work = self.work(context)
@@ -173,7 +173,7 @@ class Search(Optimizer):
     def _reporter(self, context: SearchContext, whole: Usage) -> Callable[[Usage], None]:
         """A function that reports the calls made, the calls expected and the best score, at most every ``_PAUSE`` s."""
         recorder, total = context.recorder, whole.calls
-        stage = f"searching: about {_told(whole)}" if total else "searching"  # some only label, and ask nothing
+        stage = f"searching: about {_told(whole)}" if total else "searching"
         if self.budget:
             total = min(total, self.budget.lm_calls or total)
             stage += f"; at most {self.budget}"
