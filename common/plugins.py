@@ -1,16 +1,21 @@
 """Parts by name: ours, those that installed packages bring as entry points, and anybody's by a dotted path."""
 
+import hashlib
 import importlib
+import json
 import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
+from importlib.machinery import ModuleSpec
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import FunctionType
 from typing import Any, Generic, TypeVar
 
 from hoptimizer.common.errors import UserError, closest, nearest
+from hoptimizer.common.options import Options
 
 Part = TypeVar("Part")
 
@@ -19,6 +24,10 @@ DOTTED = r"^[A-Za-z_]\w*(\.\w+)*:[A-Za-z_]\w*$"
 
 GROUPS = "hoptimizer."
 """How the groups of entry points begin by which packages bring parts."""
+
+_registries: "dict[str, Registry[Any]]" = {}
+# By the name of a module of the user's: the import that its file was read after, and the hash of the file.
+_sources: dict[str, tuple[ModuleSpec | None, str]] = {}
 
 
 def is_code(name: str) -> bool:
@@ -88,11 +97,22 @@ class Registry(Generic[Part]):
     ) -> None:
         self._kind, self._group, self._own = kind, group, own
         self._fulfils, self._expected = fulfils, expected
+        _registries[group] = self
 
     @property
     def names(self) -> list[str]:
         """Ours first, then those of installed packages; what has one of our names is not among them."""
         return list(dict.fromkeys([*self._own, *(point.name for point in entry_points(group=self._group))]))
+
+    def place(self, name: str) -> str | None:
+        """The dotted path of a part that is none of ours; ``None`` for ours, and where there is none.
+
+        Args:
+            name: as the config gives it.
+        """
+        if name in self._own:
+            return None
+        return name if re.match(DOTTED, name) else _entry_point(self._group, name)
 
     def check(self, name: str, key: str, also: Iterable[str] = ()) -> str | None:
         """Make sure that there is a part of a name, without importing it.
@@ -108,10 +128,8 @@ class Registry(Generic[Part]):
         Raises:
             UserError: there is none.
         """
-        if name in self._own:
-            return None
-        dotted = name if re.match(DOTTED, name) else _entry_point(self._group, name)
-        if dotted is None:
+        dotted = self.place(name)
+        if dotted is None and name not in self._own:
             raise UserError(
                 f"{key}: there is no {self._kind} {name!r}; {nearest(name, [*self.names, *also])}; or give your own as "
                 "package.module:Name"
@@ -165,7 +183,65 @@ def _imported(dotted: str, key: str) -> Any:  # noqa: ANN401 - whatever the user
         near = closest(name, known)
         hint = f"did you mean {known[near]!r}?" if near else "correct the name after the colon"
         raise UserError(f"{key}: the module {module} has no {name!r}; {hint}")
+    for used in _modules(dotted):  # now: the file may be changed while what was imported goes on running
+        _source(used)
     return getattr(imported, name)
+
+
+def nested(options: Options) -> Iterator[Options]:
+    """The options of a part, and those of the parts within it.
+
+    Args:
+        options: a section of a config, such as a hybrid retriever's.
+    """
+    yield options
+    for _, value in options:
+        for one in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(one, Options):
+                yield from nested(one)
+
+
+def sources(named: Mapping[str, Iterable[str]]) -> str:
+    """Tells parts that are none of ours from what they were before their code was changed.
+
+    The file of a part's module counts, as it was when that was imported, and that of the module that defines it where
+    it is another. What these import does not. Nothing is imported here: a part that has no file, or was not asked for,
+    is told by its name alone.
+
+    Args:
+        named: names of parts, by the group of entry points of their kind without its beginning.
+
+    Returns:
+        hashes in JSON, by module; empty where there are none.
+
+    >>> _ = Registry("mapping", "hoptimizer.mappings", {"plain": dict}, subclass_of("builtins:dict"), "a mapping")
+    >>> sources({"mappings": ["plain"]}), list(json.loads(sources({"mappings": ["collections:OrderedDict"]})))
+    ('', ['collections'])
+    """
+    wanted = ((_registries[GROUPS + group], name) for group, names in named.items() for name in names)
+    places = {place for registry, name in wanted if (place := registry.place(name))}
+    known = {module: found for place in places for module in _modules(place) if (found := _source(module))}
+    return json.dumps(known, sort_keys=True) if known else ""
+
+
+def _modules(dotted: str) -> set[str]:
+    """The module of a dotted path, and the one that defines what is there."""
+    module, _, name = dotted.partition(":")
+    found = getattr(sys.modules.get(module), name, None)
+    return {module, found.__module__ or module} if isinstance(found, type | FunctionType) else {module}
+
+
+def _source(module: str) -> str:
+    """The hash of the file of an imported module; empty where there is none to read."""
+    imported = sys.modules.get(module)
+    spec = getattr(imported, "__spec__", None)  # another one after each import
+    if module not in _sources or _sources[module][0] is not spec:
+        try:
+            found = hashlib.sha256(Path(getattr(imported, "__file__", None) or "").read_bytes()).hexdigest()
+        except OSError:
+            found = ""
+        _sources[module] = spec, found
+    return _sources[module][1]
 
 
 def _left_abstract(found: object) -> list[str]:

@@ -7,19 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    SerializeAsAny,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, ValidationError, model_validator
 
 from hoptimizer.common.errors import UserError, nearest
 from hoptimizer.common.options import Options, chosen, named
-from hoptimizer.common.plugins import DOTTED
+from hoptimizer.common.plugins import DOTTED, nested, sources
 from hoptimizer.common.strict import read_mapping
 from hoptimizer.common.urls import public
 from hoptimizer.common.validation import explain
@@ -43,6 +35,8 @@ DEFAULT_LM = "local/smollm2-135m-instruct"
 # Roles of language models besides the names of a program's steps.
 LM_ROLES = ("default", "teacher", "reflection", "judge")
 _NOT_DECIDING = ("tracking", "workers", "max_unanswered", "executor")
+# Options of optimizers that name a model.
+_STARTED_FROM = ("base", "encoder")
 _log = logging.getLogger(__name__)
 
 
@@ -151,9 +145,19 @@ class Config(PlainConfig):
 
     @property
     def digest(self) -> str:
-        """Hash of everything that decides on a result."""
+        """Hash of everything that decides on a result, with what folders of models and code of one's own hold."""
+        optimizing = [*nested(self.optimizer)]
+        started_from = [getattr(options, key, None) for options in optimizing for key in _STARTED_FROM]
         models = [*self.local_models, *getattr(self.program, "steps", {}).values(), *self.retriever.encoders]
-        return hashlib.sha256((json.dumps(self.deciding, sort_keys=True) + fingerprints(models)).encode()).hexdigest()
+        models += [name for name in started_from if isinstance(name, str)]
+        parts = {
+            "programs": [self.program.name],
+            "retrievers": [options.name for options in nested(self.retriever)],
+            "optimizers": [options.name for options in optimizing],
+            "metrics": [self.metric] if isinstance(self.metric, str) else self.metric,
+        }
+        text = json.dumps(self.deciding, sort_keys=True) + fingerprints(models) + sources(parts)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     @property
     def local_models(self) -> list[str]:

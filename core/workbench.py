@@ -21,7 +21,6 @@ from hoptimizer.config import Config
 from hoptimizer.eval.datasets.dataset import DataSet, load
 from hoptimizer.executors.encoders import encoders_of
 from hoptimizer.models import build_adapter, build_lm, check_lm
-from hoptimizer.models.engine.engine import release_outdated
 from hoptimizer.models.folder import fingerprints
 from hoptimizer.models.lm import chosen_format, tuned
 from hoptimizer.models.settings import LOCAL, LMSettings
@@ -246,7 +245,6 @@ class Workbench:
         lm = build_lm(settings)
         lm.cache = lm.cache or self._keeps_calls
         if settings.is_local:
-            release_outdated(settings.model)
             lm.provider = LocalProvider(templated=lm.engine.templated)
         return lm
 

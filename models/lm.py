@@ -15,9 +15,16 @@ from pydantic import SecretStr
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.urls import with_basic_auth
 from hoptimizer.models.adapters import LMAdapter
-from hoptimizer.models.engine.engine import DEFAULT_MAX_TOKENS, AsyncLocalEngine, LocalEngine, RolloutCallback
+from hoptimizer.models.engine.engine import (
+    DEFAULT_MAX_TOKENS,
+    AsyncLocalEngine,
+    LocalEngine,
+    RolloutCallback,
+    release_outdated,
+)
 from hoptimizer.models.served import SecretHeaders, ServedLM
 from hoptimizer.models.settings import NO_KEY, LMSettings, PromptFormat
+from hoptimizer.models.usage import look_at_weights
 from hoptimizer.models.weights.catalog import known
 
 # OpenAI's models that reason, whoever serves them: o3, o4-mini, gpt-5.1-mini, but no gpt-5-chat-latest.
@@ -40,6 +47,7 @@ def build_lm(settings: LMSettings) -> dspy.LM:
     """
     prompt_format = chosen_format(settings)
     if settings.is_local:
+        _as_it_is_now(settings.model)
         templated = prompt_format != "plain"
         lm = dspy.LM(
             settings.model,
@@ -56,6 +64,13 @@ def build_lm(settings: LMSettings) -> dspy.LM:
         lm.structured_outputs = settings.structured_outputs
     lm.prompt_format = prompt_format
     return lm
+
+
+def _as_it_is_now(model: str) -> None:
+    """See to it that a model that was trained again in its folder answers with its new weights, no cache in their
+    place."""
+    release_outdated(model)
+    look_at_weights(model)
 
 
 def _served(settings: LMSettings) -> ServedLM:
@@ -120,6 +135,7 @@ def tuned(lm: dspy.LM, model: str) -> dspy.LM:
     """
     engines = {}
     if is_local(lm):
+        _as_it_is_now(model)
         templated = lm.engine.templated
         engines = {"engine": LocalEngine.of(model, templated), "async_engine": AsyncLocalEngine.of(model, templated)}
     copied = lm.copy(model=model, **engines)

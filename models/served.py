@@ -22,7 +22,7 @@ from tenacity import AsyncRetrying, RetryCallState, Retrying, wait_random, wait_
 
 from hoptimizer.models.failures import is_outage, is_too_fast, is_too_long
 from hoptimizer.models.same_calls import after_the_same
-from hoptimizer.models.settings import NO_KEY, secrets_in
+from hoptimizer.models.settings import NO_KEY, secrets_in, server_in_environment
 from hoptimizer.models.slots import slots_of
 from hoptimizer.models.usage import AnswerCache
 
@@ -101,7 +101,8 @@ class ServedLM(dspy.LM):
     def cache(self) -> bool:
         """Whether answers are kept. DSPy's own cache does not tell servers apart, so those of a server of one's own are
         kept in ours alone."""
-        return self._is_cached and (not self.kwargs.get("api_base") or isinstance(dspy.cache, AnswerCache))
+        own = self.kwargs.get("api_base") or server_in_environment(self.model)
+        return self._is_cached and (not own or isinstance(dspy.cache, AnswerCache))
 
     @cache.setter
     def cache(self, is_cached: bool) -> None:

@@ -1,5 +1,6 @@
 """The config section that names a language model."""
 
+import os
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -157,8 +158,13 @@ class LMSettings(BaseModel):
 
     @staticmethod
     def deciding(dumped: Mapping[str, Any]) -> dict[str, Any]:
-        """Of dumped settings what decides on answers, which the connection to the server does not."""
-        return {key: value for key, value in dumped.items() if key not in _CONNECTION}
+        """Of dumped settings what decides on answers, which the connection to the server does not.
+
+        The server does, also where the environment names it: another may have another model of the same name.
+        """
+        kept = {key: value for key, value in dumped.items() if key not in _CONNECTION}
+        server = None if kept.get("api_base") else server_in_environment(kept["model"])
+        return kept | {"api_base": server} if server else kept
 
     @property
     def is_local(self) -> bool:
@@ -173,12 +179,35 @@ class LMSettings(BaseModel):
     @property
     def shown(self) -> str:
         """The model, and the host that it contacts where that is not the provider's own."""
-        return f"{self.model} at {urlsplit(without_secrets(self.api_base)).netloc}" if self.api_base else self.model
+        server = self.api_base or server_in_environment(self.model)
+        return f"{self.model} at {urlsplit(without_secrets(server)).netloc}" if server else self.model
 
     @property
     def name(self) -> str:
         """The model without the ``local/`` prefix."""
         return self.model.removeprefix(LOCAL)
+
+
+def server_in_environment(model: str) -> str | None:
+    """The server that variables such as ``OPENAI_BASE_URL`` name for a provider's models, without secrets.
+
+    Args:
+        model: a model string of DSPy.
+
+    Example:
+        >>> import os
+        >>> from hoptimizer.models.settings import server_in_environment
+        >>> os.environ["OPENAI_BASE_URL"] = "http://me:word@host/v1"
+        >>> server_in_environment("openai/gpt-4o"), server_in_environment("local/smollm2-135m-instruct")
+        ('http://host/v1', None)
+        >>> del os.environ["OPENAI_BASE_URL"]
+    """
+    provider, slash, _ = model.partition("/")
+    if not slash or model.startswith(LOCAL) or not provider.isascii():
+        return None
+    # DSPy leaves a call to LiteLLM where one of them is set, which reads them in this order.
+    values = (os.environ.get(f"{provider.upper()}_{ending}") for ending in ("BASE_URL", "API_BASE"))
+    return next((without_secrets(value) for value in values if value), None)
 
 
 def secrets_in(body: JsonValue) -> Iterator[str]:

@@ -13,6 +13,8 @@ from dspy.clients import DISK_CACHE_LIMIT
 from dspy.clients.cache import Cache
 
 from hoptimizer.models.disk_cache import open_disk
+from hoptimizer.models.folder import fingerprints
+from hoptimizer.models.settings import LOCAL, server_in_environment
 
 # DSPy culls a cache that grows over its limit; a call that was paid for is kept.
 _NO_LIMIT = 1 << 50
@@ -21,6 +23,9 @@ _IN_MEMORY = 1000
 _SECONDS = "seconds"
 # They do not decide on an answer. DSPy leaves keys out of its cache keys itself.
 _NOT_DECIDING = ("timeout", "extra_headers")
+
+# Of each model in this process that was asked or is going to be, what tells its weights from others in its place.
+_weights: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -105,8 +110,25 @@ class UsageMeter:
         self.told(self.spent)
 
 
+def look_at_weights(model: str) -> str:
+    """Take note of the weights that a model has now: from now on, its calls are told from those of earlier ones.
+
+    Args:
+        model: ``local/NAME``; what lies in a folder may be trained again there.
+
+    Returns:
+        what tells the weights from others; empty where the name says all.
+
+    Raises:
+        UserError: the name can't be a path here.
+    """
+    _weights[model] = fingerprints([model.removeprefix(LOCAL)])
+    return _weights[model]
+
+
 class AnswerCache(Cache):
-    """DSPy's cache, which keeps what an answer cost when it was given.
+    """DSPy's cache, which keeps what an answer cost when it was given, and tells apart what answers by the same name:
+    weights that were trained again in their folder, and servers.
 
     Args:
         folder: holds the answers.
@@ -127,7 +149,7 @@ class AnswerCache(Cache):
     def cache_key(self, request: dict[str, Any], ignored_args_for_cache_key: list[str] | None = None) -> str:
         # DSPy leaves the server out as well, but two of them may call different models by the same name.
         ignored = [name for name in ignored_args_for_cache_key or () if name != "api_base"]
-        return super().cache_key(request, [*ignored, *_NOT_DECIDING])
+        return super().cache_key(_told_apart(request), [*ignored, *_NOT_DECIDING])
 
     def _prepare_cached_response(self, response: Any) -> Any:  # noqa: ANN401 - DSPy's
         # DSPy clears the usage of what came through LiteLLM, as nothing is used now.
@@ -197,6 +219,19 @@ class CallCache(AnswerCache):
         if meter and key not in self._counted:
             self._counted.add(key)
             meter.answered(*(_price_of_record(record) if isinstance(record, dict) else _price_of_response(record)))
+
+
+def _told_apart(request: dict[str, Any]) -> dict[str, Any]:
+    """A request with what its model's name leaves open: the weights in a folder, or the server in the environment."""
+    canonical = request.get("request")
+    model = (canonical if isinstance(canonical, dict) else request).get("model")
+    if not isinstance(model, str):
+        return request
+    if model.startswith(LOCAL):
+        weights = _weights[model] if model in _weights else look_at_weights(model)
+        return request | {"weights": weights} if weights else request
+    server = None if request.get("api_base") else server_in_environment(model)
+    return request | {"api_base": server} if server else request
 
 
 def _price_of_record(record: dict[str, Any]) -> tuple[int, int, float]:

@@ -7,9 +7,14 @@ from functools import partial
 import dspy
 import pytest
 from chat_server import ChatServer
+from safetensors.torch import load_file, save_file
 from scripted import ScriptedEngine
+from small_models import tiny_lm
 
-from hoptimizer.models.usage import BudgetExhausted, CallCache, Usage, UsageMeter
+from hoptimizer.models import LMSettings, build_lm
+from hoptimizer.models import usage as calls
+from hoptimizer.models.lm import tuned
+from hoptimizer.models.usage import AnswerCache, BudgetExhausted, CallCache, Usage, UsageMeter
 from hoptimizer.optimizers.labels.examples import TrainingExample
 from hoptimizer.optimizers.labels.labelling import PendingExample, collect
 
@@ -125,6 +130,65 @@ def test_two_servers_that_call_their_models_alike_share_no_answers(tmp_path):
         lms = [dspy.LM("openai/m", api_base=server.url, api_key="none", temperature=0) for server in (one, another)]
         assert [lm("the same")[0] for lm in (*lms, *lms)] == ["of one", "of another"] * 2
         assert [len(server.bodies) for server in (one, another)] == [1, 1]
+
+
+@pytest.mark.parametrize("variable", ["OPENAI_BASE_URL", "OPENAI_API_BASE"])
+def test_two_servers_that_the_environment_names_share_no_answers(tmp_path, monkeypatch, variable):
+    lm = build_lm(LMSettings(model="openai/m", api_key="none", num_retries=0))
+    with ChatServer(lambda body: "alpha") as one, ChatServer(lambda body: "beta") as another:
+        said = []
+        for server in (one, another, one, another):
+            monkeypatch.setenv(variable, server.url)
+            dspy.cache = CallCache(tmp_path / "calls", AnswerCache(tmp_path / "shared"))
+            said += lm("the same")
+        assert said == ["alpha", "beta"] * 2
+        assert [len(server.bodies) for server in (one, another)] == [1, 1]
+        dspy.cache = AnswerCache(tmp_path / "shared")
+        assert build_lm(LMSettings(model="openai/m", api_base=another.url, api_key="none"))("the same") == ["beta"]
+        assert len(another.bodies) == 1, "it is the same server, whatever names it"
+
+
+def test_dspys_own_cache_keeps_no_answer_of_a_server_that_the_environment_names(monkeypatch):
+    dspy.cache = dspy.clients.cache.Cache(enable_disk_cache=False, enable_memory_cache=True, disk_cache_dir=None)
+    lm = build_lm(LMSettings(model="openai/m", api_key="none"))
+    assert lm.cache
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    assert not lm.cache
+
+
+def retrain(folder):
+    """Other weights in a model's folder, as a training leaves them."""
+    file = folder / "model.safetensors"
+    # With them the likeliest token is the least likely.
+    save_file({name: -weights for name, weights in load_file(file).items()}, file, {"format": "pt"})
+
+
+@pytest.mark.parametrize("fine_tuned", [True, False])
+def test_a_model_that_was_trained_again_in_its_folder_does_not_answer_with_its_earlier_weights(tmp_path, fine_tuned):
+    base, folder = tiny_lm(tmp_path / "base"), tiny_lm(tmp_path / "lm")
+
+    def asked(command):
+        dspy.cache = CallCache(tmp_path / command, AnswerCache(tmp_path / "shared"))
+        settings = LMSettings(model=f"local/{base if fine_tuned else folder}", max_tokens=8)
+        lm = tuned(build_lm(settings), f"local/{folder}") if fine_tuned else build_lm(settings)
+        return lm("Where is Ulm?"), dspy.cache.computed
+
+    earlier, _ = asked("first")
+    assert asked("second") == (earlier, 0)
+    retrain(folder)
+    later, computed = asked("third")
+    assert computed == 1
+    assert later != earlier
+
+
+def test_weights_are_looked_at_once_for_all_calls_of_a_model(tmp_path, monkeypatch):
+    looked = []
+    monkeypatch.setattr(calls, "fingerprints", lambda names: looked.extend(names) or "weights")
+    dspy.cache = AnswerCache(tmp_path / "shared")
+    lm = build_lm(LMSettings(model=f"local/{tiny_lm(tmp_path / 'lm')}", max_tokens=4))
+    for question in ("Where is Ulm?", "Where is Bonn?"):
+        lm(question)
+    assert looked == [str(tmp_path / "lm")]
 
 
 def test_time_goes_on_where_it_was(tmp_path):

@@ -1,5 +1,6 @@
 """Config: files, arguments, defaults, and one clear line for every mistake."""
 
+import hashlib
 import json
 
 import pytest
@@ -252,3 +253,52 @@ def test_a_folder_of_weights_decides_by_what_is_in_it(tmp_path, monkeypatch):
     assert digests[0] == digests[2] != digests[1]
     (tmp_path / "c" / "model" / "model.safetensors").write_bytes(b"one" * 9_999 + b"two")
     assert load_config(None, ["data=atlas", "lm=local/model"]).digest not in digests
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["optimizer=distill", "optimizer.base=start"],
+        ["optimizer=train_tagger", "optimizer.base=start"],
+        ["optimizer=knn_few_shot", "optimizer.encoder=start"],
+        ["optimizer=better_together", "optimizer.strategy=[copro, {name: distill, base: start}]"],
+    ],
+    ids=lambda words: " ".join(words),
+)
+def test_the_model_that_an_optimizer_starts_from_decides_by_what_is_in_its_folder(tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    named = load_config(None, ["data=atlas", *words]).digest
+    (tmp_path / "start").mkdir()
+    weights = tmp_path / "start" / "model.safetensors"
+    digests = []
+    for content in (b"one", b"two", b"one"):
+        weights.write_bytes(content * 10_000)
+        digests.append(load_config(None, ["data=atlas", *words]).digest)
+    assert digests[0] == digests[2] != digests[1]
+    assert named not in digests
+
+
+def test_a_config_without_folders_and_parts_of_ones_own_is_told_by_its_text_alone():
+    words = ["data=atlas", "optimizer=knn_few_shot", "retriever=hybrid", "metric.f1=1", "metric.lm_calls=-0.01"]
+    config = load_config(None, [*words, "lm=openai/m"])
+    assert config.digest == hashlib.sha256(json.dumps(config.deciding, sort_keys=True).encode()).hexdigest()
+
+
+def test_the_server_that_the_environment_names_decides_and_its_users_do_not(monkeypatch):
+    def made(*words):
+        return load_config(None, ["data=atlas", "lm=openai/m", *words])
+
+    without = made().digest
+    told = {}
+    for url in ("http://a:1/v1", "http://b:1/v1", "http://me:hunter2@b:1/v1"):
+        monkeypatch.setenv("OPENAI_BASE_URL", url)
+        told[url] = made().digest
+        assert "hunter2" not in json.dumps(made().deciding) + made().lm["default"].shown
+        assert made().public()["lm"]["default"]["api_base"] is None, "it is no part of the config"
+    first, second, third = told.values()
+    assert second == third
+    assert len({without, first, second}) == 3
+    assert made("lm.default.api_base=http://a:1/v1").digest == first, "the config's own server goes before it"
+    local = load_config(None, ["data=atlas"])
+    monkeypatch.delenv("OPENAI_BASE_URL")
+    assert load_config(None, ["data=atlas"]).digest == local.digest

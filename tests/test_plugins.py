@@ -1,11 +1,13 @@
 """Parts of a user's own: by entry point and by dotted path, from the example package."""
 
+import importlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated
 
 import dspy
@@ -273,6 +275,10 @@ def f1(example, prediction):
     return 1.0
 
 
+def exact(example, prediction):
+    return 1.0
+
+
 number = 7
 """
 
@@ -285,6 +291,7 @@ def module(tmp_path, monkeypatch):
     (tmp_path / f"{name}_broken.py").write_text("raise RuntimeError('no\\nlicence')\n")
     (tmp_path / f"{name}_lacking.py").write_text("import no_such_package\n")
     (tmp_path / f"{name}_typo.py").write_text("import math\nmath.nothing\n")
+    (tmp_path / f"{name}_shown.py").write_text(f"from {name} import Echo, exact\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     return name
@@ -299,6 +306,58 @@ def test_the_arguments_of_a_constructor_are_options_and_come_back_from_a_resolve
     assert (made.program.times, made.retriever.skip, made.k) == (3, 1, 4)
     again = load_config(None, [f"program.name={module}:Echo", f"retriever.name={module}:First"], made.public())
     assert again.digest == made.digest != config(f"program={module}:Echo").digest
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["program={module}:Echo"],
+        ["retriever={module}:First"],
+        ["retriever=hybrid", "retriever.of=[bm25, {module}:First]"],
+        ["optimizer={module}:Same"],
+        ["optimizer=better_together", "optimizer.strategy=[{module}:Same]"],
+        ["metric={module}:exact"],
+        ["metric.f1=1", "metric.{module}:exact=0.5"],
+        ["program={module}_shown:Echo"],
+        ["metric={module}_shown:exact"],
+        ["program=echo"],
+    ],
+    ids=" ".join,
+)
+def test_code_of_ones_own_that_was_changed_makes_another_config(module, tmp_path, monkeypatch, words):
+    monkeypatch.setattr(
+        "hoptimizer.common.plugins._entry_point", lambda _, name: f"{module}:Echo" if name == "echo" else None
+    )
+    words = [word.replace("{module}", module) for word in words]
+    before = config(*words).digest
+    (tmp_path / f"{module}.py").write_text(f"{MODULE}\nversion = 2\n")
+    assert config(*words).digest == before, "what was imported goes on running"
+    importlib.reload(sys.modules[module])
+    assert config(*words).digest != before
+
+
+def test_a_part_without_a_file_is_told_by_its_name(monkeypatch):
+    alone = ModuleType("my_notebook")
+    alone.score = lambda example, prediction: 1.0
+    alone.score.__module__ = "my_notebook"
+    alone.score.__name__ = "score"
+    monkeypatch.setitem(sys.modules, "my_notebook", alone)
+    made = config("metric=my_notebook:score")
+    assert made.digest == config("metric=my_notebook:score").digest != config("metric=em").digest
+
+
+def test_a_study_has_its_cells_to_run_again_when_the_code_of_its_metric_was_changed(module, tmp_path):
+    file = tmp_path / "own.yaml"
+    file.write_text(f"base: {{data: {{name: atlas, dev: 2}}, metric: '{module}:exact'}}\ngrid: {{retriever.k: [1]}}\n")
+
+    def fingerprint():
+        study = load_study(file)
+        return study.fingerprint(study.cells[0])
+
+    before = fingerprint()
+    (tmp_path / f"{module}.py").write_text(MODULE.replace("1.0", "0.25"))
+    importlib.reload(sys.modules[module])
+    assert fingerprint() != before
 
 
 def test_a_retriever_of_ones_own_gets_the_corpus_and_its_options(module):
