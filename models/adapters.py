@@ -16,7 +16,8 @@ from hoptimizer.common.strict import shallow
 from hoptimizer.models.engine.engine import LocalEngine
 from hoptimizer.models.reading import chosen, whole_items, without_marks, without_thoughts, writable
 
-_MARK = re.compile(r"(?<!\n)(\[\[ ## \w+ ## \]\])")
+# A mark at the end of a line on which something else stands; one in the middle is a mention.
+_MARK = re.compile(r"(?<!\n)(\[\[ ## \w+ ## \]\])(?=[ \t]*$)", re.MULTILINE)
 
 
 class _Reading(dspy.Adapter):
@@ -78,10 +79,10 @@ def _choice(text: Any, type_: Any) -> Any:  # noqa: ANN401 - the text, or a defa
 
 
 class ReadingChatAdapter(_Reading, dspy.ChatAdapter):
-    """DSPy's chat prompt format. A mark counts wherever it stands; DSPy takes one behind an answer for a part of it."""
+    """DSPy's chat prompt format. A mark behind an answer ends it; DSPy takes it for a part of the answer."""
 
     def parse(self, signature: type[dspy.Signature], completion: str) -> dict[str, Any]:
-        """As DSPy's, with each mark on a line of its own."""
+        """As DSPy's, with marks that end a line on one of their own."""
         return super().parse(signature, _MARK.sub(r"\n\1", completion))
 
     def _make_json_adapter_fallback(self) -> dspy.JSONAdapter:

@@ -118,10 +118,12 @@ def test_thoughts_are_no_part_of_the_answer(adapter, opened):
 
 
 @pytest.mark.parametrize("begin", ["[[ ## knows ## ]]\n", "[[ ## knows ## ]] ", "So: [[ ## knows ## ]]\n"])
-def test_a_mark_counts_wherever_it_stands(begin):
+def test_a_mark_at_the_end_of_a_line_is_none_of_the_text_before_it(begin):
     assert ReadingChatAdapter().parse(SelfKnowledge, f"{begin}yes [[ ## completed ## ]]") == {"knows": "yes"}
     answer = f"{begin}Paris [[ ## completed ## ]]".replace("knows", "answer")
     assert ReadingChatAdapter().parse(Answer, answer) == {"answer": "Paris"}
+    mention = "[[ ## answer ## ]]\nAfter [[ ## answer ## ]] comes Paris\n\n[[ ## completed ## ]]"
+    assert ReadingChatAdapter().parse(Answer, mention) == {"answer": "After [[ ## answer ## ]] comes Paris"}
 
 
 def test_thoughts_that_came_to_no_end_are_no_answer():
