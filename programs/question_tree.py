@@ -130,7 +130,11 @@ def normalized(question: str) -> str:
     return text.strip(_EDGES) or text
 
 
-_NOTHING = re.compile(r"\W*((none|no (further|more|other)|n/?a|empty)\b.*)?", re.IGNORECASE | re.DOTALL)
+_NOTHING = re.compile(
+    r"\W*(n/?a|empty|(none|nothing|no (further|more|other)( (questions?|queries|searches|information|facts))?)"
+    r"( (else )?(is |are )?(needed|required|necessary|left))?)?\W*",
+    re.IGNORECASE,
+)
 
 
 def asked_for(text: str | None) -> str:
@@ -139,8 +143,10 @@ def asked_for(text: str | None) -> str:
     Args:
         text: the output of a step that may be left empty.
 
-    >>> asked_for(" Where was she born? "), asked_for("(empty)"), asked_for("None needed."), asked_for('""')
-    ('Where was she born?', '', '', '')
+    >>> [asked_for(text) for text in ("(empty)", "None needed.", "No further questions are needed", '""')]
+    ['', '', '', '']
+    >>> [asked_for(text) for text in (" Where was she born? ", "No More Heroes", "Na Hong-jin", "Empty Nest")]
+    ['Where was she born?', 'No More Heroes', 'Na Hong-jin', 'Empty Nest']
     """
     text = (text or "").strip()
     return "" if _NOTHING.fullmatch(text) else text
