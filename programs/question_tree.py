@@ -131,7 +131,7 @@ def normalized(question: str) -> str:
 
 
 _NOTHING = re.compile(
-    r"\W*(n/?a|empty|(none|nothing|no (further|more|other)( (questions?|queries|searches|information|facts))?)"
+    r"\W*(n/a|empty|(none|nothing|no (further|more|other)( (questions?|queries|searches|information|facts))?)"
     r"( (else )?(is |are )?(needed|required|necessary|left))?)?\W*",
     re.IGNORECASE,
 )

@@ -27,7 +27,7 @@ _NO_ANSWER = re.compile(
     r"(it is\s+|they are\s+)?(not|nowhere|cannot be|can['’]t be|could not be)\s+(\w+\s+)?"
     r"(in|given|stated|mentioned|provided|found|available|known|clear|specified|contained|present|here|there|possible|"
     r"determined|answered|inferred|said)\b(.*\b(passages?|contexts?|texts?|information|documents?)\b.*)?\W*"
-    r"|(unknown|unclear|unavailable|undetermined|unspecified|insufficient (information|evidence|context)|n/?a)"
+    r"|(unknown|unclear|unavailable|undetermined|unspecified|insufficient (information|evidence|context)|n/a)"
     r"(\W.*\b(passages?|contexts?|texts?|information|documents?)\b.*)?\W*"
     r"|(none of the|the) (passages?|contexts?|texts?|documents?) (say|says|state|mention|do not|does not|don['’]t)\b.*",
     re.IGNORECASE | re.DOTALL,

@@ -84,6 +84,7 @@ def test_cot_in_the_papers_protocol_takes_the_answer_from_the_end_of_the_chain()
         ("So the answer is: Nowhere in Africa.", "Nowhere in Africa"),
         ("So the answer is: Not Here, Not Now", "Not Here, Not Now"),
         ("So the answer is: The Passage.", "The Passage"),
+        ("So the answer is: Na.", "Na"),
         ("So the answer is: Unknown Pleasures.", "Unknown Pleasures"),
         ("So the answer is: None of the Above.", "None of the Above"),
         ("The answer is: Rome. No, Rome is older. So the answer is: Bern.", "Bern"),
