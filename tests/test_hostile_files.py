@@ -273,7 +273,7 @@ add(
     data,
     ("a column that is there twice", "the column 'text' is there twice", "corpus.csv", "id,text,text\np,x,y\n"),
     ("a quote that nobody closes", "malformed CSV", "corpus.csv", 'id,text\np,"x\n'),
-    ("a cell of a megabyte", "malformed CSV, field larger", "corpus.csv", f"id,text\np,{'x' * 1_000_000}\n"),
+    ("a cell of 17 megabytes", "malformed CSV, field larger", "corpus.csv", f"id,text\np,{'x' * 17_000_000}\n"),
     ("not to be UTF-8", "not UTF-8", "corpus.csv", b"id,text\np,\xff\n"),
     ("100,000 brackets in a cell", "must be JSON text", "train.csv", f'id,question,answers\n1,Who?,"{DEEP}"\n'),
 )
