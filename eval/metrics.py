@@ -134,6 +134,15 @@ def metric(name: str, also: Iterable[str] = ()) -> Metric:
     return _REGISTRY.get(name, "metric", also)
 
 
+def place_of(name: str) -> str | None:
+    """The dotted path of a metric that is none of ours; ``None`` for ours, and where there is none.
+
+    Args:
+        name: as a config gives it.
+    """
+    return _REGISTRY.place(name)
+
+
 class MetricError(Exception):
     """A metric of the user's failed on a prediction."""
 

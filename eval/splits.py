@@ -1,6 +1,7 @@
 """How the questions of a source are divided into splits."""
 
 import random
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
@@ -90,16 +91,14 @@ def divide(questions: Sequence[Question], sizes: Mapping[str, float], seed: int)
     for question in random.Random(seed).sample(list(questions), len(questions)):
         alike.setdefault(folded(question.question) or question.question, []).append(question)
     drawn = [question for group in alike.values() for question in group]
-    ends = set(accumulate(len(group) for group in alike.values()))
+    ends = [0, *accumulate(len(group) for group in alike.values())]
     splits: dict[str, list[Question]] = {}
     start, bound = 0, 0.0
     for split in (name for name in SPLITS if name in sizes):
         bound += sizes[split] * len(questions) if shares else sizes[split]
-        end = round(bound)  # rounding the bounds, so that shares of 1 leave nobody out
-        while end not in ends and start < end < len(drawn):
-            end += 1
+        end = ends[bisect_left(ends, round(bound))]  # rounding the bounds, so that shares of 1 leave nobody out
         splits[split] = drawn[start:end]
-        start = max(start, end)
+        start = end
         if not splits[split]:
             raise UserError(
                 f"split sizes {_written(sizes)} leave {split!r} of {len(questions)} questions empty; raise it"

@@ -151,6 +151,8 @@ def test_a_split_of_the_hub_whose_answers_are_hidden_is_left_out_with_a_word(tmp
     monkeypatch.setattr(hub, "_load", lambda path, config: splits)
     made = import_documents("hub:a/b", None, tmp_path / "out")
     assert (made.splits, made.splits_left_out) == ({"train": 4}, ["test"])
+    misspelt = lambda: import_documents("hub:a/b", None, tmp_path / "c", answer="anser")  # noqa: E731
+    assert_one_line(misspelt, ["hub:a/b, train", "no column 'anser'", "did you mean 'answer'?"])
     splits.pop("train")
     assert_one_line(lambda: import_documents("hub:a/b", None, tmp_path / "b"), ["no column 'answer'"])
 

@@ -64,7 +64,7 @@ def compare_variants(
     variants = [_compared(tracker, one, columns, own, seed) for one, own in zip(answered, settings, strict=True)]
     shared = [column for column in columns if all(column in variant.scores for variant in variants)]
     if metric not in shared:
-        why = f" ({needs(metric)})" if metric in {*wanted, *COLUMNS} and needs(metric) else ""
+        why = f" ({needs(metric)})" if metric in wanted and needs(metric) else ""
         unshown = [name for name in METRICS if name not in COLUMNS and all(name in table for table in tables)]
         near = nearest(metric, dict.fromkeys([*shared, *unshown]))
         raise UserError(f"metric: the runs have no scores of {metric!r} in common{why}; {near}")

@@ -1,15 +1,13 @@
 """What a score means: what has to be the same in all runs for it to be compared, and whether more of it is better."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import entry_points
 
 from mlflow.entities import Run
 
-from hoptimizer.common.plugins import GROUPS
 from hoptimizer.comparison.matching import Answered
 from hoptimizer.eval.judge import ACCURACY
 from hoptimizer.eval.latency import CACHED, SECONDS
-from hoptimizer.eval.metrics import METRICS
+from hoptimizer.eval.metrics import METRICS, place_of
 from hoptimizer.eval.objective import OBJECTIVE
 from hoptimizer.programs.record import COST
 from hoptimizer.programs.settings import count_names
@@ -49,8 +47,8 @@ def alike(column: str, answered: Sequence[Answered]) -> bool:
         column: the score's name.
         answered: the runs, with the questions that all of them answered.
     """
-    having = [one for one in answered if column in one.table]
-    return len({_definition(column, one.run) for one in having}) <= 1 and not other_gold(column, having)
+    definitions = {_definition(column, one.run) for one in answered if column in one.table}
+    return len(definitions) <= 1 and not other_gold(column, answered)
 
 
 def other_gold(column: str, answered: Sequence[Answered]) -> bool:
@@ -97,5 +95,4 @@ def _own(params: Mapping[str, str]) -> Iterator[str]:
     weighed = [key.removeprefix("metric.") for key in params if key.startswith("metric.")]
     for name in [*weighed, *([params["metric"]] if "metric" in params else [])]:
         if is_own(name):
-            declared = entry_points(group=f"{GROUPS}metrics", name=name)
-            yield next((point.value for point in declared), name)
+            yield place_of(name) or name

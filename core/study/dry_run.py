@@ -1,6 +1,5 @@
 """What a command would do: its resolved config, what it would ask of which model, and what that would cost."""
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,12 @@ from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 
 from hoptimizer.common.errors import UserError
+from hoptimizer.common.options import Options
+from hoptimizer.common.plugins import nested
 from hoptimizer.common.urls import line_without_secrets
 from hoptimizer.config import Config
 from hoptimizer.models.lm import is_local
-from hoptimizer.optimizers import CompileContext, Optimizer
-from hoptimizer.optimizers.better_together import BetterTogether
-from hoptimizer.optimizers.ensemble import EnsembleSearch
+from hoptimizer.optimizers import CompileContext
 from hoptimizer.optimizers.nested import built
 from hoptimizer.optimizers.prompt.search import PROBE, Search, WorkEstimate
 from hoptimizer.programs import Program, build_program
@@ -170,25 +169,16 @@ def _work(bench: Workbench, program: Program) -> WorkEstimate | None:
     if not isinstance(optimizer, Search):
         return None
     work, dev = optimizer.work(context), len(context.devset)
-    formats = _formats_tried(optimizer) if is_local(bench.lms["default"]) else 0
+    formats = _formats_tried(config.optimizer) if is_local(bench.lms["default"]) else 0
     return replace(work, runs=work.runs + min(PROBE, dev) + formats * dev)
 
 
-def _formats_tried(optimizer: Optimizer) -> int:
+def _formats_tried(optimizer: Options) -> int:
     """How many times dev is answered to choose prompt formats.
 
     Each search that an optimizer consists of chooses one; the format of the program that a search before it made was
     scored with that program.
     """
-    tried = [len(search.prompt_formats) for search in _searches(optimizer) if len(search.prompt_formats) > 1]
+    searches = [one for one in map(built, nested(optimizer)) if isinstance(one, Search)]
+    tried = [len(search.prompt_formats) for search in searches if len(search.prompt_formats) > 1]
     return sum(tried) - max(0, len(tried) - 1)
-
-
-def _searches(optimizer: Optimizer) -> Iterator[Search]:
-    """An optimizer and those that it runs, as far as they are searches."""
-    if not isinstance(optimizer, Search):
-        return
-    yield optimizer
-    inner = optimizer.strategy if isinstance(optimizer, BetterTogether) else ()
-    for options in (optimizer.of,) if isinstance(optimizer, EnsembleSearch) else inner:
-        yield from _searches(built(options))

@@ -95,11 +95,8 @@ class IircItem(Published):
         """The item as a question; the paragraph it is asked about is its ``main`` passage, and a supporting one."""
         main = pool(self.title, self.text)
         gold = [main, *(self._paragraph(context, pool) for context in self.context if context.passage != "main")]
-        facts = [
-            f"{self.title if context.passage == 'main' else context.passage}: {text}"
-            for context in self.context
-            if (text := context.text.strip())
-        ]
+        marked = [(self.title if c.passage == "main" else c.passage, c.text.strip()) for c in self.context]
+        facts = [f"{title}: {text}" for title, text in marked if text]
         answer = self.answer.text if self.has_answer else NO_ANSWER
         made = hashlib.sha256(f"{self.title}\n{self.question}".encode()).hexdigest()[:16]
         return Question(

@@ -100,9 +100,8 @@ class NqItem(Published):
         words = [(t.token, t.html_token) for t in self.tokens] or [
             (token, token.startswith("<") and token.endswith(">")) for token in self.text.split(" ")
         ]
-        title = html.unescape(self.title) or parse_qs(urlparse(html.unescape(self.url)).query).get("title", [""])[
-            0
-        ].replace("_", " ")
+        query = parse_qs(urlparse(html.unescape(self.url)).query)
+        title = html.unescape(self.title) or query.get("title", [""])[0].replace("_", " ")
         page = self.html.encode()
         ids = {
             (span.start_token, span.end_token): pool(title, self._written(span, words, page))

@@ -238,15 +238,17 @@ def _questions(
     """The questions by split, and the splits on the hub that were left out."""
     splits: dict[str, list[Question]] = {}
     places: dict[str, str] = {}
+    unanswered: NoAnswersError | None = None
     sources, splits_left_out = _sources(table)
     check_splits([split for named, _, _ in sources for split in named], sizes)
     for named, name, rows in sources:
         found: list[Question] = []
         try:
             questions = read_table(rows(report), name, report, question, answer)
-        except NoAnswersError:
-            if not _on_hub(table) or len(sources) == 1:
+        except NoAnswersError as error:
+            if not _on_hub(table):
                 raise
+            unanswered = unanswered or error
             splits_left_out += named
             continue
         for one in questions:
@@ -258,8 +260,8 @@ def _questions(
         if not found:
             raise UserError(f"{name}: no question in it that stands in no other split; give another file")
         splits |= divided(found, named, sizes, seed)
-    if not splits:
-        raise UserError(f"{table}: no split with answers in it; give another data set")
+    if unanswered and not splits:
+        raise unanswered
     return {split: splits[split] for split in SPLITS if split in splits}, splits_left_out
 
 

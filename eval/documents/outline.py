@@ -124,8 +124,10 @@ def _fields(front: str) -> dict[Any, Any] | None:
     try:
         fields = read_yaml(front)
     except (YAMLError, ValueError):  # such as "title: The Alma: a ship", which many tools read
-        pairs = [line.partition(":") for line in front.splitlines() if not re.match(r"\s|-|#|\Z", line)]
-        return {key: value.strip() for key, _, value in pairs} if all(map(_PAIR.match, map("".join, pairs))) else None
+        lines = [line for line in front.splitlines() if not re.match(r"\s|-|#|\Z", line)]
+        if not all(map(_PAIR.match, lines)):
+            return None
+        return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
     return fields if isinstance(fields, dict) else None if front.strip() else {}
 
 
@@ -228,9 +230,9 @@ class _Html(HTMLParser):
         """As of the standard library."""
         if tag in _HIDDEN:
             self._hidden.append(tag)
-        elif tag in _BLOCKS and self._in_heading:
-            self._text.append(" ")
-        elif tag in _BLOCKS or tag in _LEVELS or tag == "title":
+        elif tag in _BLOCKS:
+            self._break()
+        elif tag in _LEVELS or tag == "title":
             self.end_line()
             self._in_heading = tag in _LEVELS
         elif tag in _CELLS and "".join(self._text).strip():
@@ -247,10 +249,8 @@ class _Html(HTMLParser):
             title = " ".join(self._taken().split())
             if not self._nested:
                 self._outline.title = self._outline.title or title
-        elif tag in _BLOCKS and self._in_heading:
-            self._text.append(" ")
         elif tag in _BLOCKS:
-            self.end_line()
+            self._break()
 
     def handle_data(self, data: str) -> None:
         """As of the standard library."""
@@ -260,6 +260,13 @@ class _Html(HTMLParser):
     def end_line(self) -> None:
         """Hand over the line that is open."""
         self._outline.line(self._taken())
+
+    def _break(self) -> None:
+        """Where a block begins or ends: a heading goes on."""
+        if self._in_heading:
+            self._text.append(" ")
+        else:
+            self.end_line()
 
     def _taken(self) -> str:
         text, self._text = "".join(self._text), []
