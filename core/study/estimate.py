@@ -14,7 +14,7 @@ from hoptimizer.eval.datasets.folder import SPLITS
 from hoptimizer.eval.display.format import figure, heading
 from hoptimizer.eval.display.sheet import Sheet
 from hoptimizer.study.cells import Cell, Study
-from hoptimizer.tracking.artifacts import PREFIX, VERSION
+from hoptimizer.tracking.artifacts import FINGERPRINT, VERSION
 from hoptimizer.tracking.models import as_params
 from hoptimizer.tracking.naming import without_fold
 from hoptimizer.tracking.tracker import Tracker
@@ -134,7 +134,7 @@ def estimate(
         report: told about progress.
     """
     # The latest run of a piece of work is the one that a study takes.
-    made_by = {run.data.tags.get(PREFIX + "fingerprint"): run.data.tags.get(VERSION, "unknown") for run in runs}
+    made_by = {run.data.tags.get(FINGERPRINT): run.data.tags.get(VERSION, "unknown") for run in runs}
     runs = runs[::-1]
     planned = _planned(study)
     waiting = [(cell, compiles) for cell, compiles in planned if study.fingerprint(cell) not in made_by]

@@ -30,6 +30,8 @@ from hoptimizer.tracking.server import outage
 PREFIX = "hop."
 VERSION = PREFIX + "version"
 """The tag of the version of hoptimizer that made a run."""
+FINGERPRINT = PREFIX + "fingerprint"
+"""The tag that tells a run's piece of work from others, so that it can be continued."""
 CORPUS = PREFIX + "corpus_digest"
 """The tag that tells the passages of a run's data from others."""
 UNANSWERED = "unanswered"

@@ -17,7 +17,7 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import home, write_whole
 from hoptimizer.common.urls import without_secrets
 from hoptimizer.config import Config
-from hoptimizer.tracking.artifacts import PREFIX
+from hoptimizer.tracking.artifacts import FINGERPRINT, PREFIX
 from hoptimizer.tracking.compile_log import KIND as CANDIDATE
 from hoptimizer.tracking.holding import SQLITE, identity
 from hoptimizer.tracking.reading import oldest_first
@@ -33,7 +33,6 @@ ARTIFACTS = PREFIX + "artifacts"
 """The tag of an experiment of the journal that says where the server's one keeps its artifacts."""
 
 _FOLDER, _FILE, _SERVER = "journal", "mlflow.db", "server.txt"
-_FINGERPRINT = PREFIX + "fingerprint"
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -105,10 +104,14 @@ class Journal:
         return list(ordered.values())
 
     @property
+    def count(self) -> int:
+        """How many runs wait, those of candidates aside."""
+        return sum(not is_candidate(run) for run in self.waiting())
+
+    @property
     def rest(self) -> str:
         """What is said of the runs that stay in it."""
-        count = sum(not is_candidate(run) for run in self.waiting())
-        return f"runs that wait in the journal: {count}; tracking.uri={self.uri} opens it"
+        return f"runs that wait in the journal: {self.count}; tracking.uri={self.uri} opens it"
 
     def finished(self, start: str) -> list[Run]:
         """The finished runs that wait, of the pieces of work whose fingerprints start so."""
@@ -120,7 +123,7 @@ class Journal:
                     Tracker(self.uri, "Default").end_left()
                     finished = RunStatus.to_string(RunStatus.FINISHED)
                     found = [run for run in self.waiting() if run.info.status == finished]
-                    return [run for run in found if run.data.tags.get(_FINGERPRINT, "").startswith(start)]
+                    return [run for run in found if run.data.tags.get(FINGERPRINT, "").startswith(start)]
         finally:
             point_mlflow_at(around)
         return []
@@ -211,8 +214,7 @@ def tell_waiting(uri: str) -> None:
     if not is_remote(uri):
         return
     with contextlib.suppress(*STORE_ERRORS):  # the journal's, which is no reason to stop
-        count = sum(not is_candidate(run) for run in Journal(uri).waiting())
-        if count:
+        if count := Journal(uri).count:
             many, them = ("1 run waits", "it") if count == 1 else (f"{count} runs wait", "them")
             _log.warning("%s in the journal: `hop sync` delivers %s", many, them)
 

@@ -17,7 +17,7 @@ from hoptimizer.common.progress import Report, in_notebook
 from hoptimizer.common.urls import without_secrets
 from hoptimizer.genai.prompts import LINKED
 from hoptimizer.genai.traces import TracedRun, copy_traces, delete_traces
-from hoptimizer.tracking.artifacts import PREFIX
+from hoptimizer.tracking.artifacts import FINGERPRINT, PREFIX
 from hoptimizer.tracking.compile_log import NUMBER
 from hoptimizer.tracking.journal import ARTIFACTS, DELIVERED, JOURNAL, Journal, check_address, is_candidate
 from hoptimizer.tracking.models import copy_model, link_model, local_folder, models_of
@@ -205,9 +205,9 @@ class _Delivery:
         come to there before the server failed."""
         tags = run.data.tags
         yield f"tags.`{JOURNAL}` = '{run.info.run_id}'"
-        if fingerprint := tags.get(PREFIX + "fingerprint"):
+        if fingerprint := tags.get(FINGERPRINT):
             # The cells of a study, and its tables, are all in one run, however often it is continued.
-            yield f"tags.`{PREFIX}fingerprint` = '{fingerprint}'" + UNFINISHED * (tags[_KIND] != "study")
+            yield f"tags.`{FINGERPRINT}` = '{fingerprint}'" + UNFINISHED * (tags[_KIND] != "study")
         if is_candidate(run):
             parent = self._ids.get(tags[MLFLOW_PARENT_RUN_ID], tags[MLFLOW_PARENT_RUN_ID])
             yield f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{parent}' and tags.`{NUMBER}` = '{tags[NUMBER]}'"

@@ -16,7 +16,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 from hoptimizer.common.disk import disk_failure
 from hoptimizer.common.errors import ServiceError, UserError
 from hoptimizer.common.urls import line_without_secrets, text_without_secrets, without_secrets
-from hoptimizer.tracking.artifacts import PREDICTIONS, PREFIX, VERSION
+from hoptimizer.tracking.artifacts import FINGERPRINT, PREDICTIONS, PREFIX, VERSION
 from hoptimizer.tracking.databases import make_store
 from hoptimizer.tracking.holding import HeldRuns
 from hoptimizer.tracking.reading import FINISHED, StoredRuns
@@ -120,7 +120,7 @@ class Tracker(StoredRuns):
         unfinished = self._found(fingerprint, "" if reopen else UNFINISHED) if fingerprint else None
         tags = {PREFIX + "kind": kind, VERSION: version("hoptimizer")}
         if fingerprint:
-            tags[PREFIX + "fingerprint"] = fingerprint
+            tags[FINGERPRINT] = fingerprint
         new_name = None if unfinished else name
         with contextlib.ExitStack() as held:
             if unfinished:
@@ -202,7 +202,7 @@ class Tracker(StoredRuns):
     def _found(self, fingerprint: str, status: str) -> str | None:
         with answering(self.uri):
             found = self.client.search_runs(
-                [self.experiment.experiment_id], f"tags.`{PREFIX}fingerprint` = '{fingerprint}'{status}"
+                [self.experiment.experiment_id], f"tags.`{FINGERPRINT}` = '{fingerprint}'{status}"
             )
         return next((run.info.run_id for run in found if not self.is_elsewhere(run)), None)
 
