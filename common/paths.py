@@ -12,8 +12,12 @@ from hoptimizer.common.errors import UserError
 
 
 def home() -> Path:
-    """Folder of weights, indexes and caches: ``$HOPTIMIZER_HOME``, else the user's cache folder."""
-    return Path(os.environ.get("HOPTIMIZER_HOME") or platformdirs.user_cache_path("hoptimizer"))
+    """Folder of weights, indexes and caches: ``$HOPTIMIZER_HOME``, else the user's cache folder.
+
+    Raises:
+        UserError: the variable is no path.
+    """
+    return expanded(os.environ.get("HOPTIMIZER_HOME") or platformdirs.user_cache_path("hoptimizer"))
 
 
 def expanded(path: str | Path) -> Path:

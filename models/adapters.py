@@ -13,7 +13,7 @@ from dspy.clients.base_lm import BaseLM
 from dspy.utils.exceptions import AdapterParseError
 
 from hoptimizer.common.strict import shallow
-from hoptimizer.models.engine.engine import LocalEngine
+from hoptimizer.models.engine.engine import is_local
 from hoptimizer.models.reading import chosen, whole_items, without_marks, without_thoughts, writable
 
 # A mark at the end of a line on which something else stands; one in the middle is a mention.
@@ -102,6 +102,10 @@ class SchemaAdapter(ReadingJSONAdapter):
 
     def _prepare_response_format(self, lm: BaseLM, lm_kwargs: dict[str, Any], signature: type[dspy.Signature]) -> None:
         schema = copy.deepcopy(_schema(signature))  # type: ignore[arg-type] # classes are hashable; callers may change it
+        if not is_local(lm):
+            for part in (schema, *schema.get("$defs", {}).values()):
+                if "properties" in part:  # Anthropic refuses a schema whose objects are open
+                    part.setdefault("additionalProperties", False)
         lm_kwargs["response_format"] = {"type": "json_schema", "json_schema": {"name": "Outputs", "schema": schema}}
 
     def format_finetune_data(
@@ -204,9 +208,21 @@ class LMAdapter(dspy.ChatAdapter):
         self._chat, self._json = ReadingChatAdapter(), ReadingJSONAdapter()
         self._plain, self._schema = PlainAdapter(), SchemaAdapter()
 
+    def schema(self, lm: BaseLM, signature: type[dspy.Signature]) -> dict[str, Any]:
+        """The option of a call by which an answer is bound to the signature's outputs; none, where it is not.
+
+        Args:
+            lm: the LM that is to be called.
+            signature: what is asked.
+        """
+        options: dict[str, Any] = {}
+        if isinstance(adapter := self.of(lm), SchemaAdapter):
+            adapter._prepare_response_format(lm, options, signature)
+        return options
+
     def of(self, lm: BaseLM) -> dspy.Adapter:
         """The adapter that lays out the calls of one LM."""
-        local = isinstance(getattr(lm, "engine", None), LocalEngine)
+        local = is_local(lm)
         kind = getattr(lm, "prompt_format", "auto")
         if kind == "chat" or (kind == "auto" and not local):
             return self._chat

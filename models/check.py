@@ -5,10 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import dspy
 from dspy.utils.exceptions import LMError
 
 from hoptimizer.common.errors import ServiceError, UserError
 from hoptimizer.common.urls import text_without_secrets, with_basic_auth, without_secrets
+from hoptimizer.models.adapters import LMAdapter
 from hoptimizer.models.failures import is_outage
 from hoptimizer.models.folder import check_model
 from hoptimizer.models.lm import build_lm
@@ -20,6 +22,7 @@ TIMEOUT = 5.0  # seconds
 
 # Servers refuse calls for other reasons than a long prompt: some models take no system message or no temperature.
 _CALL = [{"role": "system", "content": "Answer in one word."}, {"role": "user", "content": "Say: yes"}]
+_SIGNATURE = dspy.Signature("question -> answer")
 # Those that answered in this process. A call costs money, and each cell of a study would make one.
 _answered: list[LMSettings] = []
 
@@ -119,7 +122,8 @@ def _key(settings: LMSettings) -> dict[str, str]:
 
 def _ask(settings: LMSettings) -> None:
     try:
-        build_lm(settings.model_copy(update={"cache": False}))(messages=_CALL)
+        lm = build_lm(settings.model_copy(update={"cache": False}))
+        lm(messages=_CALL, **LMAdapter().schema(lm, _SIGNATURE))
     except LMError as error:
         reason = text_without_secrets((error.message.strip() or type(error).__name__).splitlines()[0])
         kind = ServiceError if is_outage(error) else UserError

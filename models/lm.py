@@ -1,7 +1,6 @@
 """DSPy language models from settings."""
 
 import os
-import re
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -20,15 +19,13 @@ from hoptimizer.models.engine.engine import (
     AsyncLocalEngine,
     LocalEngine,
     RolloutCallback,
+    is_local,
     release_outdated,
 )
 from hoptimizer.models.served import SecretHeaders, ServedLM
 from hoptimizer.models.settings import NO_KEY, LMSettings, PromptFormat
 from hoptimizer.models.usage import look_at_weights
 from hoptimizer.models.weights.catalog import known
-
-# OpenAI's models that reason, whoever serves them: o3, o4-mini, gpt-5.1-mini, but no gpt-5-chat-latest.
-_REASONING = re.compile(r"o\d(-(mini|nano|pro|preview))?(-[\d-]+)?|gpt-5(\.\d+)?(?!-chat)(-.+)?")
 
 # Copies of LMs by their prompt format. Copying an LM copies its history too, so that each copy is made once.
 _in_format: WeakKeyDictionary[dspy.LM, dict[PromptFormat, dspy.LM]] = WeakKeyDictionary()
@@ -77,7 +74,7 @@ def _served(settings: LMSettings) -> ServedLM:
     try:
         return ServedLM(
             settings.model,
-            temperature=_temperature(settings),
+            temperature=settings.sent_temperature,
             max_tokens=settings.max_tokens,
             cache=settings.cache,
             max_concurrency=settings.max_concurrency,
@@ -148,11 +145,6 @@ def is_tuned(lm: dspy.BaseLM) -> bool:
     return getattr(lm, "fine_tuned", False)
 
 
-def is_local(lm: dspy.BaseLM) -> bool:
-    """Whether an LM runs in this process."""
-    return isinstance(getattr(lm, "engine", None), LocalEngine)
-
-
 def build_adapter() -> dspy.Adapter:
     """The adapter to configure beside any LM of :func:`build_lm`; it lays out each call as that call's LM wants it.
 
@@ -166,13 +158,6 @@ def build_adapter() -> dspy.Adapter:
         <class 'bool'>
     """
     return LMAdapter()
-
-
-def _temperature(settings: LMSettings) -> float | None:
-    # Models that reason refuse a temperature: our default is left out unless the user set one.
-    name, effort = settings.model.split("/")[-1].lower(), settings.reasoning_effort or "none"
-    reasons = effort != "none" or _REASONING.fullmatch(name)
-    return None if reasons and "temperature" not in settings.model_fields_set else settings.temperature
 
 
 def _client_options(settings: LMSettings) -> dict[str, Any]:

@@ -22,7 +22,9 @@ _TEXT = re.compile(r'"(?:[^"\\]|\\.)*(?:"|$)', re.DOTALL)
 # What may stand after an item of a list.
 _NEXT_ITEM = re.compile(r"\s*(?:,\s*|$)")
 # What ends a choice that an explanation follows.
-_EXPLAINED = r"[*_`\"']*\s*(?:[.,:;!\n–—]|- )"
+_EXPLAINED = r"[*_`\"']*(?:\s*(?:[.,:;!(\n–—]|- )|\s+(?:because|since|as)\b)"
+# What may stand after the last list of a whole answer: braces, fences, the mark that DSPy's chat format ends with.
+_END = re.compile(r"[\s}`]*(?:\[\[ ## completed ## ]]\s*)?$")
 
 
 def without_thoughts(text: str) -> str:
@@ -69,8 +71,8 @@ def chosen(text: str, choices: Sequence[object]) -> object | None:
 
     Case, markdown and punctuation around it do not count, unless choices differ in nothing else.
 
-    >>> [chosen(text, ["yes", "no"]) for text in ("**Yes.**", "No, it was in Paris.", "not sure")]
-    ['yes', 'no', None]
+    >>> [chosen(text, ["yes", "no"]) for text in ("**Yes.**", "No, it was in Paris.", "no (not named)", "not sure")]
+    ['yes', 'no', 'no', None]
     """
     names = {_plain(str(choice)): choice for choice in choices}
     if len(names) < len(choices) or "" in names:
@@ -94,6 +96,8 @@ def whole_items(text: str, field: str) -> int | None:
     1
     >>> whole_items('{"subquestions": ["Who built the mill?"]}', "subquestions") is None
     True
+    >>> whole_items("[[ ## subquestions ## ]]\\n['Is it a 5\\" gun?', 'Who made it?']", "subquestions") is None
+    True
     >>> whole_items('{"subquestions": ["Who built [1]?", "What is the name [2] of', "subquestions")
     1
     """
@@ -102,7 +106,9 @@ def whole_items(text: str, field: str) -> int | None:
         return None
     rest = text[opened.end() :]
     count, end = _leading_items(rest)
-    return None if "]" in _TEXT.sub("", rest[end:]) else count
+    rest = rest[end:]
+    # Where a quote stands alone, as in '5" gun', all that follows seems to be a string.
+    return None if "]" in _TEXT.sub("", rest) or _END.sub("", rest).endswith("]") else count
 
 
 def _leading_items(text: str) -> tuple[int, int]:

@@ -4,8 +4,10 @@ import asyncio
 import json
 import logging
 import os
+import time
+from base64 import b64decode
 from collections.abc import Iterator, KeysView, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import dspy
@@ -20,14 +22,12 @@ from dspy.utils.exceptions import (
 from pydantic import RootModel, SecretStr
 from tenacity import AsyncRetrying, RetryCallState, Retrying, wait_random, wait_random_exponential
 
+from hoptimizer.common.urls import public
 from hoptimizer.models.failures import is_outage, is_too_fast, is_too_long
 from hoptimizer.models.same_calls import after_the_same
-from hoptimizer.models.settings import NO_KEY, secrets_in, server_in_environment
+from hoptimizer.models.settings import CONNECTIONS, NO_KEY, secrets_in, server_in_environment
 from hoptimizer.models.slots import slots_of
 from hoptimizer.models.usage import AnswerCache
-
-# DSPy's client opens so many connections; a call that waits for one would count that towards its timeout.
-CONNECTIONS = 100
 
 TIMEOUT = 180.0
 """Seconds that a call may take, where no other number is set."""
@@ -149,6 +149,8 @@ class ServedLM(dspy.LM):
     def dump_state(self) -> dict[str, Any]:
         """The state of a ``dspy.LM``, as which it is loaded, without secrets."""
         state = {name: value for name, value in super().dump_state().items() if name != "extra_headers"}
+        if body := state.get("extra_body"):
+            state["extra_body"] = public(body)
         return state | {_CLASS: "dspy.clients.lm.LM", "cache": self._is_cached}
 
     @contextmanager
@@ -182,7 +184,8 @@ class ServedLM(dspy.LM):
         body = secrets_in(self.kwargs.get("extra_body"))
         # Which variable a provider's client reads is its own affair.
         environment = [value for name, value in os.environ.items() if name.endswith("_API_KEY")]
-        return [value for value in (*headers.values(), key, *body, *environment) if value and value != NO_KEY]
+        login = (part for name, value in headers.items() if name.lower() == "authorization" for part in _parts(value))
+        return [value for value in (*headers.values(), *login, key, *body, *environment) if value and value != NO_KEY]
 
 
 class _Patience:
@@ -195,6 +198,7 @@ class _Patience:
     def __init__(self, lm: ServedLM) -> None:
         self._lm = lm
         self._failed = 0
+        self._refused_since: float | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -217,7 +221,9 @@ class _Patience:
         if (getattr(error, "retry_after", None) or 0.0) > _LONGEST_WAIT:
             return True
         if self._lm.retries and isinstance(error, LMRateLimitError):
-            return (state.seconds_since_start or 0.0) > _PATIENCE
+            # Not from the call's start: it may have waited for its turn for longer.
+            self._refused_since = self._refused_since or time.monotonic()
+            return time.monotonic() - self._refused_since > _PATIENCE
         self._failed += 1
         return self._failed > self._lm.retries
 
@@ -234,6 +240,16 @@ class _Patience:
 
 def _error(state: RetryCallState) -> BaseException | None:
     return state.outcome.exception() if state.outcome else None
+
+
+def _parts(header: str) -> Iterator[str]:
+    """What a server may repeat alone of an authorization: its token, or the name and the password in it."""
+    scheme, _, token = header.rpartition(" ")
+    yield token
+    if scheme.lower() == "basic":
+        with suppress(ValueError):  # no base64, or no text
+            named = b64decode(token, validate=True).decode()
+            yield from (named, named.partition(":")[2])
 
 
 def _without(text: str, secrets: list[str]) -> str:

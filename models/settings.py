@@ -1,6 +1,7 @@
 """The config section that names a language model."""
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -25,6 +26,15 @@ LOCAL = "local/"
 
 NO_KEY = "none"
 """In the place of a key: clients insist on one, which a server of one's own often needs not."""
+
+# OpenAI's models that reason, whoever serves them: o3, o4-mini, gpt-5.1-mini, but no gpt-5-chat-latest.
+_REASONING = re.compile(r"o\d(-(mini|nano|pro|preview))?(-[\d-]+)?|gpt-5(\.\d+)?(?!-chat)(-.+)?")
+
+# Providers that LiteLLM looks up another one's variables for.
+_ITS_VARIABLES = {"ollama_chat": "ollama"}
+
+CONNECTIONS = 100
+"""DSPy's client opens so many; a call that waits for one would count that towards its timeout."""
 
 # How a server is reached, which does not decide on its answers.
 _CONNECTION = ("timeout", "num_retries", "max_concurrency")
@@ -56,7 +66,8 @@ class LMSettings(BaseModel):
     Attributes:
         model: ``local/NAME`` for a model that runs in this process (a name of the weights store, a folder or a hub id),
             else a model string of DSPy such as ``openai/gpt-4o``.
-        temperature: 0 for the likeliest text; ``None`` for what the provider does by default.
+        temperature: 0 for the likeliest text; ``None`` for what the provider does by default, which is all that models
+            take that reason: 0 is not sent to those of OpenAI, and where ``reasoning_effort`` is set not by default.
         max_tokens: the most tokens of an answer; ``None`` for 256 with a local model, else for the provider's limit.
         api_base: URL of an OpenAI-compatible server, without a query; a user's name and password in it are sent as
             basic authentication, and not dumped.
@@ -75,7 +86,8 @@ class LMSettings(BaseModel):
             is drawn at random and up to twice as long each time; ``None`` for 3. A call that is refused for coming too
             fast (429) is made again for ten minutes, unless this is 0.
         max_concurrency: the most calls of this model at once, whatever the number of questions under way; ``None`` for
-            100. They become fewer while the server refuses some for coming too fast.
+            100, which are as many as DSPy's client makes. They become fewer while the server refuses some for coming
+            too fast.
         extra_body: what is added to the body of each request, such as ``{"repetition_penalty": 1.1}``; dumped without
             what its names say to be secret.
         extra_headers: HTTP headers of each request. Their values are secrets and never dumped.
@@ -105,7 +117,7 @@ class LMSettings(BaseModel):
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     timeout: float | None = Field(default=None, gt=0, le=86_400)  # a day
     num_retries: int | None = Field(default=None, ge=0)
-    max_concurrency: int | None = Field(default=None, ge=1)
+    max_concurrency: int | None = Field(default=None, ge=1, le=CONNECTIONS)
     extra_body: dict[str, JsonValue] | None = None
     extra_headers: dict[str, _Secret] | None = Field(default=None, exclude=True)
 
@@ -146,7 +158,10 @@ class LMSettings(BaseModel):
 
     @model_serializer(mode="wrap")
     def _compact(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {key: value for key, value in dump(self).items() if key not in _WHERE_GIVEN or value is not None}
+        kept = {key: value for key, value in dump(self).items() if key not in _WHERE_GIVEN or value is not None}
+        if self.temperature != self.sent_temperature:  # read again, it would count as set
+            kept.pop("temperature", None)
+        return kept
 
     @field_serializer("api_base")
     def _public(self, url: str | None) -> str | None:
@@ -165,6 +180,13 @@ class LMSettings(BaseModel):
         kept = {key: value for key, value in dumped.items() if key not in _CONNECTION}
         server = None if kept.get("api_base") else server_in_environment(kept["model"])
         return kept | {"api_base": server} if server else kept
+
+    @property
+    def sent_temperature(self) -> float | None:
+        """The temperature of each call; ``None`` where none is sent."""
+        reasons = _REASONING.fullmatch(self.model.split("/")[-1].lower())
+        thinks = self.reasoning_effort not in (None, "none") and "temperature" not in self.model_fields_set
+        return None if thinks or (reasons and not self.temperature) else self.temperature
 
     @property
     def is_local(self) -> bool:
@@ -201,10 +223,15 @@ def server_in_environment(model: str) -> str | None:
         >>> server_in_environment("openai/gpt-4o"), server_in_environment("local/smollm2-135m-instruct")
         ('http://host/v1', None)
         >>> del os.environ["OPENAI_BASE_URL"]
+        >>> os.environ["OLLAMA_API_BASE"] = "http://host:11434"
+        >>> server_in_environment("ollama_chat/llama3")
+        'http://host:11434'
+        >>> del os.environ["OLLAMA_API_BASE"]
     """
     provider, slash, _ = model.partition("/")
     if not slash or model.startswith(LOCAL) or not provider.isascii():
         return None
+    provider = _ITS_VARIABLES.get(provider, provider)
     # DSPy leaves a call to LiteLLM where one of them is set, which reads them in this order.
     values = (os.environ.get(f"{provider.upper()}_{ending}") for ending in ("BASE_URL", "API_BASE"))
     return next((without_secrets(value) for value in values if value), None)

@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Literal
 import dspy
 
 from hoptimizer.common.concurrency import run_async
-from hoptimizer.models.lm import is_local, is_tuned, with_prompt_format
+from hoptimizer.models.engine.engine import is_local
+from hoptimizer.models.lm import is_tuned, with_prompt_format
 from hoptimizer.models.settings import LOCAL, PromptFormat
 from hoptimizer.models.small.base import StepModel
 from hoptimizer.programs.neighbours import Neighbours

@@ -105,11 +105,14 @@ def test_local_models_come_as_engines_others_as_they_are():
         ("azure/o3-2025-04-16", {}, None), ("openai/gpt-5-chat-latest", {}, 0.0), ("openai/olmo-2-7b", {}, 0.0),
         ("openai/openai/gpt-oss-20b", {}, 0.0), ("openai/Qwen/Qwen3-8B", {}, 0.0),
         ("anthropic/claude-x", {"reasoning_effort": "low"}, None), ("openai/x", {"reasoning_effort": "none"}, 0.0),
-        ("openai/gpt-5", {"temperature": 1.0}, 1.0),
+        ("openai/gpt-5", {"temperature": 1.0}, 1.0), ("openai/o3", {"temperature": 0.0}, None),
+        ("openai/gpt-oss", {"temperature": 0.0, "reasoning_effort": "low"}, 0.0),
     ],
 )  # fmt: skip
 def test_a_reasoning_model_gets_no_temperature_it_would_refuse(model, more, temperature):
-    assert build_lm(LMSettings(model=model, **more)).kwargs.get("temperature") == temperature
+    settings = LMSettings(model=model, **more)
+    for again in (settings, LMSettings.model_validate(settings.model_dump())):  # as a variant's config is read
+        assert build_lm(again).kwargs.get("temperature") == temperature
 
 
 @pytest.mark.parametrize(

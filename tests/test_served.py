@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+from base64 import b64encode
 from concurrent.futures import ThreadPoolExecutor
 
 import dspy
@@ -14,12 +15,13 @@ from dspy.utils.exceptions import (
     LMInvalidRequestError,
     LMRateLimitError,
 )
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from hoptimizer import evaluate_variant, load_config
 from hoptimizer.common.errors import ServiceError, UserError
 from hoptimizer.eval import Question, evaluate
 from hoptimizer.models import LMSettings, build_adapter, build_lm, check_lm
+from hoptimizer.models.adapters import LMAdapter
 from hoptimizer.models.failures import is_outage, is_permanent, one_line
 from hoptimizer.models.slots import Slots
 from hoptimizer.models.usage import AnswerCache
@@ -82,6 +84,38 @@ def test_an_error_that_repeats_a_header_does_not_show_it(asynchronous):
         with pytest.raises(LMError, match=r"bad X-Team: \*\*\*") as caught:
             asyncio.run(lm.acall("Where?")) if asynchronous else lm("Where?")
     assert TOKEN not in f"{caught.getrepr(chain=True)}"
+
+
+@pytest.mark.parametrize(
+    ("authorization", "repeated"),
+    [(f"Bearer {TOKEN}", TOKEN), (f"Basic {b64encode(f'me:{TOKEN}'.encode()).decode()}", f"me:{TOKEN}")],
+)
+def test_an_error_that_repeats_a_part_of_an_authorization_does_not_show_it(authorization, repeated):
+    with ChatServer(failing=9, status=400, error=f"unknown: {repeated}") as server:
+        lm = build_lm(served(server, extra_headers={"Authorization": authorization}, num_retries=0))
+        with pytest.raises(LMError, match=r"unknown: \*\*\*") as caught:
+            lm("Where?")
+    assert TOKEN not in f"{caught.getrepr(chain=True)}"
+
+
+def test_a_saved_lm_holds_no_secret_of_its_requests_bodies():
+    lm = build_lm(LMSettings(model="openai/x", extra_body={"team": {"token": TOKEN}, "top_k": 5}))
+    assert lm.dump_state()["extra_body"] == {"team": {}, "top_k": 5}
+
+
+def test_a_call_that_waited_long_for_its_turn_is_made_again_all_the_same(monkeypatch):
+    monkeypatch.setattr("hoptimizer.models.served._PATIENCE", 0.2)
+    with ChatServer(lambda body: "words", seconds=0.1, error="too many requests") as server:
+        lm = build_lm(served(server, max_concurrency=1))
+
+        async def calls():
+            first = [asyncio.create_task(lm.acall(str(number))) for number in range(4)]
+            last = asyncio.create_task(lm.acall("last"))
+            await asyncio.gather(*first)
+            server.failing, server.status = 1, 429
+            return await last
+
+        assert asyncio.run(calls()) == ["words"]
 
 
 def test_an_answer_stays_cached_when_a_header_changes(tmp_path, monkeypatch):
@@ -179,6 +213,30 @@ def test_a_server_that_is_too_slow_for_one_question_is_asked_the_others(through_
     assert [row.is_answered for row in evaluation.rows] == [n != 3 for n in range(8)]
     assert (evaluation.metrics["em"], evaluation.metrics["unanswered"]) == (1.0, 1.0)
     assert "imeout" in evaluation.rows[3].failure
+
+
+def test_a_server_that_refuses_schemas_is_found_out_before_a_run():
+    class Refusing(ChatServer):
+        def complete(self, body):
+            number, _, *rest = super().complete(body)
+            self.error = "response_format: not supported"
+            return number, *((400, self.error_body()) if "response_format" in body else (200, *rest))
+
+    with Refusing() as server:
+        check_lm(served(server, prompt_format="json"))
+        with pytest.raises(UserError, match=r"does not answer: .*response_format: not supported"):
+            check_lm(served(server, prompt_format="json", structured_outputs=True))
+
+
+def test_schemas_that_servers_get_allow_no_more_than_they_name():
+    class Place(BaseModel):
+        name: str
+
+    signature = dspy.Signature("question -> answer: Place", custom_types={"Place": Place})
+    for model, closed in (("openai/x", {False}), ("local/smollm2-135m-instruct", {None})):
+        lm = build_lm(LMSettings(model=model, prompt_format="plain"))
+        schema = LMAdapter().schema(lm, signature)["response_format"]["json_schema"]["schema"]
+        assert {part.get("additionalProperties") for part in (schema, *schema["$defs"].values())} == closed
 
 
 def test_a_server_out_of_reach_stops_all_the_same():

@@ -6,8 +6,7 @@ from dspy.clients import base_lm
 from fastapi import FastAPI
 
 from hoptimizer.compiled import CompiledProgram
-from hoptimizer.models.engine.engine import generator
-from hoptimizer.models.lm import is_local
+from hoptimizer.models.engine.engine import generator, is_local
 from hoptimizer.serving.admission import Limits
 from hoptimizer.serving.answer_route import answer_routes
 from hoptimizer.serving.answering import Answering

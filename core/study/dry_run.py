@@ -14,7 +14,7 @@ from hoptimizer.common.options import Options
 from hoptimizer.common.plugins import nested
 from hoptimizer.common.urls import line_without_secrets
 from hoptimizer.config import Config
-from hoptimizer.models.lm import is_local
+from hoptimizer.models.engine.engine import is_local
 from hoptimizer.optimizers import CompileContext
 from hoptimizer.optimizers.nested import built
 from hoptimizer.optimizers.prompt.search import PROBE, Search, WorkEstimate

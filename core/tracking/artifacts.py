@@ -18,7 +18,8 @@ from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.groups import metrics_by_group
 from hoptimizer.eval.runner import Evaluation
 from hoptimizer.genai.prompts import register_prompts
-from hoptimizer.models.lm import is_local, is_tuned
+from hoptimizer.models.engine.engine import is_local
+from hoptimizer.models.lm import is_tuned
 from hoptimizer.models.settings import LOCAL
 from hoptimizer.models.small.base import SmallModel
 from hoptimizer.programs import Ensemble, Program

@@ -53,6 +53,19 @@ def render(tokenizer: "PreTrainedTokenizerBase", messages: Sequence[Message], te
         ) from error
 
 
+def leading_tokens(tokenizer: "PreTrainedTokenizerBase", templated: bool) -> list[int]:
+    """The special token that a text begins with, where the tokenizer has one; a chat template writes its own.
+
+    Args:
+        tokenizer: the model's tokenizer.
+        templated: whether :func:`render` is to use the template.
+    """
+    if templated and tokenizer.chat_template is not None:
+        return []
+    first = tokenizer("")["input_ids"][:1]
+    return first if first == [tokenizer.bos_token_id] else []
+
+
 def as_words(tokenizer: "PreTrainedTokenizerBase", text: str) -> str:
     """A text in which the names of control tokens, such as ``<|im_end|>``, are mere words: ``< |im_end|>``.
 

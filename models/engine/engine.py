@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from dspy import lm15
+from dspy.clients.base_lm import BaseLM
 from dspy.clients.engines.base import validate_request
 from dspy.utils.callback import BaseCallback
 
-from hoptimizer.models.engine.chat_template import as_words, render
+from hoptimizer.models.engine.chat_template import as_words, leading_tokens, render
 from hoptimizer.models.engine.constrained_decoding import Grammar, GrammarError
 from hoptimizer.models.engine.request import Completion, GenerationRequest
 from hoptimizer.models.folder import fingerprints
@@ -145,7 +146,8 @@ class Engine:
         *messages, last = request.messages
         scored = config.logprobs is not None and last.role == "assistant"
         prompt = _prompt(model, request.system, messages if scored else request.messages, self.templated)
-        tokens = model.tokenizer(prompt, add_special_tokens=False)["input_ids"]
+        leading = leading_tokens(model.tokenizer, self.templated)
+        tokens = [*leading, *model.tokenizer(prompt, add_special_tokens=False)["input_ids"]]
         reply = _tokens(model, last.text or "") if scored else ()
         wanted = len(reply) + 1 if reply else config.max_tokens or DEFAULT_MAX_TOKENS
         room = model.context_length - len(tokens)
@@ -214,6 +216,11 @@ class AsyncLocalEngine(Engine):
 
 EngineType = TypeVar("EngineType", bound=Engine)
 _engines: dict[tuple[type, str, bool], Engine] = {}
+
+
+def is_local(lm: BaseLM) -> bool:
+    """Whether an LM runs in this process."""
+    return isinstance(getattr(lm, "engine", None), LocalEngine)
 
 
 def _shared(cls: type[EngineType], model: str, templated: bool) -> EngineType:

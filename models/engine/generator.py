@@ -63,7 +63,7 @@ class Generator:
         self.context_length: int = config.max_position_embeddings
         self._ends = end_tokens(self._model, self.tokenizer)
         self.compiler = GrammarCompiler(self.tokenizer, config.vocab_size, self._ends)
-        heads = config.num_key_value_heads
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         dtype = self._model.dtype
         if slots is None:

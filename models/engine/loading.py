@@ -22,6 +22,8 @@ limit_reserves()  # before a thread starts that generates or trains
 # While transformers makes a model, new tensors of the whole process have its precision unless they name one. Two
 # threads that load at once could each put back what the other one set.
 _one_at_a_time = threading.RLock()
+# The layers whose whole state is keys and values.
+_LAYERS = {"full_attention", "sliding_attention"}
 
 
 @contextmanager
@@ -98,7 +100,7 @@ def load(name: str, device: torch.device, dtype: torch.dtype) -> tuple[PreTraine
         dtype: precision of the weights.
 
     Raises:
-        UserError: it can't be loaded, or its architecture has no attention interface.
+        UserError: it can't be loaded, or its layers are not all attention through transformers' interface.
     """
     with loading(name, "a language model"):
         config = AutoConfig.from_pretrained(name, trust_remote_code=False)
@@ -111,11 +113,24 @@ def load(name: str, device: torch.device, dtype: torch.dtype) -> tuple[PreTraine
             use_safetensors=True,
         )
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-    if not model._supports_attention_backend:
+    if reason := _unfit(model):
         raise UserError(
-            f"local/ models can't run {type(model).__name__}, which has no attention interface; serve it with "
-            "`transformers serve` and name it with api_base"
+            f"local/ models can't run {type(model).__name__}, {reason}; serve it with `transformers serve` and name it "
+            "with api_base"
         )
     model = model.eval().to(device)
     pack(model)
     return model, tokenizer
+
+
+def _unfit(model: PreTrainedModel) -> str | None:
+    """What of an architecture :mod:`hoptimizer.models.engine.generator` can't run, if anything."""
+    config = model.config.get_text_config()
+    if not model._supports_attention_backend:
+        return "which has no attention interface"
+    # Convolutions and state spaces would run across the texts of a batch, and chunks of attention are not masked.
+    if others := set(getattr(config, "layer_types", None) or ()) - _LAYERS:
+        return f"which has layers of {', '.join(sorted(others))}"
+    if getattr(config, "is_heterogeneous", False):
+        return "whose layers differ in shape"
+    return None

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import dspy
 
-from hoptimizer.models.lm import is_local
+from hoptimizer.models.engine.engine import is_local
 from hoptimizer.models.settings import PromptFormat
 from hoptimizer.optimizers.candidates import SearchContext
 from hoptimizer.optimizers.prompt.scoring import score

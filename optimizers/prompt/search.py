@@ -13,8 +13,8 @@ from dspy.utils.exceptions import AdapterParseError, DSPyError
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.eval.runner import evaluate
+from hoptimizer.models.engine.engine import is_local
 from hoptimizer.models.failures import one_line
-from hoptimizer.models.lm import is_local
 from hoptimizer.models.settings import PromptFormat
 from hoptimizer.models.usage import BudgetExhausted, CallCache, Usage, UsageMeter
 from hoptimizer.optimizers.candidates import CandidateRecorder, SearchContext

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.memory import trim_heap
 from hoptimizer.common.paths import write_whole
-from hoptimizer.models.engine.chat_template import as_words, render
+from hoptimizer.models.engine.chat_template import as_words, leading_tokens, render
 from hoptimizer.models.small.generator import load_writer
 from hoptimizer.models.weights.store import resolve
 from hoptimizer.optimizers.training.checkpoints import remove_checkpoints
@@ -98,8 +98,10 @@ def train_lm(
 def _continued(tokenizer: PreTrainedTokenizerBase, config: LMTrainingConfig, one: Conversation) -> TokenizedExample:
     """The tokens that a causal model reads and those that it continues with, together cut at the front."""
     read, write = _tokens(tokenizer, config, one, special=False)
-    write = [*write, tokenizer.eos_token_id][1 - config.max_tokens :]
-    return read[len(write) - config.max_tokens :], write
+    leading = leading_tokens(tokenizer, config.templated)
+    most = config.max_tokens - len(leading)
+    write = [*write, tokenizer.eos_token_id][1 - most :]
+    return [*leading, *read[len(write) - most :]], write
 
 
 def _asked_and_answered(

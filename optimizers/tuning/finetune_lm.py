@@ -18,8 +18,9 @@ from hoptimizer.common.options import Positive
 from hoptimizer.common.paths import write_whole
 from hoptimizer.common.urls import without_secrets
 from hoptimizer.eval.datasets.question import Question
+from hoptimizer.models.engine.engine import is_local
 from hoptimizer.models.failures import one_line
-from hoptimizer.models.lm import is_local, is_tuned, tuned, with_prompt_format
+from hoptimizer.models.lm import is_tuned, tuned, with_prompt_format
 from hoptimizer.models.settings import PromptFormat
 from hoptimizer.optimizers.labels.annotations import annotations, check_annotations
 from hoptimizer.optimizers.labels.conversations import StepConversation, bootstrapped, conversations, replayed

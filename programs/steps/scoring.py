@@ -8,7 +8,7 @@ import dspy
 from dspy.utils.exceptions import ContextWindowExceededError
 
 from hoptimizer.models.adapters import LMAdapter
-from hoptimizer.models.lm import is_local
+from hoptimizer.models.engine.engine import is_local
 from hoptimizer.programs.program import Program
 from hoptimizer.programs.record import StepRecord
 from hoptimizer.programs.steps.calls import StepCalls
