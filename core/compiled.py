@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _FILES = ("config.yaml", "program.json")
 # Roles of language models that a program which answers does not ask.
 NOT_ASKED = ("judge", "teacher", "reflection")
+# The step whose small model has learned from what the language model answers without passages.
+SELF_KNOWLEDGE = "self_knowledge"
 _log = logging.getLogger(__name__)
 
 
@@ -169,7 +171,8 @@ def program_of(bench: Workbench, tracker: "Tracker | None", run_id: str | None) 
 
 
 def check_default(config: Config, stored: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-    """Make sure that another default language model than a variant's own is asked for something.
+    """Make sure that another default language model than a variant's own is asked for something, and say what was
+    learned from the other one's knowledge.
 
     Args:
         config: the variant's, with what was changed in it.
@@ -183,18 +186,26 @@ def check_default(config: Config, stored: Mapping[str, Any], state: Mapping[str,
     if model == own.get("model", DEFAULT_LM):
         return
     given = {*config.lm, *config.program.model_dump()["steps"]}
-    tuned, asking = set[str](), set[str]()
+    tuned, asking, small = set[str](), set[str](), set[str]()
     for member in state["program"].get("members") or [state]:
         kept = member["program"]
         trained = {*kept.get("lms", {})} - given
         tuned |= trained
-        asking |= {*member} - {"program", *trained, *kept.get("models", ()), *given}
+        small |= {*kept.get("models", ())} - given
+        asking |= {*member} - {"program", *trained, *small, *given}
     if tuned and not asking:
         first, *others = sorted(tuned)
         raise UserError(
             f"lm.default={model}: no step of the variant asks it; {', '.join([first, *others])} "
             f"{'have models that were' if others else 'has a model that was'} fine-tuned; to replace it, name the "
             f"step, as in lm.{first}={model}"
+        )
+    if SELF_KNOWLEDGE in small:
+        _log.warning(
+            "%s was learned from what %s knows by itself; %s may know other things: compile the program for it",
+            SELF_KNOWLEDGE,
+            own.get("model", DEFAULT_LM),
+            model,
         )
 
 

@@ -1,5 +1,6 @@
 """What is maximized: a metric, or a weighted sum of metrics and counts."""
 
+import asyncio
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -195,6 +196,8 @@ class Objective:
     ) -> Scored:
         """As :meth:`score`, from async code; ``failed`` says that the program did."""
         verdict = await ajudge(judge_lm, question, None if failed else _answer(prediction)) if judge_lm else None
+        if self.own:  # a user's metric may ask a language model, for which the other questions do not wait
+            return await asyncio.to_thread(self._scored, question, prediction, verdict, failed)
         return self._scored(question, prediction, verdict, failed)
 
     def _scored(self, question: Gold, prediction: Any, verdict: Verdict | None, failed: bool) -> Scored:  # noqa: ANN401 - a dspy.Prediction

@@ -38,9 +38,10 @@ class EnsembleSearch(Search):
         return self._inner().work(context)
 
     def search(self, context: SearchContext) -> Program:
-        self._inner().compile(context)
-        best = context.recorder.alike(context.program)[: self.size]
-        return Ensemble([context.recorder.restored(context.program, candidate) for candidate in best])
+        # The compiled program, not the one before it: its models may have been trained.
+        compiled = self._inner().compile(context)
+        best = context.recorder.alike(compiled)[: self.size]
+        return Ensemble([context.recorder.restored(compiled, candidate) for candidate in best])
 
     def _inner(self) -> Search:
         if not (isinstance(optimizer := built(self.of), Search) and optimizer.makes_candidates):

@@ -6,7 +6,7 @@ import dspy
 
 from hoptimizer.common.options import Positive
 from hoptimizer.programs.program import Program
-from hoptimizer.programs.question_tree import UNKNOWN, is_repeated, normalized
+from hoptimizer.programs.question_tree import UNKNOWN, asked_for, is_repeated, normalized
 from hoptimizer.programs.reader import make_reader
 from hoptimizer.programs.steps.looking_up import look_up
 from hoptimizer.retrieval import Passage, Retriever
@@ -75,7 +75,7 @@ class DecomP(Program):
         answer = ""
         while len(findings) < self.max_steps and len(passages) < self.max_passages:
             said = await self.step("plan", question=question, answered=findings)
-            subquestion = (said.task_question or "").strip()
+            subquestion = asked_for(said.task_question)
             # A question that was asked before has its answer.
             if said.task in (None, "end") or not subquestion or is_repeated(subquestion, asked):
                 break

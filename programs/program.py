@@ -18,7 +18,7 @@ from hoptimizer.programs.neighbours import Neighbours
 from hoptimizer.programs.record import StepRecord
 from hoptimizer.programs.steps.asking import ask_language_model, ask_small_model, likelihood
 from hoptimizer.programs.steps.calls import StepCalls
-from hoptimizer.programs.trace import StepTrace, asked_about, current, recording
+from hoptimizer.programs.trace import StepTrace, asked_question, asking, current, recording
 from hoptimizer.retrieval import Passage, Retriever
 
 # The results of a search that those of some pages are taken from.
@@ -88,7 +88,7 @@ class Program(dspy.Module):
         Returns:
             A prediction with ``answer: str``, ``passages: list[Passage]`` and ``steps: list[StepRecord]``.
         """
-        with recording(StepTrace()) as trace, asked_about(main):
+        with recording(StepTrace()) as trace, asking(question, main):
             answer, passages = await self.solve(question)
         entries = trace.entries()
         _trace([traced for entry in entries for traced in entry.trace])
@@ -147,14 +147,21 @@ class Program(dspy.Module):
     async def shown_demos(self, step: str, shown: Mapping[str, Any]) -> list[Any]:
         """The demonstrations that a step shows: its own, or those of the questions that are like the one it is asked.
 
+        One that lacks an output is left out: DSPy would put "Not supplied for this particular example" in its place,
+        which models repeat.
+
         Args:
             step: the step.
             shown: what it is asked.
         """
-        demos = list(getattr(self, step).demos)
+        predictor: dspy.Predict = getattr(self, step)
+        demos = list(predictor.demos)
         if self.neighbours and not demos:
-            demos = await asyncio.to_thread(self.neighbours, step, shown.get("question") or shown["query"])
-        return self.suitable_demos(step, demos)
+            question = shown.get("question") or shown.get("query") or asked_question()
+            demos = await asyncio.to_thread(self.neighbours, step, question)
+        outputs = predictor.signature.output_fields
+        whole = [demo for demo in demos if all(demo.get(name) is not None for name in outputs)]
+        return self.suitable_demos(step, whole)
 
     def suitable_demos(self, step: str, demos: list[Any]) -> list[Any]:
         """Those of a step's demonstrations that are shown; all of them, unless a program says otherwise."""

@@ -129,8 +129,8 @@ class RAISF(Program):
         """
         if normalized(question) in frame.ancestors:
             return Outcome(UNKNOWN, "unknown", why="repeat")
-        if await self.knows(question, frame):
-            return Outcome(await self.recite(question, frame), "self_knowledge")
+        if await self.knows(question, frame) and (answer := await self.recite(question, frame)):
+            return Outcome(answer, "self_knowledge")
         if relevant := await self.relevant(question, frame):
             return Outcome(await self.read(question, relevant, frame), "relevance", relevant)
         if frame.depth == self.max_depth:
@@ -196,11 +196,12 @@ class RAISF(Program):
         self.check_call_budget("self_knowledge", frame)
         return (await self.ask("self_knowledge", frame, **asked)).knows == "yes"
 
-    async def recite(self, question: str, frame: Frame) -> str:
-        """The answer that the model knows, without passages (equation 2)."""
+    async def recite(self, question: str, frame: Frame) -> str | None:
+        """The answer that the model knows, without passages (equation 2); ``None`` where it can't be read."""
         if not self.confident:
             self.check_call_budget("closed_book", frame)
-        return _stated((await self.closed_book_answer(question, frame)).answer)
+        answer = (await self.closed_book_answer(question, frame)).answer
+        return None if answer is None else _stated(answer)
 
     @property
     def confident(self) -> bool:

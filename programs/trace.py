@@ -98,17 +98,22 @@ def heard_steps(listener: Listener | None) -> AbstractContextManager[object]:
     return _set(_listener, listener)
 
 
-_main: contextvars.ContextVar[str | None] = contextvars.ContextVar("main page", default=None)
+_asked: contextvars.ContextVar[tuple[str, str | None]] = contextvars.ContextVar("question", default=("", None))
+
+
+def asked_question() -> str:
+    """The question that the program was asked, whatever its steps are."""
+    return _asked.get()[0]
 
 
 def main_page() -> str | None:
     """The id or title of the page that the question is asked about; ``None`` where it is not asked about one."""
-    return _main.get()
+    return _asked.get()[1]
 
 
-def asked_about(page: str | None) -> AbstractContextManager[object]:
-    """Within it, the question is asked about that page."""
-    return _set(_main, page)
+def asking(question: str, page: str | None) -> AbstractContextManager[object]:
+    """Within it, a question is asked, maybe about a page."""
+    return _set(_asked, (question, page))
 
 
 async def _record(trace: StepTrace, work: Callable[[], Coroutine[Any, Any, T]]) -> T:

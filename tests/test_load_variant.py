@@ -10,6 +10,8 @@ import mlflow
 import pytest
 
 from hoptimizer import UserError, compile_variant, load_config, load_variant, register_variant
+from hoptimizer.compiled import check_default
+from hoptimizer.config import DEFAULT_LM
 from hoptimizer.upgrade import upgraded_config, upgraded_state
 
 OLD = Path(__file__).parent / "variants" / "0.1.0"
@@ -136,3 +138,11 @@ def test_what_the_first_version_left_to_us_stays_as_it_was():
     assert upgraded["lm"]["default"]["prompt_format"] == "json"
     today = {"data": "atlas", "program": {"name": "ircot", "reader": "cot"}, "lm": {"default": "local/m"}}
     assert upgraded_config(today) == today
+
+
+@pytest.mark.parametrize(("words", "said"), [(["lm=openai/other"], True), ([], False)])
+def test_self_knowledge_that_was_learned_from_another_model_is_said(words, said, caplog):
+    config = load_config(None, ["data=atlas", "program=ra_isf", *words])
+    state = {"program": {"models": ["self_knowledge"], "lms": {}}, "self_knowledge": {}, "reader": {}}
+    check_default(config, {"lm": {"default": {"model": DEFAULT_LM}}}, state)
+    assert ("self_knowledge was learned from what" in caplog.text) is said

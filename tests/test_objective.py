@@ -1,6 +1,7 @@
 """Objectives: metrics and weighted sums, as DSPy's optimizers, evaluations and studies see them."""
 
 import sys
+import threading
 import types
 
 import dspy
@@ -163,3 +164,21 @@ def test_a_studys_tables_show_the_sum(tmp_path):
     assert complete.header == ["k", "objective"]
     variant = {"metric": {"em": 1.0, "passages": -0.1}}
     assert load_study(path, variant=study.config.public() | variant).config.metric == base["metric"]
+
+
+def test_a_metric_of_the_users_that_waits_holds_up_no_other_question(monkeypatch):
+    together = threading.Barrier(4, timeout=10)  # is passed by four at once alone
+
+    def judged(example, given, trace=None):
+        together.wait()
+        return 1.0
+
+    module = types.ModuleType("waiting")
+    module.judged = judged
+    monkeypatch.setitem(sys.modules, "waiting", module)
+    questions = [QUESTION.model_copy(update={"id": str(n), "question": f"Where {n}?"}) for n in range(4)]
+    with dspy.context(lm=DummyLM([{"answer": "Lyon"}] * 4)):
+        evaluation = evaluate(
+            RAG(ScriptedRetriever({}), k=1), questions, workers=4, objective=Objective.parse("waiting:judged")
+        )
+    assert [row.scores["judged"] for row in evaluation.rows] == [1.0] * 4

@@ -105,6 +105,19 @@ def test_what_the_model_knows_it_answers_at_once():
     assert counts(prediction.steps) | expected == counts(prediction.steps)
 
 
+def test_what_it_knows_and_can_not_say_it_looks_up():
+    found, world = {"Where?": [passage("war")]}, World({"Where?": ""}, relevant={"war"}, read={"Where?": "Oslo"})
+
+    def script(field, inputs):
+        return ("no field",) if field == "answer" and "context" not in inputs else world(field, inputs)
+
+    lm = ScriptedLM(script)
+    with chat(lm):
+        prediction = program(found, k=1)(question="Where?")
+    assert prediction.answer == "Oslo"
+    assert [name for name, _ in names(prediction)][-3:] == ["relevance", "reader", "settle"]
+
+
 def test_what_it_does_not_know_it_reads_in_the_relevant_passages_alone():
     question = "Who is the mother of the director of the film Polish-Russian War?"
     found = {question: [passage(id) for id in ("war", "director", "plot", "festival", "shooting")]}

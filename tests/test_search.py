@@ -487,6 +487,27 @@ def test_members_of_an_ensemble_vote(run):
     assert all(member.dump_state() in states for member in program.members)
 
 
+class _Distilling(Optimizer):
+    def compile(self, context):
+        async def says(inputs):
+            return {"answer": inputs["question"].lower().replace("question", "answer").rstrip("?")}
+
+        trained = context.program.deepcopy()
+        trained.models["reader"] = says
+        return trained
+
+
+def test_the_members_of_an_ensemble_keep_the_models_that_were_trained_for_them(run, monkeypatch):
+    options = {"of": {"name": "better_together", "strategy": ["distill", "bootstrap_random_search"]}}
+    kinds = {"distill": _Distilling}
+    real = better_together.built
+    monkeypatch.setattr(
+        better_together, "built", lambda options: kinds[options.name]() if options.name in kinds else real(options)
+    )
+    program, _, _ = run("ensemble", options)
+    assert [list(member.models) for member in program.members] == [["reader"]] * len(program.members)
+
+
 @pytest.mark.parametrize(("name", "runs"), [("bootstrap_few_shot", 16), ("knn_few_shot", 24)])
 def test_a_teacher_that_can_not_be_parsed_is_said(run, name, runs):
     engine = ScriptedEngine(lambda field, inputs, prompt: "")

@@ -4,6 +4,7 @@ import math
 import random
 import sys
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Annotated, Any, ClassVar
 
 import dspy
@@ -47,6 +48,25 @@ class Demonstrating(Search):
         return examples
 
 
+def labeled(program: Program, examples: list[dspy.Example], k: int) -> Program:
+    """A program with demonstrations taken directly from annotations (``dspy.LabeledFewShot``).
+
+    DSPy draws k examples whether or not they have the outputs of a step. Here others that have stand in for the rest.
+
+    Args:
+        program: the program.
+        examples: the annotated questions, in the order in which they stand in.
+        k: the number of demonstrations per step, if so many examples have its outputs.
+    """
+    compiled: Program = dspy.LabeledFewShot(k=k).compile(program, trainset=examples)
+    for predictor in compiled.predictors():
+        drawn = predictor.demos
+        others = (example for example in examples if example not in drawn)
+        whole = (demo for demo in chain(drawn, others) if predictor.signature.output_fields.keys() <= set(demo.keys()))
+        predictor.demos = list(islice(whole, k))
+    return compiled
+
+
 @dataclass(frozen=True, kw_only=True)
 class LabeledFewShot(Demonstrating):
     """Demonstrations taken directly from the annotations of the train split (``dspy.LabeledFewShot``).
@@ -63,9 +83,7 @@ class LabeledFewShot(Demonstrating):
         return WorkEstimate(runs=len(context.devset))
 
     def search(self, context: SearchContext) -> Program:
-        return finished(
-            context, dspy.LabeledFewShot(k=self.k).compile(context.program, trainset=self.trainset(context))
-        )
+        return finished(context, labeled(context.program, self.trainset(context), self.k))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from hoptimizer.common.options import Positive
 from hoptimizer.optimizers.candidates import SearchContext
 from hoptimizer.optimizers.format_check import check_format
 from hoptimizer.optimizers.optimizer import CompileContext
-from hoptimizer.optimizers.prompt.few_shot import Count, Demonstrating, Share
+from hoptimizer.optimizers.prompt.few_shot import Count, Demonstrating, Share, labeled
 from hoptimizer.optimizers.prompt.prefetch import without
 from hoptimizer.optimizers.prompt.search import WorkEstimate
 from hoptimizer.optimizers.teacher import check_threshold, teacher, teacher_settings
@@ -63,7 +63,7 @@ class KNNFewShot(Demonstrating):
         return program
 
     async def _shown(self, context: CompileContext, trainset: list[dspy.Example]) -> list[dict[str, dict[str, Any]]]:
-        taught = dspy.LabeledFewShot(k=self.max_labeled_demos).compile(teacher(context), trainset=trainset)
+        taught = labeled(teacher(context), trainset, self.max_labeled_demos)
         with dspy.context(**teacher_settings(context)):
             runs = TeacherRuns(dspy.settings.lm, context.workers)
             shown = await asyncio.gather(

@@ -134,7 +134,8 @@ class _Runs(BaseCallback):
             prediction: the program's prediction; ``None`` where it failed.
             trace: the run's trace.
         """
-        score = self._context.objective(example, prediction, trace)
+        objective = self._context.objective
+        score = objective.worst if prediction is None else objective(example, prediction, trace)
         _, state = self._made.pop(id(prediction), (None, None))
         if state:
             self._keep(state, _Asked(example.question, example.get("main")), score)
