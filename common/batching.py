@@ -28,7 +28,7 @@ class Batcher(Generic[Item, Result]):
 
     Args:
         function: maps a non-empty list of items to as many results; an exception it raises reaches every caller
-            of that batch.
+            of that batch, one that stands in the place of a result its caller alone.
         limit: the most items a batch may hold.
         on: the executor that runs the function, by default this batcher's own thread; while it is busy with other work,
             the next batch gathers.
@@ -36,7 +36,7 @@ class Batcher(Generic[Item, Result]):
 
     def __init__(
         self,
-        function: Callable[[list[Item]], Sequence[Result]],
+        function: Callable[[list[Item]], Sequence[Result | Exception]],
         limit: int,
         on: Executor | None = None,
     ) -> None:
@@ -94,4 +94,7 @@ class Batcher(Generic[Item, Result]):
                 future.set_exception(error)
             return
         for (_, future), result in zip(batch, results, strict=True):
-            future.set_result(result)
+            if isinstance(result, Exception):
+                future.set_exception(result)
+            else:
+                future.set_result(result)

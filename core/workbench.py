@@ -74,14 +74,14 @@ class Workbench:
             UserError: there is no corpus, or the retriever can't be had.
         """
         settings = self.config.retriever
-        if not self.data.corpus:
+        if not (self.data.corpus or settings.elsewhere):
             raise UserError(
                 f"data set {self.data.name!r} has no corpus to search; add corpus.jsonl to {self.data.folder}, set "
                 "data.corpus, or take a program that does not search: direct or cot"
             )
         index = _Index(
             key=f"{settings.model_dump_json(exclude={'k'})} {fingerprints(settings.encoders)} "
-            f"{self.data.corpus.digest} {self._questions_digest}",
+            f"{self.data.corpus.digest} {self._questions_digest} {settings.urls} {settings.login}",
             settings=settings,
             data=self.data,
             report=self.report,
@@ -89,7 +89,7 @@ class Workbench:
         )
         retriever = _retriever(index)
         if not any(lm.cache for lm in self.config.lm.values()):  # nothing is to come from earlier work: it is timed
-            retriever.kept.clear()
+            retriever.forget()
         return retriever
 
     @property

@@ -53,7 +53,7 @@ def build_retriever(
         >>> [passage.id for passage in retriever.search(["Which city?"], k=1)[0]]
         ['oslo']
     """
-    if not len(corpus) and not settings.urls:
+    if not (len(corpus) or settings.elsewhere):
         raise UserError(f"{corpus.name} holds no passages: a retriever needs at least one")
     if isinstance(settings, OracleSettings):
         from hoptimizer.retrieval.oracle import OracleRetriever

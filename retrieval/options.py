@@ -54,6 +54,16 @@ class RetrieverOptions(Options):
         return ()
 
     @property
+    def elsewhere(self) -> bool:
+        """Whether the passages are elsewhere, so that no corpus is needed here."""
+        return bool(self.urls)
+
+    @property
+    def login(self) -> tuple[str, ...]:
+        """What the environment says of who asks; secrets."""
+        return ()
+
+    @property
     def encoders(self) -> tuple[str, ...]:
         """The models that it searches with and orders by, as they are named."""
         own = [getattr(self, name, None) for name in ("checkpoint", "model")]

@@ -72,6 +72,10 @@ class CrossEncoder:
             del self._known[oldest]
         return scores
 
+    def forget(self) -> None:
+        """Forget all scores."""
+        self._known.clear()
+
     @torch.inference_mode()
     def _scores(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         rows = self._tokenizer(pairs)
@@ -118,6 +122,11 @@ class RerankedRetriever(Retriever):
 
     def pool(self, k: int) -> int:
         return max(k, self._depth)
+
+    def forget(self) -> None:
+        super().forget()
+        if isinstance(self._scorer, CrossEncoder):
+            self._scorer.forget()
 
     def search(self, queries: list[str], k: int) -> list[list[Passage]]:
         rankings = self._retriever.search(queries, self.pool(k))

@@ -2,9 +2,11 @@
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from functools import cached_property
 
 from hoptimizer.common.batching import CORES, Batcher
+from hoptimizer.common.errors import ServiceError, UserError
 from hoptimizer.retrieval.kept_rankings import KEPT, KeptRankings
 from hoptimizer.retrieval.passage import Passage
 
@@ -73,6 +75,10 @@ class Retriever(ABC):
         # Copies of a program share their retriever: optimizers copy programs by the dozen.
         return self
 
+    def forget(self) -> None:
+        """Forget what was found so far, so that it is searched for again."""
+        self.kept.clear()
+
     @cached_property
     def kept(self) -> KeptRankings:
         """What it has found so far."""
@@ -82,7 +88,16 @@ class Retriever(ABC):
     def _batcher(self) -> Batcher[tuple[str, int], list[Passage]]:
         return Batcher(self._search_batch, limit=MAX_BATCH, on=CORES if self.computes else None)
 
-    def _search_batch(self, items: list[tuple[str, int]]) -> list[list[Passage]]:
+    def _search_batch(self, items: list[tuple[str, int]]) -> Sequence[list[Passage] | Exception]:
+        try:
+            return self._together(items)
+        except ServiceError:
+            raise
+        except UserError as error:
+            # One query that is refused, as for its length, is no reason to refuse those that happen to be beside it.
+            return [error] if len(items) == 1 else [self._search_batch([item])[0] for item in items]
+
+    def _together(self, items: list[tuple[str, int]]) -> list[list[Passage]]:
         # The callers of a batch may want different k: search with the largest of a pool, and cut for each.
         pools: dict[int, list[int]] = {}
         for place, (_, k) in enumerate(items):

@@ -144,6 +144,8 @@ def _member(section: Any) -> RetrieverOptions:  # noqa: ANN401 - whatever the co
         return section
     expected = "a retriever's name or a mapping with it"
     validated: Any = part_options(section, "retriever.of", expected, type(section).__name__, settings_model)
+    if validated.name == "oracle":
+        raise UserError("retriever.of: oracle finds what a question's annotation names, and is no part of another")
     if validated.k is not None:
         raise UserError(f"retriever.of: {validated.name}, as a part of another, has k; give one for all, retriever.k")
     return validated

@@ -6,6 +6,7 @@ scripted server answers what its own client (1.8) reads.
 """
 
 import array
+import asyncio
 import base64
 import http.server
 import json
@@ -28,6 +29,7 @@ from hoptimizer.retrieval.engines.settings import (
     PostgresSettings,
     QdrantSettings,
 )
+from hoptimizer.workbench import Workbench
 
 CORPUS = Corpus(
     [
@@ -169,7 +171,7 @@ def hits(*found):
 
 def test_opensearch_is_asked_for_all_queries_at_once_and_again_while_it_is_busy(server, monkeypatch):
     monkeypatch.setenv("OPENSEARCH_API_KEY", "canary-key")
-    first = hits(("oslo", 3.5, {"title": "Oslo", "text": "other words"}))
+    first = hits(("oslo", 3.5, {"title": "Oslo", "text": "Oslo is the capital  of Norway."}))
     second = hits(("x", 1.5, {"title": "New", "text": "A passage."}))
     server.answers = [(429, {}), (200, {"took": 3, "responses": [first, second]})]
     found = searcher(server).search(QUERIES, 2)
@@ -184,6 +186,49 @@ def test_opensearch_is_asked_for_all_queries_at_once_and_again_while_it_is_busy(
         "type": "most_fields",
     }
     assert [line.get("size") for line in lines] == [None, 2, None, 2]
+
+
+def test_a_passage_of_the_engines_that_has_another_text_is_read_as_the_engine_has_it(server, caplog):
+    server.answers = [(200, {"responses": [hits(("oslo", 3.5, {"title": "Oslo", "text": "An older passage."}))]})]
+    retriever = searcher(server)
+    for _ in range(2):
+        assert retriever.search(QUERIES[:1], 1) == [[Passage("oslo", "Oslo", "An older passage.").scored(3.5)]]
+    [told] = [record.getMessage() for record in caplog.records]
+    assert "passage oslo of opensearch wiki at" in told
+    assert "has another text" in told
+
+
+@pytest.mark.parametrize("partly", [{"timed_out": True}, {"_shards": {"total": 3, "failed": 2}}])
+def test_what_a_part_of_the_shards_found_is_no_answer(server, partly):
+    whole = hits(("oslo", 3.5, {"title": "Oslo", "text": CORPUS["oslo"].text}))
+    server.answers = [(200, {"responses": [{**whole, **partly}]}), (200, {"responses": [whole]})]
+    assert ids(searcher(server).search(QUERIES[:1], 1)) == [["oslo"]]
+    assert len(server.asked) == 2
+
+
+def test_a_query_that_is_refused_is_refused_alone(server):
+    refused = {"error": {"type": "too_many_clauses", "reason": "maxClauseCount is set to 1024"}, "status": 400}
+    found = {"responses": [hits(("oslo", 3.5, {"title": "Oslo", "text": CORPUS["oslo"].text}))]}
+    server.answers = [(200, {"responses": [refused] * 3}), (200, {"responses": [refused]}), (200, found)]
+    retriever = searcher(server)
+
+    async def all_of():
+        queries = ("a long one", *QUERIES)
+        return await asyncio.gather(*(retriever.asearch(query, 1) for query in queries), return_exceptions=True)
+
+    first, *others = asyncio.run(all_of())
+    assert isinstance(first, UserError)
+    assert "too_many_clauses" in str(first)
+    assert ids(others) == [["oslo"], ["oslo"]]
+
+
+def test_a_data_set_without_a_corpus_is_searched_in_an_engine(tmp_path, monkeypatch):
+    (tmp_path / "test.jsonl").write_text('{"id": "1", "question": "Where?", "answers": ["Oslo"]}\n')
+    words = [f"data={tmp_path}", "retriever=opensearch", "retriever.url=http://localhost:9", "retriever.index=wiki"]
+    first = Workbench(load_config(None, words)).retriever
+    assert first is Workbench(load_config(None, words)).retriever
+    monkeypatch.setenv("OPENSEARCH_API_KEY", "the right one")
+    assert first is not Workbench(load_config(None, words)).retriever, "a key that was mended is used"
 
 
 MISSING = {"error": {"type": "index_not_found_exception", "reason": "no such index [wiki]"}, "status": 404}
@@ -231,7 +276,7 @@ def plaid_answer(*rankings):
 
 def test_next_plaid_is_asked_with_the_vectors_of_all_queries_and_again_while_it_is_busy(server, monkeypatch):
     monkeypatch.setenv("NEXT_PLAID_API_KEY", "canary-key")
-    known = {"_subset_": 1, "id": "oslo", "title": "Oslo", "text": "other words"}
+    known = {"_subset_": 1, "id": "oslo", "title": "Oslo", "text": CORPUS["oslo"].text}
     new = {"_subset_": 7, "id": "x", "title": "New", "text": "A passage."}
     server.answers = [
         (503, {"code": "INTERNAL", "message": "busy"}),

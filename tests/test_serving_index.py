@@ -120,6 +120,18 @@ def test_searches_beyond_the_queue_are_told_when_to_come_again(bench):
     assert sum(reply.status_code == 200 for reply in replies) == 4
 
 
+class Broken(BM25Retriever):
+    def search(self, queries, k):
+        raise KeyError("mistake in a retriever")
+
+
+def test_a_mistake_in_a_part_of_the_users_is_told_as_any_other_error(bench, caplog):
+    [reply] = searched(Broken(bench.data.corpus), Limits(), {"query": QUERIES[0]})
+    assert (reply.status_code, reply.json()["error"]["type"]) == (500, "error")
+    assert "KeyError in this server" in reply.json()["error"]["message"]
+    assert "mistake in a retriever" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("params", "status", "says"),
     [

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hoptimizer.cli.screen.console import show, working
-from hoptimizer.cli.screen.options import Json, Split, read_overrides, store_uri
+from hoptimizer.cli.screen.options import Json, Split, is_config, read_overrides, store_uri
 
 if TYPE_CHECKING:
     from hoptimizer.config import Config
@@ -93,8 +93,10 @@ def _chosen(runs: Sequence[str] | None) -> "tuple[Tracker, Config, list[str]]":
     from hoptimizer.common.errors import UserError
     from hoptimizer.tracking.settings import is_empty
 
-    overrides = [word for word in runs or () if "=" in word]
-    run_ids = [word for word in runs or () if "=" not in word]
+    overrides = [word for word in runs or () if is_config(word)]
+    run_ids = [word for word in runs or () if not is_config(word)]
+    if run_ids and (files := [word for word in overrides if "=" not in word]):
+        raise UserError(f"{files[0]}: runs have configs of their own; give the file or the runs")
     config = _config_of(run_ids[0], overrides) if run_ids else read_overrides(overrides)
     if is_empty(config.tracking.uri):
         raise UserError(f"{config.tracking.uri}: holds no run yet: make one with `hop compile` or `hop eval`")

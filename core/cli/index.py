@@ -55,7 +55,7 @@ def search_command(
         [found] = bench.retriever.search([query], config.k)
     listing = Table("score", "id", "passage", box=None, header_style="bold", pad_edge=False)
     for passage in found:
-        listing.add_row(f"{passage.score:.2f}", passage.id, str(passage))
+        listing.add_row("–" if passage.score is None else f"{passage.score:.2f}", passage.id, str(passage))
     rows = [{"id": p.id, "title": p.title, "text": p.text, "score": p.score} for p in found]
     show({"query": query, "passages": rows}, as_json, listing)
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hoptimizer.cli.screen.options import Json, Overrides, check_parts, read_overrides, store_uri
+from hoptimizer.cli.screen.options import Json, Overrides, check_parts, is_config, read_overrides, store_uri
 
 _EXTRA = ("fastapi", "uvicorn", "prometheus_client")
 _LOCAL = ("127.0.0.1", "::1", "localhost")
@@ -81,11 +81,13 @@ def serve_command(
             limits = Limits(in_flight or config.workers, queue, timeout, longest, body)
             shown = name or config.program.name
             app = program_app(program, shown, limits, known)
-        _serve(app, listener, f"{shown} of {source}", timeout, keyed=bool(known), as_json=as_json)
+        # Of a config its first word alone would be shown, which may be a key.
+        of = config.data.name if is_config(source) else source
+        _serve(app, listener, f"{shown} of {of}", timeout, keyed=bool(known), as_json=as_json)
 
 
 def _program(source: str, words: Sequence[str], report: Any) -> Any:  # noqa: ANN401 - imported late
-    if "=" in source.split("/")[0] or source.endswith((".yaml", ".yml")):
+    if is_config(source):
         config = read_overrides([source, *words], splits=())
         check_parts(config)
         from hoptimizer.serving.sources import uncompiled
@@ -104,7 +106,7 @@ def serve_index_command(
     in_flight: Annotated[int, typer.Option(help="Searches that are worked on at once.", min=1)] = 256,
     queue: Queue = 1000,
     timeout: Timeout = 60.0,
-    longest: Longest = 4000,
+    longest: Longest = 32_000,  # with what a model thought, as ITER-RETGEN searches; more does not go into a URL
     as_json: Json = False,
 ) -> None:
     """Serve an index over HTTP, as dspy.ColBERTv2 and retriever.url ask one: /api/search?query=...&k=...

@@ -46,8 +46,7 @@ def synthesize_command(
     from hoptimizer.workbench import Workbench
 
     words = overrides or []
-    own = any(word.partition("=")[0].split(".")[0] == "lm" for word in words)
-    base = {"data": source} | ({} if own else {"lm": {"default": TEACHER}})
+    base = {"data": source, "lm": {"default": {"model": TEACHER}}}
     with working() as progress:
         corpus = read_passages(locate(source))
         config = read_overrides(words, base)

@@ -37,7 +37,7 @@ def judged_by(compared: Comparison) -> str | None:
         compared: the comparison.
     """
     shared = [name for name in METRICS if all(name in variant.scores for variant in compared.variants)]
-    shares = [name for name in shared if METRICS[name].percent]
+    shares = [name for name in shared if METRICS[name].percent and name != "recall"]  # which is of passages
     names = [compared.metric] if compared.metric in (*shares, "accuracy") else [n for n in ("em", "f1") if n in shares]
     return names[0] if names else None
 

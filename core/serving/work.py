@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator
 
 from dspy.utils.exceptions import DSPyError
@@ -15,6 +16,7 @@ from hoptimizer.serving.admission import Admission, Limits
 from hoptimizer.serving.metrics import Metrics
 from hoptimizer.serving.refusals import Refusal, invalid
 
+_log = logging.getLogger(__name__)
 _RETRY_AFTER = 5  # seconds, where a service behind this one fails
 
 
@@ -79,6 +81,9 @@ class Work:
             if reason == "service":
                 raise Refusal(503, reason, line, _RETRY_AFTER) from error
             raise Refusal(500, reason, line) from error
+        except Exception as error:  # a program or retriever of the user's raises anything; the client is told the same
+            _log.exception("a request failed")
+            raise Refusal(500, reason, f"{type(error).__name__} in this server, whose log says more") from error
         finally:
             if reason:
                 self.metrics.failed(reason)

@@ -9,7 +9,7 @@ from pydantic import BaseModel, FiniteFloat, StringConstraints, ValidationError
 
 from hoptimizer.common.errors import ServiceError, UserError
 from hoptimizer.common.strict import read_json
-from hoptimizer.common.urls import without_secrets
+from hoptimizer.common.urls import text_without_secrets, without_secrets
 from hoptimizer.retrieval.passage import Corpus, Passage
 from hoptimizer.retrieval.retriever import Retriever
 
@@ -25,7 +25,7 @@ class _Found(BaseModel):
 
     text: Annotated[str, StringConstraints(min_length=0)]
     pid: int | Annotated[str, StringConstraints(min_length=0)]
-    score: FiniteFloat
+    score: FiniteFloat | None = None
 
 
 class ColBERTServer(Retriever):
@@ -66,6 +66,9 @@ class ColBERTServer(Retriever):
             found = read_json(self._answer(query, k).content)["topk"][:k]
             return [self._passage(_Found.model_validate(item)) for item in found]
         except requests.RequestException as error:
+            if (response := error.response) is not None and response.status_code not in _BUSY:
+                said = text_without_secrets(" ".join(response.text.split()))[:200]
+                raise UserError(f"retriever.url: {self._shown} refuses ({response.status_code}): {said}") from error
             reason = str(error.response.status_code) if error.response is not None else type(error).__name__
             raise ServiceError(
                 f"retriever.url: no answer from {self._shown} ({reason}): is the ColBERT server up?"
@@ -99,7 +102,7 @@ class ColBERTServer(Retriever):
         if known is None or _plain(served_text(known)) != _plain(found.text):
             title, bar, rest = found.text.partition(" | ")
             known = Passage(str(found.pid), title if bar else "", rest if bar else found.text)
-        return known.scored(found.score)
+        return known if found.score is None else known.scored(found.score)
 
 
 def _may_pass(error: BaseException) -> bool:

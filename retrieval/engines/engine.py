@@ -1,5 +1,6 @@
 """What the searches in engines have in common: tries, their end, and passages from an engine's fields."""
 
+import logging
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from hoptimizer.retrieval.passage import Corpus, Passage
 from hoptimizer.retrieval.retriever import Retriever
 
 _TRIES = 4
+_log = logging.getLogger(__name__)
 _PAUSES = tenacity.wait_random_exponential(multiplier=0.5, max=5)
 
 
@@ -29,7 +31,7 @@ class EngineRetriever(Retriever):
 
     Args:
         settings: which engine, and the names of its fields.
-        corpus: a found passage whose id it has is given as that passage; any other one as the engine has it.
+        corpus: a found passage whose id and text it has is given as that passage; any other one as the engine has it.
     """
 
     computes = False
@@ -37,6 +39,7 @@ class EngineRetriever(Retriever):
 
     def __init__(self, settings: EngineSettings, corpus: Corpus) -> None:
         self._shown, self._corpus = settings.shown, corpus
+        self._told = False
         self._fields = (settings.id_field, settings.title_field, settings.text_field)
 
     def search(self, queries: list[str], k: int) -> list[list[Passage]]:
@@ -85,5 +88,18 @@ class EngineRetriever(Retriever):
                 f"retriever: {self._shown} found a passage without {id_field!r} or without {text_field!r} as text (its "
                 f"fields: {given}); name them with id_field, title_field and text_field"
             )
-        known = self._corpus[str(id)] if str(id) in self._corpus else Passage(str(id), title, text)
-        return known.scored(float(score))
+        found = Passage(str(id), title, text)
+        if str(id) not in self._corpus:
+            return found.scored(float(score))
+        known = self._corpus[str(id)]
+        if known.text.split() == text.split():
+            return known.scored(float(score))
+        if not self._told:
+            self._told = True
+            _log.warning(
+                "retriever: passage %s of %s has another text than in %s; it was indexed from others, which are read",
+                id,
+                self._shown,
+                self._corpus.name,
+            )
+        return found.scored(float(score))

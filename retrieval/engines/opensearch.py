@@ -28,8 +28,14 @@ class _Hits(BaseModel):
     hits: list[_Hit]
 
 
+class _Shards(BaseModel):
+    failed: int = 0
+
+
 class _Answer(BaseModel):
     hits: _Hits | None = None
+    timed_out: bool = False
+    shards: _Shards = Field(alias="_shards", default=_Shards())
     error: Any = None
     status: int = 200
 
@@ -99,6 +105,8 @@ class OpenSearchRetriever(EngineRetriever):
                 raise NoAnswer(f"status {answer.status}")
             if answer.hits is None:
                 raise self.refused(f"status {answer.status} {json.dumps(answer.error)}")
+            if answer.timed_out or answer.shards.failed:  # the best of the other shards are not the best of all
+                raise NoAnswer("timed out" if answer.timed_out else f"{answer.shards.failed} shards failed")
             found.append([({"id": hit.id} | hit.source, hit.score) for hit in answer.hits.hits])
         if len(found) != queries:
             raise self._stranger()

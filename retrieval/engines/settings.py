@@ -1,5 +1,6 @@
 """The ``retriever`` section of a config for search engines that run elsewhere."""
 
+import os
 from typing import ClassVar, Literal, Self
 from urllib.parse import urlsplit
 
@@ -21,6 +22,7 @@ class EngineSettings(RetrieverOptions):
     """
 
     _EXAMPLE: ClassVar[str]
+    _LOGIN: ClassVar[tuple[str, ...]] = ()
 
     url: str = ""
     id_field: str = Field("id", min_length=1)
@@ -56,6 +58,16 @@ class EngineSettings(RetrieverOptions):
         """The engine."""
         return (self.url,) if self.url else ()
 
+    @property
+    def elsewhere(self) -> bool:
+        """Always: the passages are in the engine."""
+        return True
+
+    @property
+    def login(self) -> tuple[str, ...]:
+        """The values of the environment's variables that say who asks."""
+        return tuple(os.environ.get(name, "") for name in self._LOGIN)
+
 
 class LateInteractionSettings(EngineSettings):
     """What engines that compare the vectors of tokens have in common.
@@ -85,6 +97,7 @@ class QdrantSettings(LateInteractionSettings):
     """
 
     _EXAMPLE: ClassVar[str] = "http://localhost:6333"
+    _LOGIN: ClassVar[tuple[str, ...]] = ("QDRANT_API_KEY",)
 
     name: Literal["qdrant"] = "qdrant"
     collection: str = Field(min_length=1)
@@ -118,6 +131,7 @@ class NextPlaidSettings(LateInteractionSettings):
     """
 
     _EXAMPLE: ClassVar[str] = "http://localhost:8080"
+    _LOGIN: ClassVar[tuple[str, ...]] = ("NEXT_PLAID_API_KEY",)
 
     name: Literal["next_plaid"] = "next_plaid"
     index: str = Field(pattern=r"^[^\s/?#]+$")
@@ -144,6 +158,7 @@ class OpenSearchSettings(EngineSettings):
     """
 
     _EXAMPLE: ClassVar[str] = "http://localhost:9200"
+    _LOGIN: ClassVar[tuple[str, ...]] = ("OPENSEARCH_API_KEY", "OPENSEARCH_USER", "OPENSEARCH_PASSWORD")
 
     name: Literal["opensearch"] = "opensearch"
     index: str = Field(pattern=r"^[^\s/?#,\\*]+$")
@@ -171,6 +186,7 @@ class PostgresSettings(EngineSettings):
     """
 
     _EXAMPLE: ClassVar[str] = "postgresql://localhost/wiki"
+    _LOGIN: ClassVar[tuple[str, ...]] = ("PGUSER", "PGPASSWORD", "PGPASSFILE")
 
     name: Literal["postgres"] = "postgres"
     table: str = Field(pattern=r"^[^.]+(\.[^.]+)?$")

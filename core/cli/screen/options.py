@@ -27,6 +27,11 @@ DryRun = Annotated[
 Split = Annotated[str, typer.Option("--split", help="The questions: train, dev or test.")]
 
 
+def is_config(word: str) -> bool:
+    """Whether a word is a config file or sets a key of one, and is no run or folder."""
+    return "=" in word.split("/")[0] or word.endswith((".yaml", ".yml"))
+
+
 def read_overrides(
     overrides: Sequence[str] | None, base: dict[str, Any] | None = None, splits: Sequence[str] | None = None
 ) -> Any:  # noqa: ANN401 - a Config, imported late
