@@ -147,25 +147,27 @@ class Program(dspy.Module):
     async def shown_demos(self, step: str, shown: Mapping[str, Any]) -> list[Any]:
         """The demonstrations that a step shows: its own, or those of the questions that are like the one it is asked.
 
-        One that lacks an output is left out: DSPy would put "Not supplied for this particular example" in its place,
-        which models repeat.
-
         Args:
             step: the step.
             shown: what it is asked.
         """
-        predictor: dspy.Predict = getattr(self, step)
-        demos = list(predictor.demos)
+        demos = list(getattr(self, step).demos)
         if self.neighbours and not demos:
             question = shown.get("question") or shown.get("query") or asked_question()
             demos = await asyncio.to_thread(self.neighbours, step, question)
-        outputs = predictor.signature.output_fields
-        whole = [demo for demo in demos if all(demo.get(name) is not None for name in outputs)]
-        return self.suitable_demos(step, whole)
+        return self.suitable_demos(step, demos)
 
     def suitable_demos(self, step: str, demos: list[Any]) -> list[Any]:
-        """Those of a step's demonstrations that are shown; all of them, unless a program says otherwise."""
-        return demos
+        """Those of a step's demonstrations that are shown: those that have its outputs, if a program says nothing else.
+
+        DSPy would put "Not supplied for this particular example" in the place of one, which models repeat.
+
+        Args:
+            step: the step.
+            demos: its demonstrations.
+        """
+        outputs = getattr(self, step).signature.output_fields
+        return [demo for demo in demos if all(demo.get(name) is not None for name in outputs)]
 
     def extra_inputs(self, step: str) -> frozenset[str]:
         """What the model of a step asks for beside the fields of its signature; language models ask for nothing."""

@@ -64,7 +64,7 @@ class ReAct(Program):
 
     def suitable_demos(self, step: str, demos: list[Any]) -> list[Any]:
         """Those of an agent's runs: an annotated question has no actions to show."""
-        return [demo for demo in demos if "trajectory" in demo]
+        return [demo for demo in super().suitable_demos(step, demos) if "trajectory" in demo]
 
 
 @dataclass

@@ -26,7 +26,7 @@ def prompts(program, asked):
     """What the language model reads, for each field that it writes."""
     read = []
     engine = ScriptedEngine(lambda field, inputs, prompt: (read.append(prompt), "Rome")[1])
-    with dspy.context(lm=engine.lm(), adapter=build_adapter()):
+    with dspy.context(lm=engine.lm(cache=False), adapter=build_adapter()):
         program(question=asked)
     return read
 
@@ -63,7 +63,7 @@ def compiled(tmp_path):
             folder=tmp_path,
         )
         engine = ScriptedEngine(lambda field, inputs, prompt: "Paris" if field == "answer" else f"said {field}")
-        with dspy.context(lm=engine.lm(), adapter=build_adapter()):
+        with dspy.context(lm=engine.lm(cache=False), adapter=build_adapter()):
             return build_optimizer(settings_model(name).model_validate({"name": name, **options})).compile(context)
 
     return compile
