@@ -47,10 +47,10 @@ class ExactIndex:
         # The most that rounding changed of a token of each passage.
         self._changed = torch.from_numpy(np.maximum.reduceat(store.changed.numpy(), self._starts.numpy()))
 
-    @torch.inference_mode()
     def pool(self, k: int) -> int:
         return 0
 
+    @torch.inference_mode()
     def search(self, queries: list[torch.Tensor], k: int) -> list[list[tuple[int, float]]]:
         """The ``k`` best passages of each query by the sum, over its tokens, of the best similarity in the passage.
 

@@ -57,10 +57,10 @@ class PlaidIndex:
         except pickle.UnpicklingError as error:  # torch reads tensors alone
             raise BrokenIndexError("it holds more than tensors") from error
 
-    @torch.inference_mode()
     def pool(self, k: int) -> int:
         return scored(k)
 
+    @torch.inference_mode()
     def search(self, queries: list[torch.Tensor], k: int) -> list[list[tuple[int, float]]]:
         """The ``k`` best passages of each query; arguments and result are those of the exact index."""
         return [self._rank(query.cpu(), k) for query in queries]
