@@ -6,7 +6,7 @@ import io
 import logging
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -216,7 +216,7 @@ def _compiled(optimizer: Optimizer, context: CompileContext, log: CompileLog) ->
     with _quiet(), answered_or_ended(), dspy.context(meter=meter):
         compiled = optimizer.compile(context)
     if "spent" not in log.costs:  # searches have a meter of their own
-        log.record("spent", asdict(meter.spent), meter.spent.calls)
+        log.record("spent", meter.spent.figures(), meter.spent.calls)
     objective = context.objective
     if objective.judge_failures or objective.metric_failures:
         unscored = {"by_judge": len(objective.judge_failures), "by_metric": len(objective.metric_failures)}

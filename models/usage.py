@@ -4,7 +4,7 @@ import copy
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,10 @@ class Usage:
     completion_tokens: int = 0
     usd: float = 0.0
     seconds: float = 0.0
+
+    def figures(self) -> dict[str, float]:
+        """All of it by name, without a price where no call had one."""
+        return {name: value for name, value in asdict(self).items() if name != "usd" or value}
 
 
 class BudgetExhausted(BaseException):

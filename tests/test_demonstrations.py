@@ -4,6 +4,7 @@ import dspy
 import pytest
 from scripted import ScriptedEngine, ScriptedRetriever, passage
 
+from hoptimizer.common.errors import UserError
 from hoptimizer.eval.datasets.question import Hop, Question
 from hoptimizer.eval.objective import Objective
 from hoptimizer.models import build_adapter
@@ -69,16 +70,20 @@ def compiled(tmp_path):
     return compile
 
 
-@pytest.mark.parametrize("reasoned", [False, True])
-def test_a_demonstration_that_lacks_an_output_is_not_shown(compiled, reasoned):
-    more = {"rationale": "It lies on the Seine. It is Paris."} if reasoned else {}
-    program = compiled(CoT(), [question(number, **more) for number in range(4)], "labeled_few_shot", k=2)
-    assert len(program.reader.demos) == (2 if reasoned else 0)
+def test_a_demonstration_that_lacks_an_output_is_not_shown(compiled):
+    train = [question(number, rationale="It lies on the Seine. It is Paris.") for number in range(4)]
+    program = compiled(CoT(), train, "labeled_few_shot", k=2)
+    assert len(program.reader.demos) == 2
     program.reader.demos = [*program.reader.demos, dspy.Example(question="Where?", answer="Paris")]
     reasoning, answer = prompts(program, "Which?")
     assert reasoning == answer
-    assert reasoning.count("It lies on the Seine.") == 2 * reasoned
+    assert reasoning.count("It lies on the Seine.") == 2
     assert ABSENT not in reasoning
+
+
+def test_a_compile_that_would_show_no_demonstration_at_all_is_one_line(compiled):
+    with pytest.raises(UserError, match=r"no train question has what reader would show.*take bootstrap_few_shot"):
+        compiled(CoT(), [question(number) for number in range(4)], "labeled_few_shot", k=2)
 
 
 def test_a_step_shows_as_many_as_were_asked_for_where_other_questions_have_its_outputs():

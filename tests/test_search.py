@@ -268,7 +268,9 @@ def test_a_budget_that_ends_before_a_candidate_is_scored_is_refused(run, name, c
 
 def test_a_price_that_nobody_knows_is_no_budget(run):
     with pytest.raises(UserError, match="no price is known for scripted/model"):
-        run("copro", {"budget": {"usd": 2}})
+        run("copro", {"budget": {"usd": 2}}, reflection_lm=None)
+    _, told, _ = run("copro", {"budget": {"usd": 2}})  # the model that proposes may have one
+    assert "usd" not in told["figures"]["spent"]
 
 
 def test_a_budget_in_minutes_that_ends_before_a_candidate_says_so_in_minutes(run):
@@ -516,6 +518,29 @@ def test_a_teacher_that_can_not_be_parsed_is_said(run, name, runs):
     )
     with pytest.raises(UserError, match=f"scripted/teacher can't keep to the format: in {runs} runs no output"):
         run(name, teacher_lm=engine.lm("scripted/teacher", temperature=0.0))
+
+
+def test_gepa_is_told_which_search_brought_what_the_chain_read():
+    question = Question(id="q", question="Who?", answers=["a"], passages=["gold", "other"])
+    third = passage("third")
+
+    def thought(*context):
+        return StepRecord("reason", "lm", {"context": [*context]}, {"next_thought": "It is so."}, calls=1)
+
+    def search(query, *found):
+        return StepRecord("retrieve", "retrieval", {"query": query}, {"passages": [*found]})
+
+    feedback = Feedback(Objective.parse("em"), Corpus([GOLD, OTHER, third]))
+    # IRCoT searches for more than it takes in at first: the second search brought the other one.
+    steps = [search("Who?", "gold", "other"), thought("gold"), search("It.", "other"), thought("gold", "other")]
+    steps += [search("What?", "third"), thought("gold", "other", "third")]
+    told = feedback(question.to_dspy(), dspy.Prediction(answer="b", steps=steps), None, "reason", None).feedback
+    assert "Search 1, for 'Who?', found 'Gold'." in told
+    assert "Search 2, for 'It.', found 'Other'." in told
+    assert "Search 3, for 'What?', came when all supporting passages had been found." in told
+    steps = [search("Who?", "gold", "other"), thought("gold"), StepRecord("reader", "lm", {"context": ["gold"]}, {})]
+    told = feedback(question.to_dspy(), dspy.Prediction(answer="b", steps=steps), None, "reason", None).feedback
+    assert "'Other' came from these searches, too, but after the chain had ended." in told
 
 
 def test_gepa_is_told_where_a_run_went_wrong():

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
 import dspy
@@ -94,14 +95,18 @@ class Feedback:
         return dspy.Prediction(score=score, feedback="\n".join(lines), **told)
 
     def _retrieved(self, gold: dspy.Example, steps: Sequence[StepRecord]) -> Iterator[str]:
-        """Say which supporting passages each search found, and which no search found."""
+        """Say which supporting passages each search brought, and which no search brought."""
         searches = [record for record in steps if record.kind == "retrieval"]
         missing = set(supporting(gold))
-        for number, search in enumerate(searches, 1):
-            found = missing.intersection(search.outputs["passages"])
+        for number, (search, taken) in enumerate(_collected(steps), 1):
+            found, complete = missing & taken, not missing
             missing -= found
             titles = self._titles(found) or "no supporting passage that was missing"
-            yield f"Search {number}, for {search.inputs['query']!r}, found {titles}."
+            said = "came when all supporting passages had been found" if complete else f"found {titles}"
+            yield f"Search {number}, for {search.inputs['query']!r}, {said}."
+        if late := missing.intersection(passage for search in searches for passage in search.outputs["passages"]):
+            missing -= late
+            yield f"{self._titles(late)} came from these searches, too, but after the chain had ended."
         for hop in gold.hops:
             if hop.passage in missing:
                 yield f"No search found {self._titles([hop.passage])}, which says: {hop.question} {hop.answer}"
@@ -178,6 +183,21 @@ def _asked(
         asked, due = record.outputs[field] or "", right(gold, place)
         if normalized(asked) != normalized(due):
             yield f"Number {place + 1} was {asked!r}. Right would be: {due or 'nothing more'}"
+
+
+def _collected(steps: Sequence[StepRecord]) -> Iterator[tuple[StepRecord, set[str]]]:
+    """Each search with the passages that it brought: of a chain those that were read next, else all that it found.
+
+    IRCoT searches for more than it takes in at first, and fills up with the rest when its chain has ended.
+    """
+    reading = ("reason", "reader") if any(record.step == "reason" for record in steps) else ()
+    for place, search in enumerate(steps):
+        if search.kind != "retrieval":
+            continue
+        found = set(search.outputs["passages"])
+        after = takewhile(lambda record: record.kind != "retrieval", steps[place + 1 :])
+        read = next((record.inputs.get("context", found) for record in after if record.step in reading), found)
+        yield search, found.intersection(read)
 
 
 def _left(gold: dspy.Example, thoughts: Sequence[str]) -> Iterator[str]:

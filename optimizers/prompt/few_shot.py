@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar
 import dspy
 from pydantic import Field
 
+from hoptimizer.common.errors import UserError
 from hoptimizer.common.options import Positive
 from hoptimizer.optimizers.candidates import SearchContext
 from hoptimizer.optimizers.format_check import WAVE
@@ -83,7 +84,14 @@ class LabeledFewShot(Demonstrating):
         return WorkEstimate(runs=len(context.devset))
 
     def search(self, context: SearchContext) -> Program:
-        return finished(context, labeled(context.program, self.trainset(context), self.k))
+        compiled = labeled(context.program, self.trainset(context), self.k)
+        if not any(predictor.demos for predictor in compiled.predictors()):
+            steps = ", ".join(name for name, _ in compiled.named_predictors())
+            raise UserError(
+                f"optimizer=labeled_few_shot: no train question has what {steps} would show, such as hops or a "
+                "rationale; take bootstrap_few_shot, whose demonstrations are runs"
+            )
+        return finished(context, compiled)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ import sys
 import time
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import dspy
@@ -83,14 +83,16 @@ class Search(Optimizer):
             return
         if self.budget.lm_calls is not None and self.budget.lm_calls < len(context.devset):
             raise self._too_small(f"a call or more for each of the {len(context.devset)} dev questions")
-        others = [
-            context.teacher_lm,
-            context.reflection_lm,
-            context.objective.judge if context.objective.is_judged else None,
-        ]
-        lms = [*context.program.language_models().values(), *(lm for lm in others if lm)]
-        if self.budget.usd is not None and all(is_local(lm) for lm in lms):
+        if self.budget.usd is not None and all(is_local(lm) for lm in self._lms(context)):
             raise UserError("optimizer.budget.usd: a local model has no price; give lm_calls or minutes")
+
+    @staticmethod
+    def _lms(context: CompileContext) -> list[dspy.LM]:
+        """The language models that a compile may ask, each once."""
+        judge = context.objective.judge if context.objective.is_judged else None
+        named = [*context.program.language_models().values()]
+        named += [lm for lm in (context.teacher_lm, context.reflection_lm, judge) if lm]
+        return list({id(lm): lm for lm in named}.values())
 
     def compile(self, context: CompileContext) -> Program:
         if isinstance(context, SearchContext):  # this is a part of another search, and uses its budget and recorder
@@ -112,7 +114,7 @@ class Search(Optimizer):
                     raise self._too_small("more than that") from None
                 return recorder.restored(context.program)
             finally:
-                context.listener.record("spent", asdict(meter.spent), meter.spent.calls)
+                context.listener.record("spent", meter.spent.figures(), meter.spent.calls)
 
     def _search(self, context: SearchContext) -> Program:
         context = choose_prompt_format(context, self.prompt_formats)
@@ -154,8 +156,9 @@ class Search(Optimizer):
             if len(self.prompt_formats) > 1 and is_local(dspy.settings.lm)
             else 0
         )
-        whole = _scaled(before, meter.spent, (work.runs + prompt_formats) / len(some), work.proposals)
-        context.listener.record("estimate", asdict(whole), 0)
+        runs = len(some) + work.runs + prompt_formats
+        whole = _scaled(before, meter.spent, runs / len(some), work.proposals)
+        context.listener.record("estimate", whole.figures(), 0)
         candidate = replace(
             _scaled(before, meter.spent, len(context.devset) / len(some)),
             # On a server that is fast enough, as many questions as there are workers take the time of one.
@@ -164,7 +167,8 @@ class Search(Optimizer):
         )
         if self.budget and not self.budget.covers(candidate):
             raise self._too_small(f"about {self.budget.told(candidate)}")
-        if self.budget and self.budget.usd is not None and not meter.spent.usd and not is_local(dspy.settings.lm):
+        served = [lm for lm in self._lms(context) if not is_local(lm)]
+        if self.budget and self.budget.usd is not None and not meter.spent.usd and served == [dspy.settings.lm]:
             raise UserError(
                 f"optimizer.budget.usd: no price is known for {dspy.settings.lm.model}; give lm_calls or minutes"
             )

@@ -70,7 +70,7 @@ def _spent(spent: Mapping[str, float], estimate: Mapping[str, float] | None) -> 
     """What a compile took."""
     text = f"compiling took {spent['calls']:,.0f} calls"
     text += f" (estimated {estimate['calls']:,.0f})" if estimate else ""
-    text += f", ${spent['usd']:.2f}" if spent["usd"] else ""
+    text += f", ${spent['usd']:.2f}" if "usd" in spent else ""
     return f"{text} and {spent['seconds'] / 60:.1f} minutes"
 
 
