@@ -12,6 +12,7 @@ from rich.console import Console
 
 from hoptimizer.cli import main
 from hoptimizer.cli.screen import tables
+from hoptimizer.common.errors import ServiceError
 
 
 @pytest.fixture
@@ -237,3 +238,17 @@ def test_the_demos_table_fits_80_columns_and_its_runs_can_be_copied(capsys):
     assert lines[1] == ["blind", "guess", "25.0", "26.0", *"––––"]
     assert [line[1] for line in lines[2:]] == [run[:8] for run in runs]
     assert lines[-1] == ["compiled", "30000000", "100.0", "100.0", "100.0", "10.00", "10.00", "10.00"]
+
+
+@pytest.mark.parametrize(("command", "said"), [("compile", True), ("ask", False)])
+@pytest.mark.parametrize(("end", "code"), [(KeyboardInterrupt(), 130), (ServiceError("no answer: is it up?"), 1)])
+def test_long_work_that_ends_says_how_it_goes_on(monkeypatch, capsys, command, said, end, code):
+    def ends(prog_name):
+        raise SystemExit(code) if isinstance(end, KeyboardInterrupt) else end
+
+    monkeypatch.setattr("hoptimizer.cli.app.app", ends)
+    monkeypatch.setattr(sys, "argv", ["hop", command, "data=atlas"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == code
+    assert ("give the same command again, and it goes on from there" in capsys.readouterr().err) is said

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import mlflow
@@ -13,7 +14,7 @@ import pytest
 from hoptimizer import Tracker, UserError, compare_variants, evaluate_variant, load_config, write_report
 from hoptimizer.cli import main
 from hoptimizer.comparison.differing import differing
-from hoptimizer.comparison.sheets import scores_sheet
+from hoptimizer.comparison.sheets import comparison_sheets, scores_sheet
 from hoptimizer.eval.display.sheet import MARK
 from hoptimizer.eval.statistics import holm
 from hoptimizer.report.disagreements import disagreements, worth_a_look
@@ -317,3 +318,30 @@ def test_an_evaluation_and_a_variant_have_a_view_in_a_notebook(store):
         assert "<table" in shown
         assert "recall" in shown
     assert variant.difference is None
+
+
+def test_settings_that_would_take_the_scores_width_are_told_below_them(store):
+    _, tracker, runs, _ = store
+    compared = compare_variants(tracker, runs, metric="recall")
+    shared = {"lm.default.model": "openai/m", "program.name": "rag"}
+    first, second = compared.variants
+    few = replace(compared, variants=[replace(first, settings=shared), replace(second, settings=shared)])
+    assert [sheet.title for sheet in comparison_sheets(few)][-1] == "per question"
+    more = shared | {"optimizer.name": "gepa", "lm.reflection.model": "openai/r", "optimizer.budget.lm_calls": "600"}
+    many = replace(compared, variants=[replace(first, settings=shared), replace(second, settings=more)])
+    scores, *_, told = comparison_sheets(many)
+    assert not {"reflection.model", "LM"} & set(scores.header)
+    assert told.rows[1][-1] == "optimizer.name=gepa, lm.reflection.model=openai/r, optimizer.budget.lm_calls=600"
+    assert "budget.lm_calls" in scores_sheet(many).header
+
+
+def test_what_a_run_lacks_of_a_language_model_is_one_difference():
+    def run(**params):
+        return SimpleNamespace(data=SimpleNamespace(params=params, tags={"hop.kind": "compile"}))
+
+    base = {"lm.default.model": "openai/m", "program.name": "rag"}
+    reflecting = base | {"lm.reflection.model": "openai/r", "lm.reflection.temperature": "1.0"}
+    without, with_one = differing([run(**base), run(**reflecting)])
+    assert (set(without), set(with_one)) == ({"lm.default.model"}, {"lm.default.model", "lm.reflection.model"})
+    another = reflecting | {"lm.reflection.temperature": "0.5"}
+    assert "lm.reflection.temperature" in differing([run(**reflecting), run(**another)])[0]

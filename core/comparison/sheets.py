@@ -13,6 +13,8 @@ _UNKNOWN = "unknown"
 _BASELINE = "baseline"
 # A setting may be a whole prompt; the run has it in full.
 _LONGEST = 60
+# Columns of settings that leave those of the scores their width.
+_MOST_SETTINGS = 4
 
 
 def comparison_sheets(compared: Comparison) -> list[Sheet]:
@@ -21,7 +23,10 @@ def comparison_sheets(compared: Comparison) -> list[Sheet]:
     Args:
         compared: the comparison.
     """
-    return [scores_sheet(compared), costs_sheet(compared), *([groups_sheet(compared)] if compared.by else [])]
+    many = len(_keys(compared)) > _MOST_SETTINGS
+    groups = [groups_sheet(compared)] if compared.by else []
+    told = [differences_sheet(compared)] if many else []
+    return [scores_sheet(compared, settings=not many), costs_sheet(compared), *groups, *told]
 
 
 def scores_sheet(compared: Comparison, intervals: bool = False, settings: bool = True) -> Sheet:
@@ -76,6 +81,22 @@ def settings_sheet(compared: Comparison) -> Sheet:
         for name, variant in zip(compared.names, compared.variants, strict=True)
     ]
     return Sheet("what differs", ["variant", "run", *keys], 2 + len(keys), rows)
+
+
+def differences_sheet(compared: Comparison) -> Sheet:
+    """The settings in which each variant differs from the baseline, a line each.
+
+    Args:
+        compared: the comparison.
+    """
+    base = compared.variants[0].settings
+    keys = _keys(compared)
+    rows = [[compared.names[0], compared.variants[0].run_id[:8], _BASELINE]]
+    for name, variant in zip(compared.names[1:], compared.variants[1:], strict=True):
+        own = [key for key in keys if variant.settings.get(key) != base.get(key)]
+        said = ", ".join(f"{key}={_cut(variant.settings.get(key, '–'))}" for key in own)
+        rows.append([name, variant.run_id[:8], said])
+    return Sheet("what differs", ["variant", "run", "settings"], 3, rows)
 
 
 def _keys(compared: Comparison) -> list[str]:
@@ -142,8 +163,8 @@ def _interval(metric: str, estimate: Estimate | None) -> str:
 
 def _short(keys: Sequence[str]) -> list[str]:
     """Config keys without their section, where that tells them apart and says what is meant."""
-    plain = ["LM" if key == MODEL else key.removesuffix(".name") for key in keys]
-    last = [key.rpartition(".")[2] for key in plain]
+    plain = ["LM" if key == MODEL else key.removesuffix(".name").replace("lm.default.", "lm.") for key in keys]
+    last = [key.partition(".")[2] or key for key in plain]  # budget.lm_calls is no number of calls
     return [key if last.count(end) > 1 else end for key, end in zip(plain, last, strict=True)]
 
 
