@@ -1,28 +1,43 @@
 """Calls that are the same wait for each other, so that the cache answers all but the first."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, suppress
 
-# By the event loop and the call: its lock, and how many have it or wait for it.
-_locks: dict[tuple[int, str], tuple[asyncio.Lock, int]] = {}
+# By the call: ends when who makes it has its answer. DSPy's optimizers call from threads with loops of their own.
+_under_way: dict[str, "Future[None]"] = {}
+_lock = threading.Lock()
 
 
 @asynccontextmanager
-async def after_the_same(call: str) -> AsyncIterator[None]:
-    """Wait until no other task of this event loop makes the same call. Of several, DSPy would make each.
+async def after_the_same(call: str, patience: float) -> AsyncIterator[None]:
+    """Wait until nobody else in this process makes the same call. Of several, DSPy would make each.
 
     Args:
         call: tells it from others.
+        patience: seconds after which it is made all the same: the one that makes it may wait for what waits here.
     """
-    # No lock of threads: a loop's entries are touched in its thread alone, and each operation on a dict is atomic.
-    key = id(asyncio.get_running_loop()), call
-    lock, users = _locks.get(key, (asyncio.Lock(), 0))
-    _locks[key] = lock, users + 1
+    while (mine := _take(call)) is None:
+        with suppress(KeyError):  # it ended meanwhile
+            other = asyncio.shield(asyncio.wrap_future(_under_way[call]))
+            try:
+                await asyncio.wait_for(other, patience)
+            except TimeoutError:
+                break
     try:
-        async with lock:
-            yield
+        yield
     finally:
-        lock, users = _locks.pop(key)
-        if users > 1:
-            _locks[key] = lock, users - 1
+        if mine is not None:
+            del _under_way[call]
+            mine.set_result(None)
+
+
+def _take(call: str) -> "Future[None] | None":
+    """A call that nobody makes, as one's own to make; ``None`` where somebody makes it."""
+    with _lock:
+        if call in _under_way:
+            return None
+        mine = _under_way[call] = Future()
+        return mine

@@ -133,7 +133,7 @@ class ServedLM(dspy.LM):
         """One asynchronous call, as of ``dspy.LM``; one that is under way already is not made a second time."""
         is_cached = kwargs.get("cache", self.cache)
         call = json.dumps([self.model, prompt, messages, kwargs, self.kwargs], default=str) if is_cached else None
-        async with after_the_same(call) if call else nullcontext():
+        async with after_the_same(call, self.kwargs["timeout"]) if call else nullcontext():
             return await self._acall(prompt, messages, kwargs)
 
     async def _acall(self, prompt: Any, messages: list[dict[str, Any]] | None, kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - DSPy's

@@ -155,3 +155,10 @@ def test_a_dry_run_says_what_can_not_be_done(hop):
     code, _, err = hop("compile", "data=atlas", "program=direct", "optimizer=gepa", "--dry-run")
     assert code == 2
     assert "lm.reflection" in err
+
+
+def test_the_question_may_stand_behind_the_config(hop):
+    question = "Who painted the Mona Lisa?"
+    behind, before = hop("ask", *QUICK, question, "--json"), hop("ask", question, *QUICK, "--json")
+    assert behind[0] == 0, behind[2]
+    assert json.loads(behind[1])["passages"] == json.loads(before[1])["passages"]

@@ -23,6 +23,7 @@ from hoptimizer.eval import Question, evaluate
 from hoptimizer.models import LMSettings, build_adapter, build_lm, check_lm
 from hoptimizer.models.adapters import LMAdapter
 from hoptimizer.models.failures import is_outage, is_permanent, one_line
+from hoptimizer.models.same_calls import after_the_same
 from hoptimizer.models.slots import Slots
 from hoptimizer.models.usage import AnswerCache
 from hoptimizer.programs import Direct
@@ -124,6 +125,23 @@ def test_an_answer_stays_cached_when_a_header_changes(tmp_path, monkeypatch):
         for token in ("old", "new"):
             build_lm(served(server, extra_headers={"X-Team": token}))("Where?")
     assert len(server.bodies) == 1
+
+
+def test_the_same_call_from_two_threads_is_made_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(dspy, "cache", AnswerCache(tmp_path))
+    with ChatServer(seconds=0.3) as server, ThreadPoolExecutor(3) as threads:
+        lm = build_lm(served(server))
+        answers = list(threads.map(lambda question: asyncio.run(lm.acall(question)), ["Where?", "Where?", "When?"]))
+    assert answers == [["words"]] * 3
+    assert len(server.bodies) == 2
+
+
+def test_a_call_waits_for_the_same_one_no_longer_than_an_answer_may_take():
+    async def calls():
+        async with after_the_same("call", 60), after_the_same("call", 0.05):
+            return "made all the same"
+
+    assert asyncio.run(calls()) == "made all the same"
 
 
 def test_dspys_own_cache_which_does_not_tell_servers_apart_keeps_no_answer_of_one():

@@ -50,7 +50,7 @@ def main() -> None:
         tell(f"hop: {line_without_secrets(error)}")
         sys.exit(2)
     except Exception as error:
-        if line := disk_failure(error):
-            tell(f"hop: {text_without_secrets(line)}; mend that, and give the same command again")
+        if full := disk_failure(error):
+            tell(f"hop: {text_without_secrets(full)}; mend that, and give the same command again")
             sys.exit(1)
         raise

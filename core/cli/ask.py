@@ -41,7 +41,8 @@ def ask_command(
 
     words = list(overrides or ())
     if question is not None and _SETTING.match(question):
-        words, question = [question, *words], None
+        spoken = next((word for word in words if not _SETTING.match(word)), None)  # it may stand behind the config
+        words, question = [word for word in (question, *words) if word != spoken], spoken
     if question is not None and not question.strip():
         raise UserError("question: expected some words, got none")
     with working() as report:
