@@ -25,9 +25,12 @@ from tenacity import AsyncRetrying, RetryCallState, Retrying, wait_random, wait_
 from hoptimizer.common.urls import public
 from hoptimizer.models.failures import is_outage, is_too_fast, is_too_long
 from hoptimizer.models.same_calls import after_the_same
-from hoptimizer.models.settings import CONNECTIONS, NO_KEY, secrets_in, server_in_environment
+from hoptimizer.models.settings import NO_KEY, secrets_in, server_in_environment
 from hoptimizer.models.slots import slots_of
 from hoptimizer.models.usage import AnswerCache
+
+# DSPy's client opens so many connections; a call that waits for one would count that towards its timeout.
+CONNECTIONS = 100
 
 TIMEOUT = 180.0
 """Seconds that a call may take, where no other number is set."""
@@ -78,7 +81,8 @@ class ServedLM(dspy.LM):
 
     Args:
         model: a model string of DSPy.
-        max_concurrency: calls at once; those that DSPy's cache answers count, too.
+        max_concurrency: calls at once, of which this process makes 100 at most; those that DSPy's cache answers count,
+            too.
         num_retries: how often a call that got no answer is made again; one that a server refuses for coming too fast is
             made again for ten minutes.
         timeout: seconds that a call may take.
@@ -94,7 +98,9 @@ class ServedLM(dspy.LM):
         **options: Any,  # noqa: ANN401 - DSPy's
     ) -> None:
         super().__init__(model, num_retries=0, timeout=timeout or TIMEOUT, **options)
-        self.slots = slots_of(model, str(options.get("api_base") or ""), max_concurrency or CONNECTIONS)
+        self.slots = slots_of(
+            model, str(options.get("api_base") or ""), min(max_concurrency or CONNECTIONS, CONNECTIONS)
+        )
         self.retries = NUM_RETRIES if num_retries is None else num_retries
 
     @property

@@ -33,9 +33,6 @@ _REASONING = re.compile(r"o\d(-(mini|nano|pro|preview))?(-[\d-]+)?|gpt-5(\.\d+)?
 # Providers that LiteLLM looks up another one's variables for.
 _ITS_VARIABLES = {"ollama_chat": "ollama"}
 
-CONNECTIONS = 100
-"""DSPy's client opens so many; a call that waits for one would count that towards its timeout."""
-
 # How a server is reached, which does not decide on its answers.
 _CONNECTION = ("timeout", "num_retries", "max_concurrency")
 # What means nothing to a model in this process.
@@ -86,8 +83,8 @@ class LMSettings(BaseModel):
             is drawn at random and up to twice as long each time; ``None`` for 3. A call that is refused for coming too
             fast (429) is made again for ten minutes, unless this is 0.
         max_concurrency: the most calls of this model at once, whatever the number of questions under way; ``None`` for
-            100, which are as many as DSPy's client makes. They become fewer while the server refuses some for coming
-            too fast.
+            100, which are as many as DSPy's client makes in a process. They become fewer while the server refuses some
+            for coming too fast.
         extra_body: what is added to the body of each request, such as ``{"repetition_penalty": 1.1}``; dumped without
             what its names say to be secret.
         extra_headers: HTTP headers of each request. Their values are secrets and never dumped.
@@ -117,7 +114,7 @@ class LMSettings(BaseModel):
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     timeout: float | None = Field(default=None, gt=0, le=86_400)  # a day
     num_retries: int | None = Field(default=None, ge=0)
-    max_concurrency: int | None = Field(default=None, ge=1, le=CONNECTIONS)
+    max_concurrency: int | None = Field(default=None, ge=1)
     extra_body: dict[str, JsonValue] | None = None
     extra_headers: dict[str, _Secret] | None = Field(default=None, exclude=True)
 

@@ -24,6 +24,7 @@ from hoptimizer.models import LMSettings, build_adapter, build_lm, check_lm
 from hoptimizer.models.adapters import LMAdapter
 from hoptimizer.models.failures import is_outage, is_permanent, one_line
 from hoptimizer.models.same_calls import after_the_same
+from hoptimizer.models.served import CONNECTIONS
 from hoptimizer.models.slots import Slots
 from hoptimizer.models.usage import AnswerCache
 from hoptimizer.programs import Direct
@@ -297,6 +298,8 @@ def test_copies_share_their_slots():
     lm = build_lm(LMSettings(model="openai/x", max_concurrency=2))
     assert lm.slots is lm.copy(temperature=1.0).slots is copy.deepcopy(lm).slots
     assert copy.copy(lm.slots).number == 2  # as pickling makes one in another process
+    # No call holds a slot and waits, within its timeout, for a connection of DSPy's client.
+    assert build_lm(LMSettings(model="openai/x", max_concurrency=256)).slots.number == CONNECTIONS
 
 
 @pytest.mark.parametrize(
