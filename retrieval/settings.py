@@ -203,6 +203,11 @@ class HybridSettings(RetrieverOptions):
         return tuple(url for member in self.of for url in member.urls)
 
     @property
+    def login(self) -> tuple[str, ...]:
+        """What the environment says of who asks each."""
+        return tuple(value for member in self.of for value in member.login)
+
+    @property
     def encoders(self) -> tuple[str, ...]:
         """The models of all of them."""
         return (*super().encoders, *(one for member in self.of for one in member.encoders))
@@ -235,6 +240,11 @@ class OracleSettings(RetrieverOptions):
     def urls(self) -> tuple[str, ...]:
         """The other retriever's servers."""
         return self.of.urls
+
+    @property
+    def login(self) -> tuple[str, ...]:
+        """What the environment says of who asks it."""
+        return self.of.login
 
     @property
     def encoders(self) -> tuple[str, ...]:
