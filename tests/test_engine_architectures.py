@@ -22,6 +22,7 @@ SHARED = {
 }
 SLIDING = ["sliding_attention", "full_attention"] * 2
 GEMMA = {"num_key_value_heads": 2, "head_dim": 16, "sliding_window": 8, "intermediate_size": 128}
+GROUPED = {"num_key_value_heads": 2, "intermediate_size": 128}
 PROMPTS = ("The river Seine flows through the city of Paris in France and", "Who wrote the book about whales?")
 
 
@@ -50,7 +51,13 @@ def saved(folder, tokenizer, kind, **options):
         ("OPT", {"ffn_dim": 128, "word_embed_proj_dim": 64}),
         ("GPTNeoX", {"intermediate_size": 128}),
         ("Gemma3Text", GEMMA | {"layer_types": SLIDING}),
-        ("Qwen3", {"num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 128}),
+        ("Qwen2", GROUPED),
+        ("Qwen3", GROUPED | {"head_dim": 16}),
+        ("Llama", GROUPED),
+        ("Mistral", GROUPED | {"sliding_window": 8}),
+        ("Phi3", GROUPED),
+        ("Olmo2", GROUPED),
+        ("SmolLM3", GROUPED),
     ],
 )
 def test_writes_what_transformers_writes(kind, options, tokenizer, tmp_path):
