@@ -17,7 +17,7 @@ from hoptimizer.comparison.differing import differing
 from hoptimizer.comparison.sheets import comparison_sheets, scores_sheet
 from hoptimizer.eval.display.sheet import MARK
 from hoptimizer.eval.statistics import holm
-from hoptimizer.report.disagreements import disagreements, worth_a_look
+from hoptimizer.report.disagreements import disagreements, judged_by, worth_a_look
 from hoptimizer.report.steps import shown_step
 from hoptimizer.tracking.models import as_params
 
@@ -318,6 +318,11 @@ def test_an_evaluation_and_a_variant_have_a_view_in_a_notebook(store):
         assert "<table" in shown
         assert "recall" in shown
     assert variant.difference is None
+
+
+def test_which_answers_are_right_is_not_said_by_the_passages(store):
+    _, tracker, runs, _ = store
+    assert judged_by(compare_variants(tracker, runs, metric="recall")) == "em"
 
 
 def test_settings_that_would_take_the_scores_width_are_told_below_them(store):

@@ -210,7 +210,12 @@ def test_a_servers_passage_that_the_corpus_lacks_keeps_its_title_text_and_pid(se
 
 
 @pytest.mark.parametrize(
-    ("path", "said"), [("/missing", "404"), ("/page", "answered no JSON"), ("/api/broken", "answered without 'topk'")]
+    ("path", "said"),
+    [
+        ("/missing", r"refuses \(404\): <html>hello"),
+        ("/page", "answered no JSON"),
+        ("/api/broken", "answered without 'topk'"),
+    ],
 )
 def test_a_server_that_answers_otherwise_is_named_in_one_line(server, corpus, path, said):
     remote = build_retriever(RetrieverSettings(url=server + path), corpus)

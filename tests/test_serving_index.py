@@ -8,6 +8,7 @@ import socket
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import dspy
 import httpx
@@ -118,6 +119,16 @@ def test_searches_beyond_the_queue_are_told_when_to_come_again(bench):
     assert len(refused) == 2
     assert all(int(reply.headers["retry-after"]) >= 1 for reply in refused)
     assert sum(reply.status_code == 200 for reply in replies) == 4
+
+
+class Unscored(BM25Retriever):
+    def search(self, queries, k):
+        return [[replace(passage, score=None) for passage in found] for found in super().search(queries, k)]
+
+
+def test_passages_without_scores_are_served_as_such(bench):
+    [reply] = searched(Unscored(bench.data.corpus), Limits(), {"query": QUERIES[0], "k": 2})
+    assert [found["score"] for found in reply.json()["topk"]] == [None, None]
 
 
 class Broken(BM25Retriever):
