@@ -10,7 +10,7 @@ from hoptimizer.eval.objective import Objective
 from hoptimizer.models import build_adapter
 from hoptimizer.optimizers import CompileContext, build_optimizer, settings_model
 from hoptimizer.optimizers.prompt.few_shot import labeled
-from hoptimizer.programs import CoT, DecomposeRAG, Program
+from hoptimizer.programs import RAG, CoT, DecomposeRAG, Program
 from hoptimizer.retrieval import Corpus
 
 GOLD = passage("gold")
@@ -84,6 +84,11 @@ def test_a_demonstration_that_lacks_an_output_is_not_shown(compiled):
 def test_a_compile_that_would_show_no_demonstration_at_all_is_one_line(compiled):
     with pytest.raises(UserError, match=r"no train question has what reader would show.*take bootstrap_few_shot"):
         compiled(CoT(), [question(number) for number in range(4)], "labeled_few_shot", k=2)
+
+
+def test_a_program_without_steps_has_nothing_to_show(compiled):
+    program = RAG(ScriptedRetriever({}), reader="none")
+    assert compiled(program, [question(number) for number in range(4)], "labeled_few_shot").predictors() == []
 
 
 def test_a_step_shows_as_many_as_were_asked_for_where_other_questions_have_its_outputs():

@@ -85,8 +85,8 @@ class LabeledFewShot(Demonstrating):
 
     def search(self, context: SearchContext) -> Program:
         compiled = labeled(context.program, self.trainset(context), self.k)
-        if not any(predictor.demos for predictor in compiled.predictors()):
-            steps = ", ".join(name for name, _ in compiled.named_predictors())
+        steps = ", ".join(name for name, _ in compiled.named_predictors())
+        if steps and not any(predictor.demos for predictor in compiled.predictors()):
             raise UserError(
                 f"optimizer=labeled_few_shot: no train question has what {steps} would show, such as hops or a "
                 "rationale; take bootstrap_few_shot, whose demonstrations are runs"
