@@ -101,11 +101,8 @@ class SchemaAdapter(ReadingJSONAdapter):
     """
 
     def _prepare_response_format(self, lm: BaseLM, lm_kwargs: dict[str, Any], signature: type[dspy.Signature]) -> None:
-        schema = copy.deepcopy(_schema(signature))  # type: ignore[arg-type] # classes are hashable; callers may change it
-        if not is_local(lm):
-            for part in (schema, *schema.get("$defs", {}).values()):
-                if "properties" in part:  # Anthropic refuses a schema whose objects are open
-                    part.setdefault("additionalProperties", False)
+        # Callers may change it.
+        schema = copy.deepcopy(_schema(signature, closed=not is_local(lm)))  # type: ignore[arg-type] # classes are hashable
         lm_kwargs["response_format"] = {"type": "json_schema", "json_schema": {"name": "Outputs", "schema": schema}}
 
     def format_finetune_data(
@@ -121,10 +118,16 @@ class SchemaAdapter(ReadingJSONAdapter):
 
 
 @lru_cache(maxsize=256)  # making it takes most of a millisecond, for each call
-def _schema(signature: type[dspy.Signature]) -> dict[str, Any]:
-    """The schema of a signature's outputs."""
+def _schema(signature: type[dspy.Signature], *, closed: bool) -> dict[str, Any]:
+    """The schema of a signature's outputs; a closed one allows no others, as Anthropic wants it."""
     fields: dict[str, Any] = {name: (field.annotation, ...) for name, field in signature.output_fields.items()}
-    return pydantic.create_model("Outputs", **fields).model_json_schema()
+    outputs: type[pydantic.BaseModel] = pydantic.create_model("Outputs", **fields)
+    schema = outputs.model_json_schema()
+    if closed:
+        for part in (schema, *schema.get("$defs", {}).values()):
+            if "properties" in part:
+                part.setdefault("additionalProperties", False)
+    return schema
 
 
 class PlainAdapter(SchemaAdapter):

@@ -10,7 +10,6 @@ from hoptimizer.tracking.reading import StoredRuns
 MODEL = "lm.default.model"
 # What an option belongs to is chosen by this key of its section.
 _NAME = "name"
-_LM, _MODEL = MODEL.partition(".")[0], MODEL.rpartition(".")[2]
 # How many questions there are decides on nothing but which of them are asked, and what a compile learns from.
 _SIZES = ("data.train", "data.dev", "data.test")
 
@@ -47,10 +46,9 @@ def _deciding(run: Run) -> dict[str, str]:
 def _differs(key: str, params: Sequence[Mapping[str, str]]) -> bool:
     if key in _SIZES:
         return len({own[key] for own in params if key in own}) > 1
-    section = key.partition(".")[0]
     # Roles of language models have no names; what one of them lacks in a run is said by its model.
-    of_role = section == _LM
-    name = f"{key.rpartition('.')[0]}.{_MODEL}" if of_role else f"{section}.{_NAME}"
+    of_role = key.startswith("lm.")
+    name = f"{key.rpartition('.')[0]}.model" if of_role else f"{key.partition('.')[0]}.{_NAME}"
     if key == name or not any(name in own for own in params):
         return len({own.get(key) for own in params}) > 1
     groups: dict[str, set[str | None]] = {}

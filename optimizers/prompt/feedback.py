@@ -96,22 +96,22 @@ class Feedback:
 
     def _retrieved(self, gold: dspy.Example, steps: Sequence[StepRecord]) -> Iterator[str]:
         """Say which supporting passages each search brought, and which no search brought."""
-        searches = [record for record in steps if record.kind == "retrieval"]
+        collected = list(_collected(steps))
         missing = set(supporting(gold))
-        for number, (search, taken) in enumerate(_collected(steps), 1):
+        for number, (search, taken) in enumerate(collected, 1):
             found, complete = missing & taken, not missing
             missing -= found
             titles = self._titles(found) or "no supporting passage that was missing"
             said = "came when all supporting passages had been found" if complete else f"found {titles}"
             yield f"Search {number}, for {search.inputs['query']!r}, {said}."
-        if late := missing.intersection(passage for search in searches for passage in search.outputs["passages"]):
+        if late := missing.intersection(passage for search, _ in collected for passage in search.outputs["passages"]):
             missing -= late
             yield f"{self._titles(late)} came from these searches, too, but after the chain had ended."
         for hop in gold.hops:
             if hop.passage in missing:
                 yield f"No search found {self._titles([hop.passage])}, which says: {hop.question} {hop.answer}"
                 missing.discard(hop.passage)
-        if missing and searches:
+        if missing and collected:
             yield f"No search found {self._titles(missing)}."
 
     def _read(self, gold: dspy.Example, taken: Sequence[StepRecord]) -> Iterator[str]:

@@ -167,11 +167,12 @@ class Search(Optimizer):
         )
         if self.budget and not self.budget.covers(candidate):
             raise self._too_small(f"about {self.budget.told(candidate)}")
-        served = [lm for lm in self._lms(context) if not is_local(lm)]
-        if self.budget and self.budget.usd is not None and not meter.spent.usd and served == [dspy.settings.lm]:
-            raise UserError(
-                f"optimizer.budget.usd: no price is known for {dspy.settings.lm.model}; give lm_calls or minutes"
-            )
+        if self.budget and self.budget.usd is not None and not meter.spent.usd:
+            served = [lm for lm in self._lms(context) if not is_local(lm)]
+            if served == [dspy.settings.lm]:  # another one may have a price
+                raise UserError(
+                    f"optimizer.budget.usd: no price is known for {dspy.settings.lm.model}; give lm_calls or minutes"
+                )
         return whole
 
     def _reporter(self, context: SearchContext, whole: Usage) -> Callable[[Usage], None]:

@@ -66,10 +66,11 @@ class ColBERTServer(Retriever):
             found = read_json(self._answer(query, k).content)["topk"][:k]
             return [self._passage(_Found.model_validate(item)) for item in found]
         except requests.RequestException as error:
-            if (response := error.response) is not None and response.status_code not in _BUSY:
+            response = error.response
+            if response is not None and response.status_code not in _BUSY:
                 said = text_without_secrets(" ".join(response.text.split()))[:200]
                 raise UserError(f"retriever.url: {self._shown} refuses ({response.status_code}): {said}") from error
-            reason = str(error.response.status_code) if error.response is not None else type(error).__name__
+            reason = type(error).__name__ if response is None else str(response.status_code)
             raise ServiceError(
                 f"retriever.url: no answer from {self._shown} ({reason}): is the ColBERT server up?"
             ) from error
