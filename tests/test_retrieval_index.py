@@ -36,6 +36,11 @@ def own_indexes(tmp_path, monkeypatch):
     return tmp_path / "indexes"
 
 
+rounds = pytest.mark.skipif(
+    not torch.cpu._is_vnni_supported() or torch.cuda.is_available(), reason="no vectors are rounded on this machine"
+)
+
+
 class Counted:
     """Progress that remembers what it was told."""
 
@@ -55,7 +60,7 @@ def test_exact_search_is_brute_force_maxsim(corpus):
     found = build_retriever(SETTINGS, corpus).search(queries, len(corpus))
     for vectors_of_query, ranking in zip(encoder.queries(queries), found, strict=True):
         expected = {
-            corpus.passages[place].id: (passage.float() @ vectors_of_query.T).amax(0).sum().item()
+            corpus.passages[place].id: (passage.float() @ vectors_of_query.cpu().T).amax(0).sum().item()
             for place, passage in vectors.items()
         }
         assert {p.id: p.score for p in ranking} == pytest.approx(expected, abs=2e-4)
@@ -68,7 +73,7 @@ def test_a_query_scores_the_same_in_any_company(corpus):
     assert retriever.search(queries, 5) == [retriever.search([query], 5)[0] for query in queries]
 
 
-@pytest.mark.skipif(not torch.cpu._is_vnni_supported(), reason="this processor does not multiply whole numbers fast")
+@rounds
 def test_estimating_first_loses_no_passage():
     data = load(DataSettings(name="atlas"))
     questions = [question.question for question in data.split("test", 60)] + ["?", "Lyon"]
@@ -80,7 +85,7 @@ def test_estimating_first_loses_no_passage():
         assert [p.score for p in ranking] == pytest.approx([p.score for p in full], abs=2e-4)
 
 
-@pytest.mark.skipif(not torch.cpu._is_vnni_supported(), reason="this processor does not multiply whole numbers fast")
+@rounds
 def test_searches_of_many_sizes_keep_little_memory():
     code = """
 import psutil, torch
@@ -118,7 +123,8 @@ def test_our_encoding_is_colbert_ais(corpus):
             torch.testing.assert_close(ours.float(), theirs[place].float(), atol=2e-3, rtol=0)
     [ours] = encoder.queries(["Which bird sleeps?"])
     [query] = encoder._colbert.queryFromText(["Which bird sleeps?"])
-    torch.testing.assert_close(ours, query[: len(ours)].float(), atol=1e-4, rtol=0)
+    atol = 5e-4 if torch.cuda.is_available() else 1e-4  # a GPU's products are other kernels for other shapes
+    torch.testing.assert_close(ours, query[: len(ours)].float(), atol=atol, rtol=0)
     assert not query[len(ours) :].any()
 
 

@@ -8,7 +8,8 @@ interface works.
 Two things were measured before this was written (SmolLM2-135M in bf16 on two Zen 5 cores): torch's fused CPU kernel
 takes three to four times as long as the plain products below for prompts, and twice as long (eight times with
 grouped heads) for single tokens; and the plain products give a token the same bits whatever else is in the batch,
-as long as its own keys are cut in the same places. That is why keys and values lie in blocks at fixed positions.
+as long as its own keys are cut in the same places. That is why keys and values lie in blocks at fixed positions. On a
+GPU, where starting a kernel takes longer than most of them run, torch's fused one is taken for prompts.
 """
 
 from collections.abc import Sequence
@@ -17,14 +18,15 @@ from typing import cast
 
 import torch
 from torch import Tensor
+from torch.nn.attention.bias import causal_lower_right
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.models.engine.decode_attention import DecodeAttention, DecodeToken, product
-from hoptimizer.models.engine.key_values import BLOCK, KeyValues, spans
+from hoptimizer.models.engine.key_values import KeyValues, spans
 
-# The queries of a prompt are cut every so many positions (a divisor of BLOCK), so that most of what causality hides
+# The queries of a prompt are cut every so many positions (a divisor of a block's), so that most of what causality hides
 # from them is not computed.
 CUT = 128
 NAME = "hoptimizer"
@@ -109,14 +111,17 @@ class AttentionMetadata:
         heads, _, dim = query.shape
         key_heads = key.shape[0]
         stop, offset = chunk.stop, 0
-        for block, low, high in spans(chunk.start, stop):
+        for block, low, high in spans(chunk.start, stop, self.states.block):
             for new, states in zip((key, value), self.states.parts[block][layer], strict=True):
                 states[chunk.slot, :, low:high] = new[:, offset : offset + high - low]
             offset += high - low
         # All keys and values of the sequence so far, of shape (key heads, positions, dim).
-        filled = self.states.parts[: -(-stop // BLOCK)]
+        filled = self.states.parts[: -(-stop // self.states.block)]
         keys = torch.cat([parts[layer][0][chunk.slot] for parts in filled], dim=1)
         values = torch.cat([parts[layer][1][chunk.slot] for parts in filled], dim=1)
+        if query.is_cuda and window is None:
+            fused(query, keys[:, :stop], values[:, :stop], out)
+            return
         for cut, low, high in spans(chunk.start, stop, CUT):
             seen = (cut + 1) * CUT
             first = cut * CUT + low - chunk.start
@@ -128,6 +133,22 @@ class AttentionMetadata:
             weights = torch.softmax(scores, dim=-1).view(key_heads, -1, seen)
             found = product(weights, values[:, :seen]).reshape(heads, high - low, dim)
             out[first : first + high - low] = found.transpose(0, 1)
+
+
+def fused(query: Tensor, keys: Tensor, values: Tensor, out: Tensor) -> None:
+    """The attention of a sequence's last tokens in one kernel, as a GPU has it.
+
+    Args:
+        query: scaled queries of shape ``(heads, tokens, dim)``.
+        keys: all keys of the sequence, of shape ``(key heads, positions, dim)``; the last are the queries' own.
+        values: values of the same shape as the keys.
+        out: where the outputs go, of shape ``(tokens, heads, dim)``.
+    """
+    mask = causal_lower_right(query.shape[1], keys.shape[1])
+    found = torch.nn.functional.scaled_dot_product_attention(
+        query[None], keys[None], values[None], attn_mask=mask, scale=1.0, enable_gqa=True
+    )
+    out.copy_(found[0].transpose(0, 1))
 
 
 def _hide(scores: Tensor, start: int, window: int | None) -> None:

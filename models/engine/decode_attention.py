@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from hoptimizer.models.engine.key_values import BLOCK, KeyValues
+from hoptimizer.models.engine.key_values import KeyValues
 
 
 def min_rows(dtype: torch.dtype) -> int:
@@ -80,6 +80,7 @@ class DecodeAttention:
 
     def __init__(self, states: KeyValues, tokens: Sequence[DecodeToken], shared: int, heads: int) -> None:
         self._group, self._key_heads, self._dim = heads // states.heads, states.heads, states.dim
+        self._size = size = states.block
         slots = [token.slot for token in tokens]
         first = slots[0]
         self._slots = slots[-1] + 1 - first
@@ -91,30 +92,28 @@ class DecodeAttention:
         self._row_slots = torch.tensor([slot - first for slot in slots], device=device)
         self._gaps = len(tokens) < self._slots
         self._writes = list(_writes(states, tokens))
-        count = -(-max(lengths) // BLOCK)
-        shape = (self._slots, self._key_heads, self._group, count * BLOCK)
+        count = -(-max(lengths) // size)
+        shape = (self._slots, self._key_heads, self._group, count * size)
         # Where no scores are ever written, they hide what is not there.
         self._scores = torch.full(shape, float("-inf"), dtype=states.dtype, device=device)
         self._weights = torch.empty_like(self._scores)
         self._shared, self._own = list[_Block](), list[_Block]()
         for block in range(count):
-            scores, weights = (
-                every[..., block * BLOCK : (block + 1) * BLOCK] for every in (self._scores, self._weights)
-            )
-            if block < shared // BLOCK:
+            scores, weights = (every[..., block * size : (block + 1) * size] for every in (self._scores, self._weights))
+            if block < shared // size:
                 # Read once, with the queries of all slots as rows of one product.
                 layers = states.layers(block, first, first + 1)
                 part = slice(0, self._slots * self._key_heads)
                 self._shared.append(_Block(layers, part, scores.transpose(0, 1), weights.transpose(0, 1)))
                 continue
             # The range of slots that reach the block; those in it that do not are computed and masked.
-            reaching = [i for i, length in enumerate(lengths) if length > block * BLOCK]
+            reaching = [i for i, length in enumerate(lengths) if length > block * size]
             low, high = reaching[0], reaching[-1] + 1
             layers = states.layers(block, first + low, first + high)
             part = slice(low * self._key_heads, high * self._key_heads)
             self._own.append(_Block(layers, part, scores.flatten(0, 1)[part], weights.flatten(0, 1)[part]))
         self._ends = torch.tensor(lengths, device=device)[:, None]
-        visible = min(token.stop for token in tokens) // BLOCK * BLOCK
+        visible = min(token.stop for token in tokens) // size * size
         self._masks: dict[int | None, tuple[Tensor, Tensor]] = {None: self._mask(visible, None)}
 
     def _mask(self, start: int, window: int | None) -> tuple[Tensor, Tensor]:
@@ -162,7 +161,7 @@ class DecodeAttention:
         torch.softmax(self._scores, dim=-1, out=self._weights)
         total = torch.zeros(*by_head, dim, dtype=torch.float32, device=query.device)  # a sum over blocks
         for block in self._shared:
-            found = product(block.weights.reshape(self._key_heads, -1, BLOCK), block.states[layer][1])
+            found = product(block.weights.reshape(self._key_heads, -1, self._size), block.states[layer][1])
             total += found.view(self._key_heads, self._slots, group, dim).transpose(0, 1)
         by_batch = total.flatten(0, 1)
         for block in self._own:
@@ -178,11 +177,11 @@ def _writes(
     after the other, and which tokens these are, where not all."""
     by_block: dict[int, list[int]] = {}
     for row, token in enumerate(tokens):
-        by_block.setdefault(token.start // BLOCK, []).append(row)
+        by_block.setdefault(token.start // states.block, []).append(row)
     heads = torch.arange(states.heads, device=states.device)
     for block, rows in by_block.items():
         slots = torch.tensor([[tokens[row].slot] for row in rows], device=states.device)
-        offsets = torch.tensor([[tokens[row].start % BLOCK] for row in rows], device=states.device)
-        places = ((slots * states.heads + heads) * BLOCK + offsets).flatten()
+        offsets = torch.tensor([[tokens[row].start % states.block] for row in rows], device=states.device)
+        places = ((slots * states.heads + heads) * states.block + offsets).flatten()
         chosen = None if len(by_block) == 1 else torch.tensor(rows, device=states.device)
         yield states.layers(block, 0, states.slots), places, chosen

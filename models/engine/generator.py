@@ -13,16 +13,12 @@ from hoptimizer.models.engine.attention import AttentionMetadata, PrefillChunk
 from hoptimizer.models.engine.constrained_decoding import Constraint, GrammarCompiler
 from hoptimizer.models.engine.decode_attention import DecodeToken, min_rows
 from hoptimizer.models.engine.key_values import KeyValues
-from hoptimizer.models.engine.loading import device_and_dtype, end_tokens, load, memory_share
+from hoptimizer.models.engine.loading import batch_limits, device_and_dtype, end_tokens, load, memory_share
 from hoptimizer.models.engine.prefix_cache import PAGE, PrefixCache
 from hoptimizer.models.engine.request import Completion, GenerationCounts, GenerationRequest
 from hoptimizer.models.engine.sequence import SequenceState
 from hoptimizer.models.engine.threads import Threads
 
-# The most sequences in one batch.
-SLOTS = 32
-# Tokens of one forward pass: enough to keep the matrix products at full speed, few enough to fit the caches.
-STEP_TOKENS = 1024
 # Tokens of a typical sequence, by which is reckoned how many sequences fit the memory.
 TYPICAL_TOKENS = 2048
 # Seconds without a call after which no other is expected soon.
@@ -46,7 +42,7 @@ class Generator:
     Args:
         model: folder or hub id.
         dtype: the precision of weights and states; by default bf16 where the hardware multiplies it, else fp32.
-        slots: sequences in one batch; by default as many as a share of the memory holds, up to 32.
+        slots: sequences in one batch; by default as many as a share of the memory holds, up to 32, or 64 on a GPU.
         prefix_bytes: memory for the states of earlier prompts; 0 reuses nothing.
 
     Raises:
@@ -59,6 +55,7 @@ class Generator:
     ) -> None:
         self.device, best = device_and_dtype()
         self._model, self.tokenizer = load(model, self.device, dtype or best)
+        most, self._pass_tokens = batch_limits(self.device)
         config = self._model.config.get_text_config()
         self.context_length: int = config.max_position_embeddings
         self._ends = end_tokens(self._model, self.tokenizer)
@@ -68,7 +65,7 @@ class Generator:
         dtype = self._model.dtype
         if slots is None:
             each = config.num_hidden_layers * 2 * heads * dim * dtype.itemsize * TYPICAL_TOKENS
-            slots = max(1, min(SLOTS, memory_share(self.device) // each))
+            slots = max(1, min(most, memory_share(self.device) // each))
         self._states = KeyValues(config.num_hidden_layers, heads, dim, slots, dtype, self.device)
         self._prefixes = PrefixCache(
             min(PREFIX_BYTES, memory_share(self.device)) if prefix_bytes is None else prefix_bytes
@@ -162,8 +159,8 @@ class Generator:
             return
         self._states.reserve(max(row.computed + chunk.count for row, chunk in zip(rows, chunks, strict=True)))
         logits, ready = self._forward(rows, chunks)
-        # numpy finds the largest of 50,000 in a tenth of torch's time.
-        likeliest = logits.float().cpu().numpy().argmax(-1)
+        # On a CPU, numpy finds the largest of 50,000 in a tenth of torch's time; from a GPU, only its place is copied.
+        likeliest = logits.float().numpy().argmax(-1) if logits.is_cpu else logits.argmax(-1).cpu().numpy()
         for row, scores, best in zip(ready, logits, likeliest, strict=True):
             row.write(scores, int(best), self._ends, self.tokenizer)
         self._retire()
@@ -228,7 +225,7 @@ class Generator:
         """What the next pass computes: the last token of each text that is being written, and prompts up to the
         limit."""
         chosen: list[tuple[Chunk, SequenceState]] = []
-        budget = STEP_TOKENS
+        budget = self._pass_tokens
         for row in sorted(self._rows, key=lambda row: not row.decoding):
             count = len(row.tokens) - row.computed
             if not row.decoding:

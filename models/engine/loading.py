@@ -84,6 +84,15 @@ def memory_share(device: torch.device) -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8
 
 
+def batch_limits(device: torch.device) -> tuple[int, int]:
+    """The most sequences in one batch, and tokens of one forward pass.
+
+    On a CPU, tokens enough to keep the matrix products at full speed, and few enough to fit the caches. A GPU spends
+    most of a pass on starting its kernels, whose number hardly depends on either.
+    """
+    return (64, 8192) if device.type == "cuda" else (32, 1024)
+
+
 def end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Ids of the tokens that end an answer."""
     configured = model.generation_config.eos_token_id
