@@ -37,8 +37,8 @@ class Generator:
     """A causal language model that writes texts for many callers at once.
 
     Greedy texts do not depend on what else is in the batch, nor on how much of a prompt was reused: every operation
-    gives a token the same bits either way. This holds on CPUs without AMX, whose products promise no such thing, nor do a
-    GPU's.
+    gives a token the same bits either way. This holds on CPUs without AMX; its products promise no such thing, nor do
+    those of GPUs.
 
     Args:
         model: folder or hub id.
