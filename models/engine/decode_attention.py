@@ -80,7 +80,7 @@ class DecodeAttention:
 
     def __init__(self, states: KeyValues, tokens: Sequence[DecodeToken], shared: int, heads: int) -> None:
         self._group, self._key_heads, self._dim = heads // states.heads, states.heads, states.dim
-        self._size = size = states.block
+        size = states.block
         slots = [token.slot for token in tokens]
         first = slots[0]
         self._slots = slots[-1] + 1 - first
@@ -161,7 +161,7 @@ class DecodeAttention:
         torch.softmax(self._scores, dim=-1, out=self._weights)
         total = torch.zeros(*by_head, dim, dtype=torch.float32, device=query.device)  # a sum over blocks
         for block in self._shared:
-            found = product(block.weights.reshape(self._key_heads, -1, self._size), block.states[layer][1])
+            found = product(block.weights.reshape(self._key_heads, -1, block.weights.shape[-1]), block.states[layer][1])
             total += found.view(self._key_heads, self._slots, group, dim).transpose(0, 1)
         by_batch = total.flatten(0, 1)
         for block in self._own:
