@@ -1,12 +1,13 @@
 """How well a small encoder, fine-tuned on a data set's annotations, judges retrieved passages of unseen questions.
 
     python benchmarks/relevance.py --data DIR [--retriever bm25] [--questions N] [--base minilm] [--epochs N]
-        [--hops] [--json]
+        [--json]
 
 DIR holds the folder ``2wikimultihopqa`` with its published files, as ``read_sets`` of
 ``hoptimizer.optimizers.training.retriever.colbert_data`` reads them. The encoder learns from the train questions; an
-eighth of them decides on epoch and threshold; the dev questions, unseen by all this, are scored. Beside it stands what
-the embedded language model says of the same passages when it is asked.
+eighth of them decides on epoch and threshold; the dev questions, unseen by all this, are scored. Each hop of a question
+is asked, too, in training and in scoring, as RA-ISF asks its parts. Beside it stands what the embedded language model
+says of the same passages when it is asked.
 """
 
 import asyncio
@@ -24,10 +25,9 @@ from rich.pretty import Pretty
 from rich.progress import Progress
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.eval.datasets.question import Question
 from hoptimizer.models import LMSettings, build_adapter, build_lm
 from hoptimizer.models.small.classifier import Classifier
-from hoptimizer.optimizers.labels.annotations import holding
+from hoptimizer.optimizers.labels.annotations import holding, supporting
 from hoptimizer.optimizers.labels.demonstrations import annotate
 from hoptimizer.optimizers.labels.examples import Task, TrainingExample, relevance_examples
 from hoptimizer.optimizers.prompt.prompt_format import PROMPT_FORMATS
@@ -55,15 +55,14 @@ def measure(
     questions: int | None,
     config: ClassifierTrainingConfig,
     folder: Path,
-    hops: bool,
 ) -> dict[str, Any]:
     """Train, then judge what is retrieved for the dev questions."""
     asked = one.train[:questions]
     held_out = max(1, len(asked) // 8)
     learn, choose = asked[held_out:], asked[:held_out]
     start = time.perf_counter()
-    found = search(retriever, learn)
-    examples = relevance_examples([a.question for a in learn], found, [a.context for a in learn], one.corpus, hops=hops)
+    found = search(retriever, [a.question.question for a in learn])
+    examples = relevance_examples([a.question for a in learn], found, [a.context for a in learn], one.corpus)
     with Progress(disable=not sys.stderr.isatty(), transient=True) as bar:
         task = bar.add_task("Training")
 
@@ -95,8 +94,8 @@ def measure(
 
 def prompted(one: RetrievalSet, retriever: Retriever) -> dict[str, dict[str, float]]:
     """What the embedded language model says of what is retrieved for the dev questions, by how it is asked."""
-    asked = [(a.question, found) for a, found in zip(one.dev, search(retriever, one.dev), strict=True)]
-    gold = [int(passage.id in holding(question, one.corpus)) for question, found in asked for passage in found]
+    judged = retrieved(one, retriever, one.dev)
+    gold = [int(bool(example.output)) for example in judged]
     trainset = annotate([a.question for a in one.train], one.corpus, retriever, distractors=0, seed=SEED)
     random.Random(SEED).shuffle(trainset)
     scores = {}
@@ -107,34 +106,30 @@ def prompted(one: RetrievalSet, retriever: Retriever) -> dict[str, dict[str, flo
                 program.prompt_format = prompt_format
                 if demos:
                     program = dspy.LabeledFewShot(k=demos).compile(program, trainset=trainset)
-                said = asyncio.run(judge(program, asked))
+                said = asyncio.run(judge(program, judged))
                 scores[f"{prompt_format}, {demos} demonstrations"] = classification_scores(gold, said, 2)
     return scores
 
 
-async def judge(program: Program, asked: Sequence[tuple[Question, list[Passage]]]) -> list[int]:
+async def judge(program: Program, judged: Sequence[TrainingExample]) -> list[int]:
     """Whether the program's relevance step takes each passage for relevant."""
     with recording(StepTrace()):
-        steps = [
-            program.step("relevance", question=question.question, passage=passage)
-            for question, found in asked
-            for passage in found
-        ]
-        return [int(judged.relevant == "yes") for judged in await asyncio.gather(*steps)]
+        said = await asyncio.gather(*(program.step("relevance", **example.inputs) for example in judged))
+    return [int(each.relevant == "yes") for each in said]
 
 
-def search(retriever: Retriever, asked: Sequence[QuestionWithContext]) -> list[list[Passage]]:
+def search(retriever: Retriever, questions: Sequence[str]) -> list[list[Passage]]:
     """What is retrieved for each question."""
-    return retriever.search([a.question.question for a in asked], K)
+    return retriever.search(list(questions), K)
 
 
 def retrieved(one: RetrievalSet, retriever: Retriever, asked: Sequence[QuestionWithContext]) -> list[TrainingExample]:
-    """Whether each retrieved passage holds the answer to its question."""
+    """Whether each passage that is retrieved for a question or one of its hops holds the answer to it."""
+    cases = [(a.question.question, holding(a.question, one.corpus)) for a in asked]
+    cases += [(hop.question, supporting(a.question, hop)) for a in asked for hop in a.question.hops]
     return [
-        TrainingExample(
-            {"question": a.question.question, "passage": str(passage)}, passage.id in holding(a.question, one.corpus)
-        )
-        for a, ranking in zip(asked, search(retriever, asked), strict=True)
+        TrainingExample({"question": text, "passage": str(passage)}, passage.id in gold)
+        for (text, gold), ranking in zip(cases, search(retriever, [text for text, _ in cases]), strict=True)
         for passage in ranking
     ]
 
@@ -147,7 +142,6 @@ def main() -> None:
     parser.add_argument("--questions", type=int, help="train questions; all by default")
     parser.add_argument("--base", default="minilm", help="encoder to fine-tune (default: minilm)")
     parser.add_argument("--epochs", type=int, default=6, help="rounds over the examples (default: 6)")
-    parser.add_argument("--hops", action="store_true", help="learn from the questions' hops too")
     options = parser.parse_args()
     config = ClassifierTrainingConfig(base=options.base, epochs=options.epochs, max_tokens=MAX_TOKENS)
     with user_mistakes():
@@ -156,7 +150,7 @@ def main() -> None:
             raise UserError(f"{options.data}: no folder {DATA} in it")
         retriever = build_retriever(RetrieverSettings(name=options.retriever), one.corpus)
         with tempfile.TemporaryDirectory() as temporary:
-            figures = measure(one, retriever, options.questions, config, Path(temporary), options.hops)
+            figures = measure(one, retriever, options.questions, config, Path(temporary))
         figures["prompted"] = prompted(one, retriever)
     show(figures, options.json, Pretty(figures))
 
