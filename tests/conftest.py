@@ -1,5 +1,6 @@
 """Fixtures that tests share."""
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -31,6 +32,14 @@ def store(tmp_path_factory):
     os.chdir(folder)
     yield folder
     os.chdir(before)
+
+
+@pytest.fixture
+def _no_collection():
+    """What an interruption raises within a callback of the garbage collector, of which hypothesis has one, is lost."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

@@ -68,6 +68,7 @@ def test_one_place_alone_starts_a_loop():
     assert found == ["common/concurrency.py"], "use run_async, which works in a notebook too"
 
 
+@pytest.mark.usefixtures("_no_collection")
 def test_a_second_interruption_does_not_wait_for_what_is_left():
     async def work():
         try:
@@ -95,6 +96,7 @@ def test_a_second_interruption_does_not_wait_for_what_is_left():
     assert time.monotonic() - start < 5
 
 
+@pytest.mark.usefixtures("_no_collection")
 @pytest.mark.parametrize("place", ["a script", "a loop", "a notebook"])
 def test_an_interruption_cancels_the_work(place):
     ended = []

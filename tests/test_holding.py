@@ -100,3 +100,15 @@ def test_the_same_work_in_two_folders_is_two_pieces_of_work(tmp_path, monkeypatc
         monkeypatch.chdir(tmp_path / name)
         folders.add(work_folder(config, "the same"))
     assert len(folders) == 2
+
+
+def test_a_relative_store_is_that_of_the_folder_that_is_worked_in(tmp_path, monkeypatch):
+    runs = {}
+    for name in ("one", "other"):
+        folder = tmp_path / name
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        with Tracker("sqlite:///mlflow.db", "x").run("eval", name) as run:
+            runs[name] = run.info.run_id
+    assert {run.info.run_id for run in Tracker(f"sqlite:///{tmp_path}/one/mlflow.db", "x").runs()} == {runs["one"]}
+    assert {run.info.run_id for run in Tracker(f"sqlite:///{tmp_path}/other/mlflow.db", "x").runs()} == {runs["other"]}

@@ -59,13 +59,14 @@ def register_command(
     """
     from hoptimizer.cli.screen.console import show, working
     from hoptimizer.common.errors import UserError
+    from hoptimizer.tracking.holding import located
     from hoptimizer.tracking.journal import find_run
     from hoptimizer.tracking.models import register_variant
 
     uri = store_uri(overrides or ())
     with working():
         tracker, run_id = find_run(uri, run)
-        if tracker.uri != uri:
+        if tracker.uri != located(uri):
             raise UserError(f"run {run_id} waits in the journal: `hop sync` delivers it; register it then")
         made = register_variant(uri, run_id, name)
     show(made.as_dict(), as_json, f"run {run_id[:8]} is {made.uri}")

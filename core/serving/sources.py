@@ -7,7 +7,7 @@ from hoptimizer.common.paths import expanded
 from hoptimizer.common.progress import Report
 from hoptimizer.compiled import NOT_ASKED, CompiledProgram, load_variant
 from hoptimizer.config import Config
-from hoptimizer.tracking.journal import find_run
+from hoptimizer.tracking.journal import find_run, store_of
 from hoptimizer.workbench import Workbench
 
 
@@ -26,8 +26,8 @@ def variant(source: str, overrides: Sequence[str], tracking_uri: str, report: Re
     if files := [word for word in overrides if "=" not in word]:
         raise UserError(f"{files[0]}: beside a variant, which has its config, expected key=value alone")
     if not source.startswith(("runs:/", "models:/")) and not expanded(source).is_dir():
-        tracker, run_id = find_run(tracking_uri, source)
-        source, tracking_uri = f"runs:/{run_id}", tracker.uri
+        run_id = find_run(tracking_uri, source)[1]
+        source, tracking_uri = f"runs:/{run_id}", store_of(tracking_uri, run_id)
     return load_variant(source, overrides, tracking_uri=tracking_uri, report=report)
 
 

@@ -21,7 +21,7 @@ from hoptimizer.optimizers.prompt.search import PROBE, Search, WorkEstimate
 from hoptimizer.programs import Program, build_program
 from hoptimizer.study.cells import Study
 from hoptimizer.study.estimate import StudyEstimate, estimate, known_costs
-from hoptimizer.tracking.holding import SQLITE
+from hoptimizer.tracking.holding import SQLITE, located
 from hoptimizer.tracking.journal import store_of
 from hoptimizer.tracking.reading import StoredRuns
 from hoptimizer.tracking.server import check_server
@@ -124,7 +124,7 @@ def earlier_runs(config: Config) -> list[Run]:
     Raises:
         UserError: the store can't be read.
     """
-    uri = config.tracking.uri
+    uri = located(config.tracking.uri)
     if uri.startswith(SQLITE) and not Path(uri.removeprefix(SQLITE)).is_file():
         return []
     check_server(uri)

@@ -15,6 +15,7 @@ from hoptimizer.study.estimate import StudyEstimate, estimate
 from hoptimizer.study.lines import Line, aggregate
 from hoptimizer.study.significance import Significance, significance
 from hoptimizer.study.table import figures_tested, log_tables, sheets
+from hoptimizer.tracking.holding import located
 from hoptimizer.tracking.journal import Journal, keep_run
 from hoptimizer.tracking.tracker import Tracker
 
@@ -110,7 +111,7 @@ def run_study(study: Study, report: Report = in_notebook) -> StudyResult:
     stage, runs = f"study {study.name}", CellRuns(study, report)  # holds what is done, also for another store
 
     def keep(tracker: Tracker) -> StudyResult:
-        if tracker.uri == study.config.tracking.uri:
+        if tracker.uri == located(study.config.tracking.uri):
             _check_delivered(study)
         _log.info(estimate(study, tracker.runs()).line)
         with tracker.run("study", study.name, study.digest, reopen=True) as run:

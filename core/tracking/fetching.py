@@ -12,6 +12,7 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import draft_of, home
 from hoptimizer.common.urls import line_without_secrets, without_secrets
 from hoptimizer.tracking.downloading import download, fetch_part
+from hoptimizer.tracking.holding import located
 from hoptimizer.tracking.journal import store_of
 from hoptimizer.tracking.models import IN_MODEL, VARIANT, model_of
 from hoptimizer.tracking.server import STORE_ERRORS, answering
@@ -38,8 +39,8 @@ def fetch(source: str, uri: str, folder: Path) -> Path:
         UserError: there is no such thing, or it lies elsewhere than the store's other files.
         Unreachable: the server of the tracking URI gives no answer.
     """
-    if named := _OF_A_RUN.match(source):
-        uri = store_of(uri, named["run"])
+    named = _OF_A_RUN.match(source)
+    uri = located(store_of(uri, named["run"]) if named else uri)
     found = _OF_A_VARIANT.fullmatch(source)
     try:
         with answering(uri):
@@ -94,7 +95,7 @@ def run_of_model(source: str, uri: str) -> str:
         UserError: there is no such model, or the URI names none.
         Unreachable: the server of the tracking URI gives no answer.
     """
-    client = mlflow.MlflowClient(tracking_uri=uri)
+    client = mlflow.MlflowClient(tracking_uri=located(uri))
     try:
         with answering(uri):
             if found := _OF_A_VERSION.fullmatch(source):

@@ -24,6 +24,21 @@ _ODBC = "odbc_connect"
 _ODBC_LOGIN = re.compile(r"(?:(?<=;)|^)\s*(?:uid|pwd)\s*=\s*(?:\{(?:[^}]|\}\})*\}|[^;]*);?", re.IGNORECASE)
 
 
+def located(uri: str) -> str:
+    """The tracking URI that names a store from any folder: MLflow opens the file of a relative one once in a process,
+    and stays with it where another folder is worked in later.
+
+    Example:
+        >>> from hoptimizer.tracking.holding import located
+        >>> located("sqlite:///mlflow.db") == f"sqlite:///{Path.cwd()}/mlflow.db"
+        True
+        >>> located("http://mlflow:5000"), located("sqlite:///:memory:")
+        ('http://mlflow:5000', 'sqlite:///:memory:')
+    """
+    file = uri.removeprefix(SQLITE)
+    return f"{SQLITE}{Path(file).absolute()}" if file not in ("", uri) and ":memory:" not in file else uri
+
+
 def identity(uri: str) -> str:
     """What tells a store from all others, in whatever folder and for whatever user: its whole tracking URI without user
     name, password and a slash at the end. It may hold other secrets, and is to be hashed, never shown.
@@ -36,7 +51,7 @@ def identity(uri: str) -> str:
         True
     """
     if uri.startswith(SQLITE):
-        return f"{SQLITE}{Path(uri.removeprefix(SQLITE)).absolute()}"
+        return located(uri)
     if ":" not in uri and uri:
         return str(Path(uri).absolute())
     place, _, query = _LOGIN.sub(r"\1\2", uri).partition("?")

@@ -23,6 +23,7 @@ from hoptimizer.config import Config
 from hoptimizer.genai.prompts import LINKED, copy_prompts
 from hoptimizer.programs import Program
 from hoptimizer.stored import state_to_store
+from hoptimizer.tracking.holding import located
 from hoptimizer.tracking.naming import model_name
 from hoptimizer.tracking.server import outage
 
@@ -240,7 +241,7 @@ def register_variant(tracking_uri: str, run_id: str, name: str | None = None) ->
         >>> register_variant(store, variant.run_id, "capitals").uri
         'models:/capitals/1'
     """
-    client = mlflow.MlflowClient(tracking_uri=tracking_uri)
+    client = mlflow.MlflowClient(tracking_uri=located(tracking_uri))
     try:
         model = model_of(client, client.get_run(run_id))
         if model is None:

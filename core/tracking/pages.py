@@ -17,7 +17,7 @@ from mlflow.entities import Run
 
 from hoptimizer.common.errors import ServiceError, UserError
 from hoptimizer.common.urls import http_address, without_secrets
-from hoptimizer.tracking.holding import SQLITE
+from hoptimizer.tracking.holding import SQLITE, located
 from hoptimizer.tracking.naming import FOLDED
 from hoptimizer.tracking.reading import NO_VARIANTS
 from hoptimizer.tracking.server import check_server
@@ -42,7 +42,7 @@ def page_of(uri: str, run: Run | None = None, experiment: str | None = None) -> 
     """
     if run is not None:
         return f"/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}?{_MODEL_TRAINING}"
-    client = mlflow.MlflowClient(tracking_uri=uri)
+    client = mlflow.MlflowClient(tracking_uri=located(uri))
     found = [one for one in client.search_experiments() if experiment in (None, one.name)]
     ids = [one.experiment_id for one in found]
     words = " and ".join(f"tags.`hop.kind` != '{kind}'" for kind in NO_VARIANTS)

@@ -18,7 +18,7 @@ from hoptimizer.common.errors import ServiceError, UserError
 from hoptimizer.common.urls import line_without_secrets, text_without_secrets, without_secrets
 from hoptimizer.tracking.artifacts import FINGERPRINT, PREDICTIONS, PREFIX, VERSION
 from hoptimizer.tracking.databases import make_store
-from hoptimizer.tracking.holding import HeldRuns
+from hoptimizer.tracking.holding import HeldRuns, located
 from hoptimizer.tracking.reading import FINISHED, StoredRuns
 from hoptimizer.tracking.server import (
     STORE_ERRORS,
@@ -69,14 +69,15 @@ class Tracker(StoredRuns):
         logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
         check_server(uri)
         self.held = HeldRuns(uri)
-        point_mlflow_at(uri)
+        place = located(uri)
+        point_mlflow_at(place)
         try:
             with self.held.opening():
                 make_store(uri)
                 client = mlflow.MlflowClient()
                 if artifacts and client.get_experiment_by_name(experiment) is None:
                     client.create_experiment(experiment, f"{artifacts.rstrip('/')}/{uuid4().hex}")
-                super().__init__(uri, client, mlflow.set_experiment(experiment))
+                super().__init__(place, client, mlflow.set_experiment(experiment))
         except UserError:
             raise
         except (*STORE_ERRORS, OSError, ImportError, ValueError) as error:  # no driver; a port that is no number
