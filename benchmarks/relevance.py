@@ -30,6 +30,7 @@ from hoptimizer.models.small.classifier import Classifier
 from hoptimizer.optimizers.labels.annotations import holding, supporting
 from hoptimizer.optimizers.labels.demonstrations import annotate
 from hoptimizer.optimizers.labels.examples import Task, TrainingExample, relevance_examples
+from hoptimizer.optimizers.prompt.few_shot import labeled
 from hoptimizer.optimizers.prompt.prompt_format import PROMPT_FORMATS
 from hoptimizer.optimizers.training.calibration import classification_scores
 from hoptimizer.optimizers.training.classifier import ClassifierTrainingConfig, train_classifier
@@ -105,7 +106,7 @@ def prompted(one: RetrievalSet, retriever: Retriever) -> dict[str, dict[str, flo
                 program = RAISF(retriever, k=K)
                 program.prompt_format = prompt_format
                 if demos:
-                    program = dspy.LabeledFewShot(k=demos).compile(program, trainset=trainset)
+                    program = labeled(program, trainset, demos)
                 said = asyncio.run(judge(program, judged))
                 scores[f"{prompt_format}, {demos} demonstrations"] = classification_scores(gold, said, 2)
     return scores

@@ -49,7 +49,7 @@ class _Reading(dspy.Adapter):
             raise AdapterParseError(type(self).__name__, signature, completion, str(error)) from error
         fields |= {name: fields[name][: whole_items(text, name)] for name in _lists(signature)}
         try:
-            return fields | {name: _choice(fields[name], type_) for name, type_ in _choices(signature).items()}
+            return fields | {name: _choice(fields[name], type_) for name, type_ in choices(signature).items()}
         except ValueError as error:
             raise AdapterParseError(type(self).__name__, signature, completion, str(error), fields) from error
 
@@ -59,8 +59,17 @@ def _lists(signature: type[dspy.Signature]) -> list[str]:
     return [name for name, field in signature.output_fields.items() if get_origin(field.annotation) is list]
 
 
-def _choices(signature: type[dspy.Signature]) -> dict[str, Any]:
-    """The outputs that are one of several choices, with their types."""
+def choices(signature: type[dspy.Signature]) -> dict[str, Any]:
+    """The outputs that are one of several choices, with their types.
+
+    Args:
+        signature: a step's signature.
+
+    Example:
+        >>> from hoptimizer.models.adapters import choices
+        >>> choices(dspy.Signature("question -> sure: bool, answer: str"))
+        {'sure': <class 'bool'>}
+    """
     types = {name: field.annotation for name, field in signature.output_fields.items()}
     return {name: type_ for name, type_ in types.items() if type_ is bool or get_origin(type_) is Literal}
 
@@ -68,7 +77,7 @@ def _choices(signature: type[dspy.Signature]) -> dict[str, Any]:
 @lru_cache(maxsize=256)  # making a signature takes most of a millisecond
 def _with_texts(signature: type[dspy.Signature]) -> type[dspy.Signature]:
     """A signature whose choices are texts, so that they are read before they are checked."""
-    for name in _choices(signature):
+    for name in choices(signature):
         signature = signature.with_updated_fields(name, type_=str)
     return signature
 

@@ -10,7 +10,7 @@ from hoptimizer.eval.objective import Objective
 from hoptimizer.models import build_adapter
 from hoptimizer.optimizers import CompileContext, build_optimizer, settings_model
 from hoptimizer.optimizers.prompt.few_shot import labeled
-from hoptimizer.programs import RAG, CoT, DecomposeRAG, Program
+from hoptimizer.programs import RAG, RAISF, CoT, DecomposeRAG, Program
 from hoptimizer.retrieval import Corpus
 
 GOLD = passage("gold")
@@ -103,6 +103,19 @@ def test_a_step_shows_as_many_as_were_asked_for_where_other_questions_have_its_o
     assert len({demo.question for demo in program.decompose.demos}) == 3
     drawn = dspy.LabeledFewShot(k=3).compile(DecomposeRAG(retriever), trainset=examples)
     assert program.reader.demos == drawn.reader.demos, "where nothing lacks, it is DSPy's draw"
+
+
+def test_a_step_that_chooses_shows_each_choice_in_turn():
+    examples = [
+        question(number).to_dspy().copy(passage="gold", relevant="yes" if number in {3, 17} else "no")
+        for number in range(20)
+    ]
+    relevant = [demo.relevant for demo in labeled(RAISF(ScriptedRetriever({})), examples, 6).relevance.demos]
+    assert relevant in (["yes", "no"] * 2 + ["no"] * 2, ["no", "yes"] * 2 + ["no"] * 2)
+    alike = [example.copy(relevant="no") for example in examples]
+    drawn = dspy.LabeledFewShot(k=6).compile(RAISF(ScriptedRetriever({})), trainset=alike)
+    shown = labeled(RAISF(ScriptedRetriever({})), alike, 6).relevance.demos
+    assert shown == drawn.relevance.demos, "where there is one choice, it is DSPy's draw"
 
 
 def test_the_nearest_questions_are_those_of_the_question_whatever_a_step_is_asked(compiled):

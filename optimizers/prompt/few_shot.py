@@ -3,8 +3,9 @@
 import math
 import random
 import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain, islice, zip_longest
 from typing import Annotated, Any, ClassVar
 
 import dspy
@@ -12,6 +13,7 @@ from pydantic import Field
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.options import Positive
+from hoptimizer.models.adapters import choices
 from hoptimizer.optimizers.candidates import SearchContext
 from hoptimizer.optimizers.format_check import WAVE
 from hoptimizer.optimizers.labels.demonstrations import annotate
@@ -53,6 +55,8 @@ def labeled(program: Program, examples: list[dspy.Example], k: int) -> Program:
     """A program with demonstrations taken directly from annotations (``dspy.LabeledFewShot``).
 
     DSPy draws k examples whether or not they have the outputs of a step. Here others that have stand in for the rest.
+    Nor does it look at what they show: four that all judge "no" teach a model to say nothing else. Of a step that
+    chooses, such as between "yes" and "no", each choice is shown in turn, as far as examples have it.
 
     Args:
         program: the program.
@@ -63,9 +67,18 @@ def labeled(program: Program, examples: list[dspy.Example], k: int) -> Program:
     for predictor in compiled.predictors():
         drawn = predictor.demos
         others = (example for example in examples if example not in drawn)
-        whole = (demo for demo in chain(drawn, others) if predictor.signature.output_fields.keys() <= set(demo.keys()))
-        predictor.demos = list(islice(whole, k))
+        outputs = predictor.signature.output_fields.keys()
+        whole = (demo for demo in chain(drawn, others) if outputs <= set(demo.keys()))
+        predictor.demos = list(islice(_in_turn(whole, tuple(choices(predictor.signature))), k))
     return compiled
+
+
+def _in_turn(demos: Iterable[dspy.Example], fields: tuple[str, ...]) -> Iterator[dspy.Example]:
+    """The demonstrations, one of each choice before the next of any."""
+    by_choice: dict[tuple[Any, ...], list[dspy.Example]] = {}
+    for demo in demos:
+        by_choice.setdefault(tuple(demo[field] for field in fields), []).append(demo)
+    return (demo for turn in zip_longest(*by_choice.values()) for demo in turn if demo is not None)
 
 
 @dataclass(frozen=True, kw_only=True)
