@@ -10,7 +10,6 @@ import random
 import sys
 from typing import Any
 
-import dspy
 from rich.table import Table
 
 from hoptimizer import Workbench
@@ -19,6 +18,7 @@ from hoptimizer.eval import mean
 from hoptimizer.eval.runner import evaluate
 from hoptimizer.models.settings import PromptFormat
 from hoptimizer.optimizers.labels.demonstrations import annotate
+from hoptimizer.optimizers.prompt.few_shot import labeled
 from hoptimizer.optimizers.prompt.prompt_format import PROMPT_FORMATS
 from hoptimizer.programs import Program
 from reporting import demo_parser, percent, show, user_mistakes
@@ -58,7 +58,7 @@ def _program(bench: Workbench, prompt_format: PromptFormat, demos: int) -> Progr
     seed = bench.config.seed
     trainset = annotate(bench.data.split("train"), bench.data.corpus, program.retriever, distractors=1, seed=seed)
     random.Random(seed).shuffle(trainset)
-    return dspy.LabeledFewShot(k=demos).compile(program, trainset=trainset)
+    return labeled(program, trainset, demos)
 
 
 def main() -> None:

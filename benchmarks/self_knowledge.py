@@ -41,6 +41,7 @@ from hoptimizer.models.small.confidence import ANSWER_PROBABILITY
 from hoptimizer.models.weights.store import resolve
 from hoptimizer.optimizers.labels.demonstrations import annotate
 from hoptimizer.optimizers.labels.examples import Task, TrainingExample
+from hoptimizer.optimizers.prompt.few_shot import labeled
 from hoptimizer.optimizers.training.calibration import best_threshold
 from hoptimizer.optimizers.training.classifier import ClassifierTrainingConfig, train_classifier
 from hoptimizer.optimizers.training.confidence import calibrate_confidence
@@ -249,7 +250,7 @@ def measure(data: Path, lm: str, wanted: Sequence[str], most: int | None) -> lis
         program.prompt_format = "plain"
         examples = annotate(bench.data.split("train"), bench.data.corpus, None, distractors=0, seed=SEED)
         random.Random(SEED).shuffle(examples)
-        program = dspy.LabeledFewShot(k=DEMOS).compile(program, trainset=examples)
+        program = labeled(program, examples, DEMOS)
 
         def questions(split: str) -> Asked:
             return asyncio.run(ask(program, [(q.question, q.answers) for q in bench.data.split(split)[:most]]))
