@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+from uuid import uuid4
 
 import dspy
 import pytest
@@ -112,7 +113,8 @@ def test_a_dry_run_knows_the_costs_of_earlier_runs(hop, tmp_path):
 @pytest.mark.parametrize("optimizer", ["labeled_few_shot", "bootstrap_few_shot", "bootstrap_random_search"])
 def test_a_dry_run_of_a_compile_counts_what_the_compile_asks(hop, optimizer):
     with ChatServer(lambda _: "[[ ## answer ## ]]\nLyon\n\n[[ ## completed ## ]]") as server:
-        lm = ["lm.default=openai/one", f"lm.default.api_base={server.url}", "lm.default.api_key=sk-1"]
+        # Of a name that no cache knows: an earlier test's server may have had the same port.
+        lm = [f"lm.default=openai/{uuid4().hex}", f"lm.default.api_base={server.url}", "lm.default.api_key=sk-1"]
         sizes = ["data.train=8", "data.dev=12", "data.test=3"]
         words = ["data=atlas", "program=direct", *lm, *sizes, f"optimizer={optimizer}", "--split", "test", "--json"]
         code, out, err = hop("compile", *words, "--dry-run")
