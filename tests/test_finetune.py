@@ -345,7 +345,7 @@ def test_only_steps_with_examples_get_the_tuned_model_and_demonstrations_go(tmp_
     program.neighbours = Neighbours(1, "minilm", [("Q?", {"reader": shown, "closed_book": shown})])
     told = []
     some = context(tmp_path, program, report=lambda stage, *rest: told.append(stage))
-    compiled = BootstrapFinetune(epochs=1, batch=2).compile(some)
+    compiled = BootstrapFinetune(prompt_format="plain", epochs=1, batch=2).compile(some)
     # The first hop's passage, which is all that is found, does not hold the answer, so that questions are split up.
     assert sorted(compiled.lms) == ["combine", "decompose", "reader", "relevance", "self_knowledge"]
     assert compiled.lms["reader"] is compiled.lms["relevance"]
@@ -539,7 +539,7 @@ def test_the_served_model_asks_it_in_a_fresh_process_without_unpickling(variant,
 
 def test_compiles_go_on_from_a_tuned_model(variant, config):
     words = ["program.reader=direct", "program.max_steps=3"]
-    few = config(*words, "optimizer.name=labeled_few_shot", "optimizer.prompt_formats=[plain]", "optimizer.k=1")
+    few = config(*words, "optimizer.name=labeled_few_shot", "optimizer.prompt_formats=[json]", "optimizer.k=1")
     both = compile_variant(few, run_id=variant.run_id)
     assert state_of(both)["program"] == state_of(variant)["program"]
     assert answers(both.before) == answers(variant.after)

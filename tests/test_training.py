@@ -127,7 +127,7 @@ def test_sequence_to_sequence_model_learns_to_write(tmp_path):
         for word, kind in (("Mayor", "a person"), ("River", "a stream of water"))
     ]
     recipe = GeneratorTrainingConfig(
-        base=str(tiny_t5(tmp_path / "base")), epochs=30, batch=4, learning_rate=1e-2, max_new_tokens=8, lora=None
+        base=str(tiny_t5(tmp_path / "base")), epochs=30, batch=4, learning_rate=1e-2, max_new_tokens=8, lora=0
     )
     card = train_generator(task, some[:18], some[18:], recipe, tmp_path / "kind")
     assert card.scores["exact"] == 1

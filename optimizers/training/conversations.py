@@ -34,7 +34,7 @@ class LMTrainingConfig(WriterTrainingConfig):
 
     epochs: int = Field(default=2, ge=1)
     batch: int = Field(default=8, ge=1)
-    learning_rate: float = Field(default=1e-4, gt=0)
+    learning_rate: float = Field(default=2e-4, gt=0)
     max_tokens: int = Field(default=2048, ge=8)
     templated: bool = True
 

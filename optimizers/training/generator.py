@@ -31,7 +31,6 @@ class GeneratorTrainingConfig(WriterTrainingConfig):
     learning_rate: float = Field(default=5e-4, gt=0)
     max_tokens: int = Field(default=512, ge=8)
     max_new_tokens: int = Field(default=128, ge=1)
-    lora: int | None = Field(default=16, ge=1)
 
 
 def train_generator(

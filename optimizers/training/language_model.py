@@ -31,10 +31,10 @@ class WriterTrainingConfig(TrainingConfig):
 
     Attributes:
         lora: the rank of the adapters (Hu et al., 2022) that are trained in place of all weights, on every linear layer
-            but the last, and merged in the end; ``None`` trains all weights but the embeddings.
+            but the last, and merged in the end; 0 trains all weights but the embeddings.
     """
 
-    lora: int | None = Field(default=None, ge=1)
+    lora: int = Field(default=16, ge=0)
 
 
 class Writer(ABC):

@@ -50,13 +50,13 @@ class BootstrapFinetune(Optimizer):
             program's own models.
         metric_threshold: the least score of a run that is learned from.
         questions: the number of train questions to learn from, drawn at random; by default all.
-        prompt_format: the prompt format of local models.
+        prompt_format: the prompt format of local models; by default the one that they have.
         epochs: the number of passes over the examples; this option and the following ones are for local models only,
             since the provider of another model sets them itself, and are by default those of the training config.
         learning_rate: the peak of the learning rate.
         batch: the number of conversations per update.
         max_tokens: the number of tokens to which conversations are cut, at the front.
-        lora: the rank of adapters that are trained in place of all weights.
+        lora: the rank of adapters that are trained in place of all weights; 0 trains all weights.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class BootstrapFinetune(Optimizer):
         labels: LabelSource = "annotations",
         metric_threshold: Share = 0.8,
         questions: Positive | None = None,
-        prompt_format: PromptFormat = "plain",
+        prompt_format: PromptFormat | None = None,
         epochs: Positive | None = None,
         learning_rate: Annotated[float, Field(gt=0)] | None = None,
         batch: Positive | None = None,
         max_tokens: Annotated[int, Field(ge=8)] | None = None,
-        lora: Positive | None = None,
+        lora: Annotated[int, Field(ge=0)] | None = None,
     ) -> None:
         self.labels = labels
         self.metric_threshold = metric_threshold
@@ -135,19 +135,25 @@ class BootstrapFinetune(Optimizer):
             )
         return steps
 
+    def _format_of(self, program: Program) -> PromptFormat:
+        """The prompt format that the model is trained on."""
+        own = getattr(_student(program), "prompt_format", "chat")  # an LM that DSPy made has none
+        return self.prompt_format or program.prompt_format or own
+
     def _in_format(self, program: Program) -> Program:
         """A copy of the program in the prompt format that the model is trained on."""
         copied = program.deepcopy()
         if is_local(_student(program)):
-            copied.prompt_format = self.prompt_format
+            copied.prompt_format = self._format_of(program)
         return copied
 
     def _collect(self, context: CompileContext, split: str, questions: Sequence[Question]) -> list[StepConversation]:
-        steps, lm = self._steps(context.program), with_prompt_format(_student(context.program), self.prompt_format)
+        prompt_format = self._format_of(context.program)
+        steps, lm = self._steps(context.program), with_prompt_format(_student(context.program), prompt_format)
         if self.labels == "annotations":
             take = replayed(replace(context, program=self._in_format(context.program)), steps)
         else:
-            take = bootstrapped(context, questions, steps, self.prompt_format, self.metric_threshold)
+            take = bootstrapped(context, questions, steps, prompt_format, self.metric_threshold)
         rows = conversations(context, split, questions, take, lm)
         if not rows:
             raise UserError(self._nothing(context, split, len(questions)))
@@ -193,7 +199,7 @@ class BootstrapFinetune(Optimizer):
         options: dict[str, Any] | None = None
         if is_local(lm):
             options = {"folder": context.folder / "lm", "dev": _messages(dev), "report": told.put, "seed": context.seed}
-            options |= {"templated": self.prompt_format != "plain", **self.training}
+            options |= {"templated": self._format_of(context.program) != "plain", **self.training}
         lm.kill()  # frees the model's memory, as DSPy's own optimizer does
         context.listener.progress("lm: training", 0, 0, "")
         training = lm.finetune(_messages(train), TrainDataFormat.CHAT, options)
