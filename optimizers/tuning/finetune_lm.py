@@ -137,7 +137,8 @@ class BootstrapFinetune(Optimizer):
 
     def _format_of(self, program: Program) -> PromptFormat:
         """The prompt format that the model is trained on."""
-        own = getattr(_student(program), "prompt_format", "chat")  # an LM that DSPy made has none
+        lm = _student(program)
+        own: PromptFormat = lm.prompt_format if is_local(lm) else "chat"
         return self.prompt_format or program.prompt_format or own
 
     def _in_format(self, program: Program) -> Program:
