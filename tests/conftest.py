@@ -36,10 +36,16 @@ def store(tmp_path_factory):
 
 @pytest.fixture
 def _no_collection():
-    """What an interruption raises within a callback of the garbage collector, of which hypothesis has one, is lost."""
+    """What an interruption raises within a callback of the garbage collector, of which hypothesis has one, is lost.
+
+    Libraries collect by themselves, too, so that the callbacks are taken away.
+    """
+    callbacks = gc.callbacks[:]
+    gc.callbacks.clear()
     gc.disable()
     yield
     gc.enable()
+    gc.callbacks.extend(callbacks)
 
 
 @pytest.fixture(autouse=True)

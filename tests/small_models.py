@@ -32,7 +32,7 @@ TASK = Task(step="relevant", inputs=("question", "passage"), output="relevant", 
 CITIES = ("Paris", "Rome", "Oslo", "Lima", "Cairo", "Quito", "Tokyo", "Delhi", "Berlin", "Madrid", "Vienna", "Dublin")
 CONFIG = ClassifierTrainingConfig(epochs=3, batch=8, learning_rate=3e-4, max_tokens=32, checkpoint_steps=4)
 
-LM_OPTIONS = {"epochs": 4, "batch": 2, "learning_rate": 3e-3, "checkpoint_steps": 4}
+LM_OPTIONS = {"epochs": 4, "batch": 2, "learning_rate": 3e-3, "lora": 0, "checkpoint_steps": 4}
 
 
 def examples(cities=CITIES[:8]):

@@ -573,7 +573,7 @@ def test_an_ensemble_keeps_the_tuned_model_of_its_members(variant, config):
 
 @pytest.mark.parametrize("program", ["rag", "ra_isf"])
 def test_other_programs_are_compiled_too(config, program):
-    words = ["program.self_knowledge=false"] if program == "ra_isf" else ["optimizer.lora=2"]
+    words = ["program.self_knowledge=false", "optimizer.lora=0"] if program == "ra_isf" else ["optimizer.lora=2"]
     variant = compile_variant(config(f"program.name={program}", *words), score_before=False)
     steps = set(state_of(variant)["program"]["lms"])
     assert steps == ({"reader"} if program == "rag" else {"combine", "decompose", "reader", "relevance"})
