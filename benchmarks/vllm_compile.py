@@ -88,8 +88,10 @@ def vllm(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             raise UserError(f"vLLM did not start (exit code {process.wait()}); its reason stands above")
         told, deadline = json.loads(line), time.monotonic() + START
         while not _is_up(told["url"]):
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise UserError(f"vLLM did not start in {START:.0f} s; its reason stands above")
+            if process.poll() is not None:
+                raise UserError(f"vLLM did not start (exit code {process.returncode}); its reason stands above")
+            if time.monotonic() > deadline:
+                raise UserError(f"vLLM did not start in {START:.0f} s; what it says stands above")
             time.sleep(1)
         yield next(iter(told["lm"].values()))["default"]
     finally:
