@@ -50,7 +50,7 @@ def config(options: argparse.Namespace, lm: dict[str, Any], folder: Path) -> Any
             "retriever": {"name": "bm25", "k": 2},
             "lm": {"default": {**lm, "max_tokens": options.max_tokens}},
             "optimizer": {"name": "bootstrap_few_shot", "max_bootstrapped_demos": 2, "max_labeled_demos": 2},
-            "tracking": {"uri": f"sqlite:///{folder}/mlflow.db"},
+            "tracking": {"uri": f"sqlite:///{folder}/mlflow.db", "artifacts": (folder / "files").as_uri()},
             "seed": 7,
         }
     )
