@@ -31,7 +31,7 @@ WARM = 2
 QUESTIONS = 24
 COLBERT = {"name": "colbert", "checkpoint": "minilm", "k": 4}
 IRCOT = {"name": "ircot", "thoughts": "phrase", "reader": "phrase", "later_k": None, "fill": False}
-FINETUNE = {"name": "bootstrap_finetune", "labels": "annotations", "epochs": 1, "lora": 0}
+FINETUNE = {"name": "bootstrap_finetune", "labels": "annotations", "prompt_format": "plain", "epochs": 1, "lora": 0}
 SMALL, LARGER = "local/smollm2-135m-instruct", "local/qwen2.5-coder-0.5b-instruct"
 # Each with what differs in its config: a compile that trains.
 TRAININGS: dict[str, dict[str, Any]] = {
