@@ -112,7 +112,7 @@ class Runs:
         place.mkdir()
         config = self._config("flat", {"name": "rag"}) | {
             "optimizer": optimizer,
-            "tracking": {"uri": f"sqlite:///{place}/mlflow.db"},
+            "tracking": {"uri": f"sqlite:///{place}/mlflow.db", "artifacts": (place / "files").as_uri()},
         }
         config["data"] |= {"train": 32, "dev": 32}
         with cpu_time() as seconds:

@@ -84,7 +84,8 @@ def fetch(url: str, run_id: str, part: int) -> bytes:
 
 def measure(folder: Path, sizes: list[int]) -> list[Size]:
     """What each size takes, in a store of its own in the folder."""
-    evaluation, tracker = answered(), Tracker(f"sqlite:///{folder}/mlflow.db", "predictions")
+    store, files = f"sqlite:///{folder}/mlflow.db", (folder / "files").as_uri()
+    evaluation, tracker = answered(), Tracker(store, "predictions", files)
     kept = {}
     for count in sizes:
         rows = repeated(evaluation, count)

@@ -121,7 +121,8 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="changes the config")
     options = parser.parse_args()
     with user_mistakes(), tempfile.TemporaryDirectory() as folder:
-        words = [*WORDS, *options.overrides, f"tracking.uri=sqlite:///{folder}/mlflow.db"]
+        store = f"tracking.uri=sqlite:///{folder}/mlflow.db", f"tracking.artifacts=file://{folder}/files"
+        words = [*WORDS, *options.overrides, *store]
         compiled = compile_variant(load_config(None, [*words, *COMPILE]))
         for program in OTHERS:
             other = evaluate_variant(load_config(None, [*words, f"program={program}"]))

@@ -8,6 +8,7 @@ arguments change the demo's config, such as `data.dev=24` or `lm=openai/gpt-4o-m
 
 import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -29,7 +30,7 @@ def measure(program: str, overrides: list[str]) -> list[dict[str, Any]]:
         evaluation = evaluate(bench.program(), bench.data.split("dev"))
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        tracker = Tracker(f"sqlite:///{folder}/mlflow.db", "traces")
+        tracker = Tracker(f"sqlite:///{folder}/mlflow.db", "traces", (Path(folder) / "files").as_uri())
         for which in WHICH:
             traced = chosen(evaluation.rows, which)
             with tracker.run("eval", which) as run:

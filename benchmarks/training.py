@@ -132,7 +132,7 @@ def measure(name: str, data: str, updates: int, folder: Path) -> list[Speed]:
         "data": {"name": data, "train": QUESTIONS, "dev": 4},
         "retriever": COLBERT,
         "lm": {"default": {"model": SMALL, "max_tokens": 64}},
-        "tracking": {"uri": f"sqlite:///{folder}/mlflow.db"},
+        "tracking": {"uri": f"sqlite:///{folder}/mlflow.db", "artifacts": (folder / "files").as_uri()},
     }
     measuring = Measuring(name, updates)
     with patch.object(Training, "run", lambda training: measuring(training)):
