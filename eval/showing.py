@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from hoptimizer.eval.display.format import COLUMNS, COSTS, figure, heading
+from hoptimizer.eval.display.format import COLUMNS, COSTS, figure, figure_of, heading
 from hoptimizer.eval.display.sheet import Sheet
 from hoptimizer.eval.runner import Evaluation
 
@@ -30,7 +30,7 @@ def evaluation_sheets(evaluations: Mapping[str, Evaluation], title: str, metric:
     metrics = {name: evaluation.metrics for name, evaluation in evaluations.items()}
     wanted = dict.fromkeys([*([metric] if metric not in _SCORES else []), *_SCORES])
     shown = [name for name in wanted if any(name in own for own in metrics.values())]
-    scores = [[name, *(figure(score, own.get(score)) for score in shown)] for name, own in metrics.items()]
+    scores = [[name, *(figure_of(score, own) for score in shown)] for name, own in metrics.items()]
     costs = [
         [name, *(figure(cost, own[cost]) if cost in own else "unknown" for cost in COSTS), f"{own['seconds_n']:.0f}"]
         for name, own in metrics.items()

@@ -14,7 +14,9 @@ import yaml
 
 from hoptimizer import Tracker, UserError, compare_variants, compile_variant, load_config, load_study, run_study
 from hoptimizer.cli import main
+from hoptimizer.comparison.sheets import scores_sheet
 from hoptimizer.eval.datasets.folder import new
+from hoptimizer.eval.display.format import figure_of
 from hoptimizer.study import cell_runs
 from hoptimizer.study.lines import Line
 from hoptimizer.study.significance import significance
@@ -294,6 +296,18 @@ def test_with_one_seed_the_table_has_intervals_over_the_questions(write):
     [sheet] = sheets(study, result.lines)
     assert sheet.title == "small on dev, n = 4, 95% intervals"
     assert ["[" in figure for figure in sheet.rows[1]] == [False, False, True]
+
+
+def test_a_program_that_never_searches_has_no_recall_in_any_table(write):
+    study = load_study(write(cells=[{"name": name, "program": name} for name in ("direct", "rag")]))
+    result = run_study(study)
+    tracker = Tracker(study.config.tracking.uri, study.config.experiment)
+    compared = compare_variants(tracker, [outcome.run_id for outcome in result.outcomes])
+    for sheet in (*sheets(study, result.lines), scores_sheet(compared)):
+        recall, passages = (sheet.header.index(name) for name in ("recall", "passages"))
+        assert [row[recall] == "–" for row in sheet.rows] == [True, False]
+        assert sheet.rows[0][passages] == "0.00"
+    assert [figure_of("recall", outcome.metrics) == "–" for outcome in result.outcomes] == [True, False]
 
 
 def test_every_cell_starts_from_a_variant_and_the_table_shows_the_figures_asked_for(write, tmp_path, store):

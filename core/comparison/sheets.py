@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from hoptimizer.comparison.differing import MODEL
 from hoptimizer.comparison.result import Compared, Comparison
-from hoptimizer.eval.display.format import COLUMNS, COSTS, change, figure, heading, with_interval
+from hoptimizer.eval.display.format import COLUMNS, COSTS, change, figure, heading, is_unsought, with_interval
 from hoptimizer.eval.display.sheet import MARK, Sheet
 from hoptimizer.eval.showing import TIMED
 from hoptimizer.eval.statistics import CHANCE, Estimate, holm
@@ -149,7 +149,9 @@ def groups_sheet(compared: Comparison) -> Sheet:
 
 
 def _score(variant: Compared, name: str, interval: bool) -> str:
-    estimate = variant.estimates.get(name)
+    estimate, searches = variant.estimates.get(name), variant.estimates.get("retrievals")
+    if searches and is_unsought(name, searches.mean):
+        return figure(name, None)
     if interval and estimate and estimate.low < estimate.high:
         return _interval(name, estimate)
     return figure(name, estimate.mean if estimate else None)

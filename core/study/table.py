@@ -7,7 +7,7 @@ import mlflow
 import pandas as pd
 
 from hoptimizer.eval import statistics
-from hoptimizer.eval.display.format import COLUMNS, figure, heading, with_interval
+from hoptimizer.eval.display.format import COLUMNS, figure, heading, is_unsought, with_interval
 from hoptimizer.eval.display.sheet import MARK, Sheet
 from hoptimizer.study.cells import Study
 from hoptimizer.study.choice import Choice, choice_sheet
@@ -118,8 +118,8 @@ def _short(axes: Sequence[str]) -> list[str]:
 
 def _shown(study: Study, line: Line, name: str) -> str:
     """A figure as text; the interval of a single run stands beside the metric alone, as in a comparison's table."""
-    estimate = line.estimates.get(name)
-    if estimate is None:
+    estimate, searches = line.estimates.get(name), line.estimates.get("retrievals")
+    if estimate is None or (searches and is_unsought(name, searches.mean)):
         return "failed" if not line.seeds else figure(name, None)
     if name == study.config.objective.name and line.has_interval(name):
         return with_interval(name, estimate.mean, estimate.low, estimate.high)

@@ -1,5 +1,7 @@
 """How figures are written in tables."""
 
+from collections.abc import Mapping
+
 from hoptimizer.eval.metrics import METRICS
 
 COLUMNS = ("em", "f1", "accuracy", "recall", "objective", "passages", "lm_calls", "retrievals")
@@ -42,6 +44,26 @@ def figure(name: str, value: float | None, deviation: float | None = None) -> st
     scale, digits = _written(name)
     spread = "" if deviation is None else f" ± {scale * deviation:.{digits}f}"
     return f"{scale * value:.{digits}f}{spread}"
+
+
+def is_unsought(name: str, searches: float | None) -> bool:
+    """Whether a figure is the recall of a variant that never searched: none, rather than a bad one.
+
+    Args:
+        name: the metric or count.
+        searches: the variant's ``retrievals``, where they are known.
+    """
+    return name == "recall" and searches == 0
+
+
+def figure_of(name: str, means: Mapping[str, float]) -> str:
+    """One of a variant's figures as text.
+
+    Args:
+        name: the metric or count.
+        means: all that the variant has.
+    """
+    return figure(name, None if is_unsought(name, means.get("retrievals")) else means.get(name))
 
 
 def with_interval(name: str, value: float, low: float, high: float) -> str:

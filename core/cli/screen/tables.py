@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hoptimizer.common.urls import without_secrets
-from hoptimizer.eval.display.format import COLUMNS, COSTS, change, figure, heading
+from hoptimizer.eval.display.format import COLUMNS, COSTS, change, figure, figure_of, heading
 from hoptimizer.eval.display.sheet import Sheet
 from hoptimizer.tracking.compile_log import KIND as CANDIDATE
 from hoptimizer.tracking.settings import TrackingSettings
@@ -44,7 +44,7 @@ def _own_metric(variant: Variant) -> str:
 
 
 def _cells(metrics: dict[str, float], names: list[str]) -> list[str]:
-    return [figure(name, metrics.get(name)) for name in names]
+    return [figure_of(name, metrics) for name in names]
 
 
 def _caption(variant: Variant) -> str:
