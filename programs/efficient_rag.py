@@ -54,7 +54,8 @@ class EfficientRAG(Program):
             together, or those of all passages of a ``query`` together, as in the paper.
         whole_names: grow labelled words to the whole names that they are a part of.
         filter: let the filter write the next query; off: the labelled words are the next query.
-        reader: reads the passages that were kept: ``direct``, ``cot``, or ``none`` to score the retrieval alone.
+        reader: reads the passages that were kept: ``direct``, ``cot``, ``phrase``, or ``none`` to score the
+            retrieval alone.
 
     The preset ``paper`` has the settings of the paper, and of its published code where the paper leaves them open.
 

@@ -127,7 +127,8 @@ def _shown(study: Study, line: Line, name: str) -> str:
 
 
 def _marked(study: Study, lines: Sequence[Line], number: int, name: str, tests: Significance) -> str:
-    return _shown(study, lines[number], name) + MARK * tests.differs(name, number)
+    shown = _shown(study, lines[number], name)
+    return shown + MARK * (shown != figure(name, None) and tests.differs(name, number))
 
 
 def _at(line: Line, axes: Sequence[str]) -> tuple[str, ...]:
