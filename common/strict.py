@@ -96,7 +96,10 @@ def checked(values: Any, *, texts: bool = True) -> Any:  # noqa: ANN401 - any pl
         Traceback (most recent call last):
         ValueError: expected a number of at most 64 bits, got a longer one
     """
-    if isinstance(values, Mapping | list):
+    if isinstance(values, str):  # first: of most data, nearly everything
+        if texts and _HALVES.search(values):
+            raise ValueError(f"expected valid Unicode text, got {values!r:.60}")
+    elif isinstance(values, Mapping | list):
         parts = itertools.chain.from_iterable(values.items()) if isinstance(values, Mapping) else values
         for part in parts:
             checked(part, texts=texts)
@@ -104,9 +107,7 @@ def checked(values: Any, *, texts: bool = True) -> Any:  # noqa: ANN401 - any pl
         raise ValueError(f"expected a finite number, got {values}")
     elif isinstance(values, int) and values.bit_length() > _BITS:
         raise ValueError("expected a number of at most 64 bits, got a longer one")
-    elif texts and isinstance(values, str) and _HALVES.search(values):
-        raise ValueError(f"expected valid Unicode text, got {values!r:.60}")
-    elif values is not None and not isinstance(values, str | int | float):
+    elif values is not None and not isinstance(values, int | float):
         raise ValueError(f"expected text, numbers, lists and mappings, got {type(values).__name__}")
     return values
 
