@@ -75,6 +75,7 @@ class EfficientRAG(Program):
     """
 
     step_names: ClassVar[tuple[str, ...]] = ("labeler", "filter", "reader")
+    without: ClassVar[Mapping[str, str]] = {"labeler": "retrieves once"}
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {
             "later_k": None,

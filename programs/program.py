@@ -52,6 +52,9 @@ class Program(dspy.Module):
     step_names: ClassVar[tuple[str, ...]] = ("reader",)
     """Names of the attributes that hold the predictors of its steps."""
 
+    without: ClassVar[Mapping[str, str]] = {}
+    """Steps that the default model does not take, and what the program does until they have a model of their own."""
+
     outcomes: ClassVar[tuple[str, ...]] = ()
     """By what a question can be settled, where the program records that."""
 

@@ -153,7 +153,12 @@ QUICK = ["data=atlas", "retriever=bm25", "program.reader=none"]
         (["ask", "Who?", "program=rag"], "rag · local/smollm2-135m-instruct · bm25 k=4 · atlas (all passages)"),
         (
             ["eval", "data.dev=2", "program=efficient_rag", "retriever.k=3", "lm.reader=local/smollm2-135m-instruct"],
-            "efficient_rag · local/smollm2-135m-instruct, reader local/smollm2-135m-instruct · bm25 k=3 · "
+            "efficient_rag (no labeler yet: retrieves once) · local/smollm2-135m-instruct, reader "
+            "local/smollm2-135m-instruct · bm25 k=3 · atlas (dev 2)",
+        ),
+        (
+            ["eval", "data.dev=2", "program=efficient_rag", "lm.labeler=local/smollm2-135m-instruct"],
+            "efficient_rag · local/smollm2-135m-instruct, labeler local/smollm2-135m-instruct · bm25 k=10 · "
             "atlas (dev 2)",
         ),
         (
@@ -177,7 +182,8 @@ def test_the_first_line_of_a_studys_cells_has_their_name(hop, tmp_path):
     code, out, err = hop("study", "s.yaml", *QUICK, "data.dev=2", "--json")
     assert code == 0
     told = [line for line in err.splitlines() if "·" in line]
-    assert [line.partition(" · ")[0] for line in told] == ["program=rag: rag", "program=efficient_rag: efficient_rag"]
+    names = "program=rag: rag", "program=efficient_rag: efficient_rag (no labeler yet: retrieves once)"
+    assert [line.partition(" · ")[0] for line in told] == [*names]
     assert [line.split(" · ")[2] for line in told] == ["bm25 k=4", "bm25 k=10"]
     runs = [cell["run_id"] for cell in json.loads(out)["cells"]]
     client = mlflow.MlflowClient("sqlite:///mlflow.db")
