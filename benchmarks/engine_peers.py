@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import torch
+from engine_worker import SLOTS
 from rich.table import Table
 
 from hoptimizer.eval import mean
@@ -139,6 +140,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.llama and not options.gguf:
         parser.error("--llama needs --gguf FILE")
+    if (options.vllm or options.llama) and max(options.widths) > SLOTS:
+        parser.error(f"--widths: --vllm and --llama are started with {SLOTS} places; leave out what is above")
     with user_mistakes():
         figures = measure(options)
     processor = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor()

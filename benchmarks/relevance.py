@@ -127,7 +127,7 @@ def search(retriever: Retriever, questions: Sequence[str]) -> list[list[Passage]
 def retrieved(one: RetrievalSet, retriever: Retriever, asked: Sequence[QuestionWithContext]) -> list[TrainingExample]:
     """Whether each passage that is retrieved for a question or one of its hops holds the answer to it."""
     cases = [(a.question.question, holding(a.question, one.corpus)) for a in asked]
-    cases += [(hop.question, supporting(a.question, hop)) for a in asked for hop in a.question.hops]
+    cases += [(hop.question, supporting(a.question, hop)) for a in asked for hop in a.question.hops if hop.passage]
     return [
         TrainingExample({"question": text, "passage": str(passage)}, passage.id in gold)
         for (text, gold), ranking in zip(cases, search(retriever, [text for text, _ in cases]), strict=True)

@@ -146,7 +146,8 @@ def test_dspy_is_told_how_likely_an_answer_is_and_what_the_schema_writes_is_cert
 
 
 @pytest.mark.skipif(
-    not torch.cpu._is_avx512_bf16_supported() or torch.cuda.is_available(), reason="measured on CPUs with bf16 products"
+    not torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported() or torch.cuda.is_available(),
+    reason="measured on CPUs with bf16 products other than AMX, whose sums depend on the number of rows",
 )
 def test_a_text_does_not_depend_on_its_batch_nor_on_reuse(model, forgetful):
     prompts = _prompts(model, 12)
@@ -239,6 +240,7 @@ def test_positions_that_no_sequence_reaches_any_more_take_no_memory():
     assert not states.read(0, 2 * BLOCK, 3 * BLOCK).any()
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU's blocks hold more than these prompts have")
 def test_a_batch_without_its_longest_sequence_gives_its_blocks_back(model):
     long, short = _prompts(model, 1)[0], _prompts(model, 1, facts="Short.")[0]
     few = Generator(str(pull("smollm2-135m-instruct")), slots=2)

@@ -62,12 +62,15 @@ def test_every_sequence_of_a_pass_sees_its_own_tokens_alone(window, shared, pref
 
 
 @pytest.mark.parametrize("prefill", [1, 2, 150, 407])
-def test_the_kernel_of_a_gpu_attends_as_the_products_of_a_cpu_do(prefill):
+@pytest.mark.parametrize(("dtype", "atol"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)], ids=["fp32", "bf16"])
+def test_one_kernel_attends_as_the_products_do(prefill, dtype, atol):
     torch.manual_seed(7)
-    query, (keys, values) = torch.randn(HEADS, prefill, DIM), torch.randn(2, KEY_HEADS, 407, DIM)
-    out = torch.empty(prefill, HEADS, DIM)
+    query = torch.randn(HEADS, prefill, DIM, device=DEVICE).to(dtype)
+    keys, values = torch.randn(2, KEY_HEADS, 407, DIM, device=DEVICE).to(dtype)
+    out = torch.empty(prefill, HEADS, DIM, device=DEVICE, dtype=dtype)
     fused(query, keys, values, out)
-    assert torch.allclose(out, _expected(query, keys, values, None), atol=1e-5)
+    expected = _expected(query.float(), keys.float(), values.float(), None)
+    assert torch.allclose(out.float(), expected, atol=atol)
 
 
 def test_a_pass_after_blocks_were_given_back_reads_the_new_ones():

@@ -35,6 +35,7 @@ from hoptimizer.optimizers.labels.conversations import conversations as collecte
 from hoptimizer.optimizers.labels.oracle import replay
 from hoptimizer.optimizers.labels.reasoning import reasoning
 from hoptimizer.optimizers.training.dspy_provider import LocalProvider, LocalTrainingJob
+from hoptimizer.optimizers.tuning import finetune_lm
 from hoptimizer.optimizers.tuning.finetune_lm import BootstrapFinetune
 from hoptimizer.programs import RAG, RAISF, Direct, IRCoT
 from hoptimizer.programs.neighbours import Neighbours
@@ -442,6 +443,25 @@ def test_a_model_that_can_not_be_fine_tuned_is_one_line(tmp_path, monkeypatch, l
     with dspy.context(lm=build_lm(lm)), pytest.raises(UserError, match=line) as error:
         BootstrapFinetune(**options).check(context(tmp_path, Direct()))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("given", "of_local", "of_served"), [(None, "json", None), ("plain", "plain", "plain")])
+def test_a_teachers_other_local_models_keep_their_format_where_a_served_one_is_trained(
+    tmp_path, tiny, monkeypatch, given, of_local, of_served
+):
+    asked = []
+
+    def nothing(context, questions, steps, prompt_format, threshold):
+        asked.append(prompt_format)
+        return replayed(context, ())
+
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    monkeypatch.setattr(finetune_lm, "bootstrapped", nothing)
+    for lm in (tiny, dspy.LM("openai/gpt-4o-mini")):
+        folder = tmp_path / str(len(asked))
+        with dspy.context(lm=lm), pytest.raises(UserError, match="answered none of the 2 train questions"):
+            BootstrapFinetune(labels="bootstrap", prompt_format=given).compile(context(folder, Direct()))
+    assert asked == [of_local, of_served]
 
 
 def test_nothing_to_learn_from_is_one_line(tmp_path, tiny):

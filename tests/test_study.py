@@ -299,8 +299,10 @@ def test_with_one_seed_the_table_has_intervals_over_the_questions(write):
 
 
 def test_a_program_that_never_searches_has_no_recall_in_any_table(write):
-    study = load_study(write(cells=[{"name": name, "program": name} for name in ("direct", "rag")]))
+    cells = [{"name": name, "program": name} for name in ("direct", "rag")]
+    study = load_study(write(cells=cells, baseline={"name": "rag"}))
     result = run_study(study)
+    assert (result.significance.p["recall"].keys(), result.significance.p["f1"].keys()) == (set(), {0})
     tracker = Tracker(study.config.tracking.uri, study.config.experiment)
     compared = compare_variants(tracker, [outcome.run_id for outcome in result.outcomes])
     for sheet in (*sheets(study, result.lines), scores_sheet(compared)):

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from hoptimizer.eval import statistics
-from hoptimizer.eval.display.format import COLUMNS
+from hoptimizer.eval.display.format import COLUMNS, is_unsought
 from hoptimizer.study.cells import Cell, Study
 
 
@@ -64,6 +64,11 @@ class Line:
         """The standard deviation of a figure over the seeds; a single run has none."""
         estimate = self.estimates[name]
         return estimate.high - estimate.mean if self.seeds > 1 else None
+
+    def is_unsought(self, name: str) -> bool:
+        """Whether a figure is the recall of a program that never searched."""
+        searches = self.estimates.get("retrievals")
+        return searches is not None and is_unsought(name, searches.mean)
 
     def has_interval(self, name: str) -> bool:
         """Whether a figure has an interval over questions."""

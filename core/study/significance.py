@@ -62,7 +62,11 @@ def significance(study: Study, lines: Sequence[Line], names: Iterable[str]) -> S
     for name in names:
         if name not in rewarded:
             continue
-        known = {number: line.scores[name].dropna() for number, line in enumerate(lines) if name in line.scores}
+        known = {
+            number: line.scores[name].dropna()
+            for number, line in enumerate(lines)
+            if name in line.scores and (name == study.config.objective.name or not line.is_unsought(name))
+        }
         scores = {number: found for number, found in known.items() if not found.empty}
         against = {number: base for number in scores if (base := _baseline(study, lines, number)) in scores}
         if study.file.baseline:

@@ -7,7 +7,7 @@ import mlflow
 import pandas as pd
 
 from hoptimizer.eval import statistics
-from hoptimizer.eval.display.format import COLUMNS, figure, heading, is_unsought, with_interval
+from hoptimizer.eval.display.format import COLUMNS, figure, heading, with_interval
 from hoptimizer.eval.display.sheet import MARK, Sheet
 from hoptimizer.study.cells import Study
 from hoptimizer.study.choice import Choice, choice_sheet
@@ -118,17 +118,16 @@ def _short(axes: Sequence[str]) -> list[str]:
 
 def _shown(study: Study, line: Line, name: str) -> str:
     """A figure as text; the interval of a single run stands beside the metric alone, as in a comparison's table."""
-    estimate, searches = line.estimates.get(name), line.estimates.get("retrievals")
-    if estimate is None or (searches and is_unsought(name, searches.mean)):
+    estimate, is_maximized = line.estimates.get(name), name == study.config.objective.name
+    if estimate is None or (line.is_unsought(name) and not is_maximized):
         return "failed" if not line.seeds else figure(name, None)
-    if name == study.config.objective.name and line.has_interval(name):
+    if is_maximized and line.has_interval(name):
         return with_interval(name, estimate.mean, estimate.low, estimate.high)
     return figure(name, estimate.mean, line.deviation(name))
 
 
 def _marked(study: Study, lines: Sequence[Line], number: int, name: str, tests: Significance) -> str:
-    shown = _shown(study, lines[number], name)
-    return shown + MARK * (shown != figure(name, None) and tests.differs(name, number))
+    return _shown(study, lines[number], name) + MARK * tests.differs(name, number)
 
 
 def _at(line: Line, axes: Sequence[str]) -> tuple[str, ...]:

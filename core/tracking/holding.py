@@ -32,11 +32,12 @@ def located(uri: str) -> str:
         >>> from hoptimizer.tracking.holding import located
         >>> located("sqlite:///mlflow.db") == f"sqlite:///{Path.cwd()}/mlflow.db"
         True
-        >>> located("http://mlflow:5000"), located("sqlite:///:memory:")
-        ('http://mlflow:5000', 'sqlite:///:memory:')
+        >>> located("http://mlflow:5000"), located("sqlite:///:memory:"), located("sqlite:///file:a.db?uri=true")
+        ('http://mlflow:5000', 'sqlite:///:memory:', 'sqlite:///file:a.db?uri=true')
     """
     file = uri.removeprefix(SQLITE)
-    return f"{SQLITE}{Path(file).absolute()}" if file not in ("", uri) and ":memory:" not in file else uri
+    is_path = file not in ("", uri) and ":memory:" not in file and not file.startswith("file:")
+    return f"{SQLITE}{Path(file).absolute()}" if is_path else uri
 
 
 def identity(uri: str) -> str:

@@ -67,7 +67,7 @@ def bootstrapped(
     context: CompileContext,
     questions: Sequence[Question],
     steps: Collection[str],
-    prompt_format: PromptFormat,
+    prompt_format: PromptFormat | None,
     threshold: float,
 ) -> Take:
     """A function that takes a question's steps from a teacher's run, if that scored well.
@@ -79,7 +79,7 @@ def bootstrapped(
         context: the compile.
         questions: all questions that the teacher will be asked.
         steps: the names of the steps to learn.
-        prompt_format: the prompt format of local models, unless the program sets one.
+        prompt_format: the prompt format of local models, unless the program sets one; ``None`` for that of each.
         threshold: the least score of a run that is learned from.
     """
     taught = teacher(context)

@@ -134,13 +134,12 @@ def relevance_examples(
     corpus: Corpus,
     fields: tuple[str, str] = ("question", "passage"),
     labels: tuple[Label, Label] = (False, True),
-    hops: bool = True,
 ) -> list[TrainingExample]:
     """Examples of whether a passage holds a question's answer, from the data set's annotations (RA-ISF, appendix A.2).
 
     The passages that hold the answer are relevant (:func:`~hoptimizer.optimizers.labels.annotations.holding`); all
     others that support the question, were retrieved for it or were published with it are not. Each of its hops is a
-    question, too, and only the hop's own passage is relevant to it.
+    question, too, since a program's sub-questions resemble them, and only its own passage is relevant to it.
 
     Args:
         questions: questions with ``passages`` and perhaps ``hops``.
@@ -149,13 +148,12 @@ def relevance_examples(
         corpus: the corpus with all of these passages.
         fields: the names of the signature's input fields for the question and the passage.
         labels: the labels of irrelevant and relevant passages.
-        hops: whether to make examples of the hops, too, since a program's sub-questions resemble them.
     """
     examples: list[TrainingExample] = []
     for question, ranking, context in zip(questions, found, contexts, strict=True):
         ids = list(dict.fromkeys([*supporting(question), *context, *(passage.id for passage in ranking)]))
         asked = [(question.question, holding(question, corpus))]
-        asked += [(hop.question, supporting(question, hop)) for hop in question.hops if hops and hop.passage in ids]
+        asked += [(hop.question, supporting(question, hop)) for hop in question.hops if hop.passage in ids]
         for text, gold in asked:
             for id in ids:
                 examples.append(

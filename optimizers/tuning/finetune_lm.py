@@ -50,7 +50,8 @@ class BootstrapFinetune(Optimizer):
             program's own models.
         metric_threshold: the least score of a run that is learned from.
         questions: the number of train questions to learn from, drawn at random; by default all.
-        prompt_format: the prompt format of local models; by default the one that they have.
+        prompt_format: the prompt format of all local models of the program; by default, where the model that is trained
+            is one, that model's.
         epochs: the number of passes over the examples; this option and the following ones are for local models only,
             since the provider of another model sets them itself, and are by default those of the training config.
         learning_rate: the peak of the learning rate.
@@ -154,7 +155,8 @@ class BootstrapFinetune(Optimizer):
         if self.labels == "annotations":
             take = replayed(replace(context, program=self._in_format(context.program)), steps)
         else:
-            take = bootstrapped(context, questions, steps, prompt_format, self.metric_threshold)
+            own = prompt_format if is_local(_student(context.program)) else self.prompt_format
+            take = bootstrapped(context, questions, steps, own, self.metric_threshold)
         rows = conversations(context, split, questions, take, lm)
         if not rows:
             raise UserError(self._nothing(context, split, len(questions)))
