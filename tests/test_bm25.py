@@ -13,6 +13,7 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.eval.datasets.dataset import load
 from hoptimizer.eval.datasets.settings import DataSettings
 from hoptimizer.retrieval import BM25Retriever, Corpus, Passage, RetrieverSettings, index_info
+from hoptimizer.retrieval.bm25 import _best
 
 SETTINGS = RetrieverSettings(name="bm25")
 DATA, PLACES, STARTS = "data.csc.index.npy", "indices.csc.index.npy", "indptr.csc.index.npy"
@@ -43,6 +44,13 @@ def test_a_kept_index_finds_what_bm25s_finds_in_memory():
     for k in (10, 1, 1000):  # built, and found again; of equal passages the first ones come, whatever k is
         found = BM25Retriever(data.corpus).search(questions, k)
         assert [[(p.id, p.score) for p in ranking] for ranking in found] == [one[:k] for one in expected]
+
+
+@pytest.mark.parametrize("k", [1, 7, 300])
+@pytest.mark.parametrize("highest", [0, 3, 100_000])
+def test_of_many_scores_the_best_are_those_of_a_stable_sort(k, highest):
+    scores = np.random.default_rng(7).integers(0, highest, 50_017, endpoint=True).astype(np.float32)
+    assert _best(scores, k).tolist() == np.argsort(-scores, kind="stable")[:k].tolist()
 
 
 def test_an_index_is_built_once_and_mapped(corpus, monkeypatch):
