@@ -29,7 +29,7 @@ from hoptimizer.models.usage import AnswerCache, CallCache
 from hoptimizer.optimizers import Optimizer, build_optimizer
 from hoptimizer.optimizers.training.dspy_provider import LocalProvider
 from hoptimizer.programs import Program, build_program
-from hoptimizer.programs.settings import program_class, retrieves
+from hoptimizer.programs.settings import retrieves, shown
 from hoptimizer.retrieval import Retriever, build_retriever
 from hoptimizer.retrieval.encoders.windows import Elsewhere
 from hoptimizer.retrieval.settings import OracleSettings, RetrieverOptions
@@ -119,20 +119,11 @@ class Workbench:
             'ra_isf · local/smollm2-135m-instruct, reader openai/gpt-4o · bm25 k=5 · atlas (dev 6)'
         """
         config = self.config
-        program = f"{config.program.name} of {run_id[:8]}" if run_id else f"{config.program.name}{self._untrained}"
+        program = f"{config.program.name} of {run_id[:8]}" if run_id else shown(config.program, config.lm)
         models = {role: settings.shown for role, settings in config.lm.items()}
         lms = [models.pop("default"), *(f"{role} {model}" for role, model in models.items())]
         searched = [self._retriever_summary(config.k)] if retrieves(config.program) else []
         return " · ".join([program, ", ".join(lms), *searched, self._data_summary(splits)])
-
-    @property
-    def _untrained(self) -> str:
-        """What a program does not do before it is trained, or steps are given models by the config."""
-        program = self.config.program
-        named = {*self.config.lm, *getattr(program, "steps", ())}
-        lacking = program_class(program.name).without.items()
-        said = "; ".join(f"no {step} yet: {does}" for step, does in lacking if step not in named)
-        return f" ({said})" if said else ""
 
     def search_summary(self, k: int | None = None) -> str:
         """The retriever and the data that it searches, in one line without secrets.

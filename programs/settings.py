@@ -1,7 +1,7 @@
 """The ``program`` section of a config, and programs built from it."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -80,6 +80,24 @@ def retrieves(settings: Options) -> bool:
         (True, False)
     """
     return _takes_retriever(settings.name) and getattr(settings, "retrieval", True)
+
+
+def shown(settings: Options, models: Collection[str]) -> str:
+    """The name of the program that a ``program`` section describes, and what it does not do before it is trained.
+
+    Args:
+        settings: the section.
+        models: the roles and steps that have a language model.
+
+    Example:
+        >>> from hoptimizer.programs.settings import settings_model, shown
+        >>> of = settings_model("efficient_rag")
+        >>> shown(of(name="efficient_rag"), ["default"]), shown(of(name="efficient_rag"), ["default", "labeler"])
+        ('efficient_rag (no labeler yet: retrieves once)', 'efficient_rag')
+    """
+    named = {*models, *getattr(settings, "steps", ())}
+    lacking = [(step, does) for step, does in program_class(settings.name).without.items() if step not in named]
+    return settings.name + "".join(f" (no {step} yet: {does})" for step, does in lacking)
 
 
 def _takes_retriever(name: str) -> bool:

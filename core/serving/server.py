@@ -67,9 +67,21 @@ def serve(app: "FastAPI", listener: socket.socket, timeout: float) -> None:
         timeout_graceful_shutdown=int(timeout) + _GRACE,
         backlog=_BACKLOG,
     )
-    # uvicorn raises the signal again once it has ended: SIGTERM then is an end as it should be.
-    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    server, came = uvicorn.Server(config), set[int]()
+
+    def end(number: int, _: object) -> None:
+        """Before the server listens it ends by this; once it has ended, uvicorn raises the signal again.
+
+        What a handler raises is lost where a finalizer happens to run, so that it is only noted.
+        """
+        came.add(number)
+        server.should_exit = True
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        uvicorn.Server(config).run(sockets=[listener])
+        server.run(sockets=[listener])
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if signal.SIGINT in came:
+        raise KeyboardInterrupt
