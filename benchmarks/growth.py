@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import dspy
-from processes import serving
+from processes import own_store, serving
 from rich.box import MARKDOWN
 from rich.table import Table
 
@@ -112,7 +112,7 @@ class Runs:
         place.mkdir()
         config = self._config("flat", {"name": "rag"}) | {
             "optimizer": optimizer,
-            "tracking": {"uri": f"sqlite:///{place}/mlflow.db", "artifacts": (place / "files").as_uri()},
+            "tracking": own_store(place),
         }
         config["data"] |= {"train": 32, "dev": 32}
         with cpu_time() as seconds:

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import httpx
+from processes import own_store
 from rich.box import MARKDOWN
 from rich.table import Table
 
@@ -84,8 +85,7 @@ def fetch(url: str, run_id: str, part: int) -> bytes:
 
 def measure(folder: Path, sizes: list[int]) -> list[Size]:
     """What each size takes, in a store of its own in the folder."""
-    store, files = f"sqlite:///{folder}/mlflow.db", (folder / "files").as_uri()
-    evaluation, tracker = answered(), Tracker(store, "predictions", files)
+    evaluation, tracker = answered(), Tracker(experiment="predictions", **own_store(folder))
     kept = {}
     for count in sizes:
         rows = repeated(evaluation, count)

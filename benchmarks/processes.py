@@ -36,6 +36,11 @@ def own_home(folder: Path) -> Path:
     return own
 
 
+def own_store(folder: Path) -> dict[str, str]:
+    """A ``tracking`` section for a store whose files all lie in a folder."""
+    return {"uri": f"sqlite:///{folder}/mlflow.db", "artifacts": (folder / "files").as_uri()}
+
+
 def usage_of(process: subprocess.Popen[Any], what: str, expected: int = 0) -> Usage:
     """Wait for a process.
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import mlflow
+from processes import own_store
 
 from hoptimizer import UserError, compile_variant, evaluate_variant, load_config
 from hoptimizer.tracking.models import model_of
@@ -121,7 +122,7 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="changes the config")
     options = parser.parse_args()
     with user_mistakes(), tempfile.TemporaryDirectory() as folder:
-        store = f"tracking.uri=sqlite:///{folder}/mlflow.db", f"tracking.artifacts=file://{folder}/files"
+        store = [f"tracking.{key}={value}" for key, value in own_store(Path(folder)).items()]
         words = [*WORDS, *options.overrides, *store]
         compiled = compile_variant(load_config(None, [*words, *COMPILE]))
         for program in OTHERS:

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from processes import own_store
 from rich.table import Table
 
 from hoptimizer import Tracker, Workbench
@@ -30,7 +31,7 @@ def measure(program: str, overrides: list[str]) -> list[dict[str, Any]]:
         evaluation = evaluate(bench.program(), bench.data.split("dev"))
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        tracker = Tracker(f"sqlite:///{folder}/mlflow.db", "traces", (Path(folder) / "files").as_uri())
+        tracker = Tracker(experiment="traces", **own_store(Path(folder)))
         for which in WHICH:
             traced = chosen(evaluation.rows, which)
             with tracker.run("eval", which) as run:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from processes import own_store
 from rich.box import MARKDOWN
 from rich.table import Table
 from torch import Tensor
@@ -132,7 +133,7 @@ def measure(name: str, data: str, updates: int, folder: Path) -> list[Speed]:
         "data": {"name": data, "train": QUESTIONS, "dev": 4},
         "retriever": COLBERT,
         "lm": {"default": {"model": SMALL, "max_tokens": 64}},
-        "tracking": {"uri": f"sqlite:///{folder}/mlflow.db", "artifacts": (folder / "files").as_uri()},
+        "tracking": own_store(folder),
     }
     measuring = Measuring(name, updates)
     with patch.object(Training, "run", lambda training: measuring(training)):

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from processes import own_home
+from processes import own_home, own_store
 from rich.table import Table
 
 from hoptimizer import compile_variant, make_config
@@ -50,7 +50,7 @@ def config(options: argparse.Namespace, lm: dict[str, Any], folder: Path) -> Any
             "retriever": {"name": "bm25", "k": 2},
             "lm": {"default": {**lm, "max_tokens": options.max_tokens}},
             "optimizer": {"name": "bootstrap_few_shot", "max_bootstrapped_demos": 2, "max_labeled_demos": 2},
-            "tracking": {"uri": f"sqlite:///{folder}/mlflow.db", "artifacts": (folder / "files").as_uri()},
+            "tracking": own_store(folder),
             "seed": 7,
         }
     )

@@ -31,7 +31,6 @@ def bench():
     return Workbench(load_config(None, WORDS), lambda *_: None)
 
 
-@pytest.mark.usefixtures("_no_collection")
 def test_clients_of_colbert_servers_get_what_a_search_in_this_process_gives(bench, monkeypatch, capsys):
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]

@@ -58,7 +58,7 @@ def scores_sheet(compared: Comparison, intervals: bool = False, settings: bool =
             name,
             variant.run_id[:8],
             *(_cut(variant.settings.get(key, "–")) for key in keys),
-            *(_score(variant, score, intervals or score == metric, metric) for score in present[:place]),
+            *(_score(variant, score, intervals, metric) for score in present[:place]),
             delta,
             *(_score(variant, score, intervals, metric) for score in present[place:]),
         ]
@@ -148,11 +148,11 @@ def groups_sheet(compared: Comparison) -> Sheet:
     return Sheet(f"{metric} by {by}, 95% intervals", header, 3, rows, note=note if known else "")
 
 
-def _score(variant: Compared, name: str, interval: bool, metric: str) -> str:
+def _score(variant: Compared, name: str, intervals: bool, metric: str) -> str:
     estimate, searches = variant.estimates.get(name), variant.estimates.get("retrievals")
-    if searches and is_unsought(name, searches.mean) and name != metric:
+    if searches and is_unsought(name, searches.mean, metric):
         return figure(name, None)
-    if interval and estimate and estimate.low < estimate.high:
+    if (intervals or name == metric) and estimate and estimate.low < estimate.high:
         return _interval(name, estimate)
     return figure(name, estimate.mean if estimate else None)
 

@@ -65,10 +65,10 @@ class Line:
         estimate = self.estimates[name]
         return estimate.high - estimate.mean if self.seeds > 1 else None
 
-    def is_unsought(self, name: str) -> bool:
-        """Whether a figure is the recall of a program that never searched."""
+    def is_unsought(self, name: str, metric: str) -> bool:
+        """Whether a figure is the recall of a program that never searched, where another metric is maximized."""
         searches = self.estimates.get("retrievals")
-        return searches is not None and is_unsought(name, searches.mean)
+        return searches is not None and is_unsought(name, searches.mean, metric)
 
     def has_interval(self, name: str) -> bool:
         """Whether a figure has an interval over questions."""

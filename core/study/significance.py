@@ -65,7 +65,7 @@ def significance(study: Study, lines: Sequence[Line], names: Iterable[str]) -> S
         known = {
             number: line.scores[name].dropna()
             for number, line in enumerate(lines)
-            if name in line.scores and (name == study.config.objective.name or not line.is_unsought(name))
+            if name in line.scores and not line.is_unsought(name, study.config.objective.name)
         }
         scores = {number: found for number, found in known.items() if not found.empty}
         against = {number: base for number in scores if (base := _baseline(study, lines, number)) in scores}

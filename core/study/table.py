@@ -118,10 +118,10 @@ def _short(axes: Sequence[str]) -> list[str]:
 
 def _shown(study: Study, line: Line, name: str) -> str:
     """A figure as text; the interval of a single run stands beside the metric alone, as in a comparison's table."""
-    estimate, is_maximized = line.estimates.get(name), name == study.config.objective.name
-    if estimate is None or (line.is_unsought(name) and not is_maximized):
+    estimate, metric = line.estimates.get(name), study.config.objective.name
+    if estimate is None or line.is_unsought(name, metric):
         return "failed" if not line.seeds else figure(name, None)
-    if is_maximized and line.has_interval(name):
+    if name == metric and line.has_interval(name):
         return with_interval(name, estimate.mean, estimate.low, estimate.high)
     return figure(name, estimate.mean, line.deviation(name))
 

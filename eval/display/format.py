@@ -46,14 +46,15 @@ def figure(name: str, value: float | None, deviation: float | None = None) -> st
     return f"{scale * value:.{digits}f}{spread}"
 
 
-def is_unsought(name: str, searches: float | None) -> bool:
+def is_unsought(name: str, searches: float | None, metric: str = "") -> bool:
     """Whether a figure is the recall of a variant that never searched: none, rather than a bad one.
 
     Args:
         name: the metric or count.
         searches: the variant's ``retrievals``, where they are known.
+        metric: what is compared, which always has its figure.
     """
-    return name == "recall" and searches == 0
+    return name == "recall" != metric and searches == 0
 
 
 def figure_of(name: str, means: Mapping[str, float]) -> str:
