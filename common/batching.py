@@ -22,16 +22,17 @@ _IDLE = 10.0
 
 
 class Batcher(Generic[Item, Result]):
-    """Runs ``function`` over whatever items wait, in one worker thread, so that concurrent callers share a batch.
+    """Runs ``function`` over whatever items wait, in worker threads, so that concurrent callers share a batch.
 
-    Nobody waits for a batch to fill: while one batch runs, the next one gathers.
+    Nobody waits for a batch to fill: while as many run as may, the next one gathers.
 
     Args:
         function: maps a non-empty list of items to as many results; an exception it raises reaches every caller
             of that batch, one that stands in the place of a result its caller alone.
         limit: the most items a batch may hold.
-        on: the executor that runs the function, by default this batcher's own thread; while it is busy with other work,
-            the next batch gathers.
+        on: the executor that runs the function, by default this batcher's own threads; while it is busy with other
+            work, the next batch gathers.
+        at_once: batches that may run at the same time.
     """
 
     def __init__(
@@ -39,22 +40,25 @@ class Batcher(Generic[Item, Result]):
         function: Callable[[list[Item]], Sequence[Result | Exception]],
         limit: int,
         on: Executor | None = None,
+        at_once: int = 1,
     ) -> None:
         self._function = function
         self._limit = limit
         self._on = on
         self._queue: queue.SimpleQueue[tuple[Item, Future[Result]]] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._worker: threading.Thread | None = None
+        self._lock, self._gathering = threading.Lock(), threading.Lock()
+        self._at_once = at_once
+        self._workers: set[threading.Thread] = set()
 
     def submit(self, item: Item) -> "Future[Result]":
         """Hand in one item; the future resolves with its result."""
         future: Future[Result] = Future()
         self._queue.put((item, future))
         with self._lock:
-            if self._worker is None:
-                self._worker = threading.Thread(target=self._run, name="batcher", daemon=True)
-                self._worker.start()
+            if len(self._workers) < self._at_once:
+                worker = threading.Thread(target=self._run, name="batcher", daemon=True)
+                self._workers.add(worker)
+                worker.start()
         return future
 
     def _gather(self, first: tuple[Item, "Future[Result]"]) -> list[tuple[Item, "Future[Result]"]]:
@@ -68,23 +72,24 @@ class Batcher(Generic[Item, Result]):
 
     def _run(self) -> None:
         while True:
-            try:
-                first = self._queue.get(timeout=_IDLE)
-            except queue.Empty:
-                with self._lock:
-                    if self._queue.empty():
-                        self._worker = None
-                        return
-                continue
-            time.sleep(_MOMENT)
-            if self._on is None:
-                self._answer(first)
+            with self._gathering:  # or those that come at the same moment would make a batch each
+                try:
+                    first = self._queue.get(timeout=_IDLE)
+                except queue.Empty:
+                    with self._lock:
+                        if self._queue.empty():
+                            self._workers.discard(threading.current_thread())
+                            return
+                    continue
+                time.sleep(_MOMENT)
+                batch = [] if self._on else self._gather(first)
+            if self._on:
+                self._on.submit(lambda first: self._answer(self._gather(first)), first).result()
             else:
-                self._on.submit(self._answer, first).result()
-            del first
+                self._answer(batch)
+            del first, batch
 
-    def _answer(self, first: tuple[Item, "Future[Result]"]) -> None:
-        batch = self._gather(first)
+    def _answer(self, batch: list[tuple[Item, "Future[Result]"]]) -> None:
         if not batch:
             return
         try:

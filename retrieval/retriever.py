@@ -10,8 +10,6 @@ from hoptimizer.common.errors import ServiceError, UserError
 from hoptimizer.retrieval.kept_rankings import KEPT, KeptRankings
 from hoptimizer.retrieval.passage import Passage
 
-MAX_BATCH = 64
-
 
 class Retriever(ABC):
     """Finds passages of one corpus for queries in natural language.
@@ -38,6 +36,10 @@ class Retriever(ABC):
     """Whether a search computes on this machine, rather than waiting for another one."""
     elsewhere: bool = False
     """Whether the index is another one's, and may change: what was found is then not kept."""
+    batch: int = 64
+    """The most queries that :meth:`asearch` searches with together."""
+    at_once: int = 1
+    """Searches of such batches that may be under way at the same time, where they wait for another machine."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -86,7 +88,7 @@ class Retriever(ABC):
 
     @cached_property
     def _batcher(self) -> Batcher[tuple[str, int], list[Passage]]:
-        return Batcher(self._search_batch, limit=MAX_BATCH, on=CORES if self.computes else None)
+        return Batcher(self._search_batch, self.batch, CORES if self.computes else None, self.at_once)
 
     def _search_batch(self, items: list[tuple[str, int]]) -> Sequence[list[Passage] | Exception]:
         try:

@@ -23,11 +23,12 @@ def test_a_batcher_without_work_holds_nothing_and_works_again(monkeypatch):
     for on in (None, CORES):
         doubler = Doubler(on)
         assert [doubler.batcher.submit(number).result() for number in (1, 2)] == [2, 4]
-        thread = doubler.batcher._worker
+        [thread] = doubler.batcher._workers
         thread.join(10)
         assert not thread.is_alive()
         assert doubler.batcher.submit(3).result() == 6
-        doubler.batcher._worker.join(10)
+        [thread] = doubler.batcher._workers
+        thread.join(10)
         gone = weakref.ref(doubler)
         del doubler
         gc.collect()
@@ -48,3 +49,15 @@ def test_items_that_come_as_the_thread_ends_are_answered(monkeypatch):
     for thread in threads:
         thread.join()
     assert sorted(results) == sorted([2 * number for number in range(50)] * 4)
+
+
+def test_as_many_batches_run_at_the_same_time_as_may():
+    together = threading.Barrier(3, timeout=10)
+
+    def meeting(numbers):
+        together.wait()
+        return numbers
+
+    batcher = Batcher(meeting, limit=1, at_once=3)
+    futures = [batcher.submit(number) for number in range(6)]
+    assert [future.result(20) for future in futures] == list(range(6))

@@ -10,19 +10,23 @@ import asyncio
 import base64
 import http.server
 import json
+import socketserver
+import struct
 import threading
 
 import psycopg
 import pytest
+import tenacity
 from postgres import Postgres, binaries
 from qdrant_client import QdrantClient
 from qdrant_client.models import Distance, MultiVectorComparator, MultiVectorConfig, PointStruct, VectorParams
 
 from hoptimizer import ServiceError, UserError, load_config
+from hoptimizer.common import batching
 from hoptimizer.retrieval import Corpus, Passage, RetrieverSettings, build_retriever
 from hoptimizer.retrieval.colbert.checkpoint import find_checkpoint
 from hoptimizer.retrieval.colbert.retriever import load_encoder
-from hoptimizer.retrieval.engines import engine
+from hoptimizer.retrieval.engines import engine, postgres
 from hoptimizer.retrieval.engines.settings import (
     NextPlaidSettings,
     OpenSearchSettings,
@@ -85,6 +89,37 @@ def test_a_collection_that_is_not_there_and_a_server_that_is_not_there_are_one_l
         gone.search(QUERIES, 2)
 
 
+def test_qdrant_is_asked_again_when_it_asks_for_it():
+    class Busy(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.server.asked += 1
+            self.send_response(429)
+            self.send_header("Retry-After", "0" if self.server.asked > 1 else "tomorrow")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Busy) as server:
+        server.asked = 0
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        retriever = build_retriever(
+            QdrantSettings(url=f"http://127.0.0.1:{server.server_port}", collection="wiki"), CORPUS
+        )
+        with pytest.raises(ServiceError, match=r"no answer from qdrant wiki at .* \(status 429\), asked 4 times"):
+            retriever.search(QUERIES, 2)
+        assert server.asked == 4
+        server.shutdown()
+
+
+@pytest.mark.parametrize(("after", "seconds"), [(None, 0), (7, 7), (3600, 60)])
+def test_an_engine_is_left_alone_for_as_long_as_it_asks(after, seconds):
+    state = tenacity.RetryCallState(None, None, (), {})
+    state.set_exception((engine.NoAnswer, engine.NoAnswer("busy", after), None))
+    assert engine._pause(state) == seconds
+
+
 needs_postgres = pytest.mark.skipif(
     binaries() is None, reason="PostgreSQL's server is not installed: apt-get install postgresql"
 )
@@ -118,6 +153,26 @@ def test_postgres_finds_by_any_of_the_words_and_survives_a_restart(settings, dat
     database.stop()
     database.start()
     assert ids(retriever.search(QUERIES, 2)) == [["oslo"], ["curie"]]
+
+
+class Silent(socketserver.BaseRequestHandler):
+    """A PostgreSQL server that lets anybody in and says nothing from then on."""
+
+    def handle(self):
+        self.request.recv(4096)  # who wants in, and to what
+        self.request.sendall(struct.pack("!cii", b"R", 8, 0) + struct.pack("!cic", b"Z", 5, b"I"))
+        while self.request.recv(4096):
+            pass
+
+
+def test_a_database_that_says_nothing_any_more_is_left(monkeypatch):
+    monkeypatch.setattr(postgres, "_GRACE", 0.1)
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Silent) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"postgresql://127.0.0.1:{server.server_address[1]}/wiki?sslmode=disable&gssencmode=disable"
+        with pytest.raises(ServiceError, match=r"no answer from postgres passages at .*4 times"):
+            build_retriever(PostgresSettings(url=url, table="passages", timeout=0.1), CORPUS).search(QUERIES, 2)
+        server.shutdown()
 
 
 @needs_postgres
@@ -206,7 +261,8 @@ def test_what_a_part_of_the_shards_found_is_no_answer(server, partly):
     assert len(server.asked) == 2
 
 
-def test_a_query_that_is_refused_is_refused_alone(server):
+def test_a_query_that_is_refused_is_refused_alone(server, monkeypatch):
+    monkeypatch.setattr(batching, "_MOMENT", 0.5)  # they come together on a busy machine, too
     refused = {"error": {"type": "too_many_clauses", "reason": "maxClauseCount is set to 1024"}, "status": 400}
     found = {"responses": [hits(("oslo", 3.5, {"title": "Oslo", "text": CORPUS["oslo"].text}))]}
     server.answers = [(200, {"responses": [refused] * 3}), (200, {"responses": [refused]}), (200, found)]

@@ -1,6 +1,9 @@
 """Servers that fail: every question is answered or left out, nothing is asked again that was answered."""
 
+import asyncio
+import http.server
 import json
+import threading
 from collections import Counter
 
 import dspy
@@ -188,6 +191,44 @@ def test_a_retriever_that_fails_once_is_asked_again_and_one_that_is_down_ends_th
             retriever.search(["Where?"], 1)
     assert passage.title == "Lyon"
     assert len(server.headers) == 2 + 4
+
+
+def test_a_retriever_that_breaks_off_is_asked_again(monkeypatch):
+    monkeypatch.setattr("hoptimizer.retrieval.colbert.server._BACKOFF", tenacity.wait_none())
+    whole = json.dumps({"topk": [{"text": "Lyon | A city.", "pid": 1, "score": 2.0}]}).encode()
+    bodies = [whole[:10], whole]
+
+    class BreakingOff(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(whole)))
+            self.end_headers()
+            self.wfile.write(bodies.pop(0))
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), BreakingOff) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        [[passage]] = ColBERTServer(f"http://127.0.0.1:{server.server_port}", Corpus([])).search(["Where?"], 1)
+        server.shutdown()
+    assert (passage.title, bodies) == ("Lyon", [])
+
+
+def test_a_slow_retriever_is_asked_for_many_questions_at_once():
+    together = threading.Barrier(32, timeout=10)  # no answer before so many were asked for
+
+    def found():
+        together.wait()
+        return 200, {"topk": [{"text": "Lyon | A city.", "pid": 1, "score": 2.0}]}
+
+    async def searches(retriever):
+        return await asyncio.gather(*(retriever.asearch(f"Where is {n}?", 1) for n in range(64)))
+
+    with ChatServer() as server:
+        server.get = found
+        rankings = asyncio.run(searches(ColBERTServer(server.url, Corpus([]))))
+    assert [[passage.title for passage in ranking] for ranking in rankings] == [["Lyon"]] * 64
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,8 @@ def test_outcomes_are_read_as_they_were_kept_but_for_a_line_that_was_cut_off(ben
     [file] = (tmp_path / "answers").iterdir()
     file.write_bytes(file.read_bytes()[:-10])
     assert list(kept.read(questions).values()) == rows[:2]
+    kept.keep(rows[2])  # by the command that goes on
+    assert list(kept.read(questions).values()) == rows
     assert KeptRows(bench, "another-run").read(questions) == {}
     kept.forget()
     assert kept.read(questions) == {}

@@ -14,6 +14,7 @@ from dspy.utils.exceptions import (
     LMError,
     LMInvalidRequestError,
     LMRateLimitError,
+    LMServerError,
 )
 from pydantic import BaseModel, ValidationError
 
@@ -135,6 +136,17 @@ def test_the_same_call_from_two_threads_is_made_once(tmp_path, monkeypatch):
         answers = list(threads.map(lambda question: asyncio.run(lm.acall(question)), ["Where?", "Where?", "When?"]))
     assert answers == [["words"]] * 3
     assert len(server.bodies) == 2
+
+
+def test_all_that_wait_for_a_call_fail_with_it(tmp_path, monkeypatch):
+    async def calls(lm):
+        return await asyncio.gather(*(lm.acall("Where?") for _ in range(10)), return_exceptions=True)
+
+    monkeypatch.setattr(dspy, "cache", AnswerCache(tmp_path))
+    with ChatServer(seconds=0.1, failing=99, status=503) as server:
+        failures = asyncio.run(calls(build_lm(served(server, num_retries=0))))
+    assert {type(failure) for failure in failures} == {LMServerError}
+    assert len(server.bodies) == 1
 
 
 def test_a_call_waits_for_the_same_one_no_longer_than_an_answer_may_take():

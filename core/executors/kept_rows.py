@@ -60,7 +60,7 @@ class KeptRows:
         values |= {"question": row.question.id, "steps": [dataclasses.asdict(step) for step in row.steps]}
         self._file.parent.mkdir(parents=True, exist_ok=True)
         with self._file.open("ab", buffering=0) as out:  # one write, so that no other process's comes between
-            out.write(json.dumps(values).encode() + b"\n")
+            out.write(b"\n" + json.dumps(values).encode() + b"\n")  # the line before may have been cut off
 
     def forget(self) -> None:
         """Remove the outcomes, once the run has them."""

@@ -293,6 +293,9 @@ class Generator:
 
     def _deliver(self, row: SequenceState) -> None:
         self.counts.completion_tokens += len(row.written)
-        completion = row.completion(self.tokenizer)
-        if row.future.set_running_or_notify_cancel():
-            row.future.set_result(completion)
+        if not row.future.set_running_or_notify_cancel():
+            return
+        try:
+            row.future.set_result(row.completion(self.tokenizer))
+        except Exception as error:  # noqa: BLE001 - handed to the caller, who raises it
+            row.future.set_exception(error)

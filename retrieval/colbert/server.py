@@ -1,5 +1,6 @@
 """A ColBERT server that is searched by its URL."""
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated
 
@@ -17,7 +18,6 @@ _TIMEOUT = 60  # seconds
 _TRIES = 4
 _BUSY = (429, 500, 502, 503, 504)
 _BACKOFF = tenacity.wait_random_exponential(multiplier=1, max=10)
-_AT_ONCE = 8
 
 
 class _Found(BaseModel):
@@ -50,16 +50,21 @@ class ColBERTServer(Retriever):
     name = "colbert"
     computes = False
     elsewhere = True
+    batch = 1  # the protocol knows no more
+    at_once = 32
 
     def __init__(self, url: str, corpus: Corpus) -> None:
         self._url, self._shown = url, without_secrets(url)
         self._passages = corpus.passages
         # Places by hashes: the texts themselves would be a second corpus, in memory.
         self._places = {hash(_plain(served_text(passage))): place for place, passage in enumerate(corpus)}
-        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="colbert-server")
+        self._connections = threading.local()
 
     def search(self, queries: list[str], k: int) -> list[list[Passage]]:
-        return list(self._threads.map(lambda query: self._search(query, k), queries))
+        if len(queries) == 1:
+            return [self._search(queries[0], k)]
+        with ThreadPoolExecutor(self.at_once, thread_name_prefix="colbert-server") as threads:
+            return list(threads.map(lambda query: self._search(query, k), queries))
 
     def _search(self, query: str, k: int) -> list[Passage]:
         try:
@@ -93,9 +98,15 @@ class ColBERTServer(Retriever):
             reraise=True,
         ):
             with attempt:
-                response = requests.get(self._url, params={"query": query, "k": str(k)}, timeout=_TIMEOUT)
+                response = self._connection().get(self._url, params={"query": query, "k": str(k)}, timeout=_TIMEOUT)
                 response.raise_for_status()
         return response
+
+    def _connection(self) -> requests.Session:
+        """This thread's own, which stays open from one search to the next."""
+        if not hasattr(self._connections, "session"):
+            self._connections.session = requests.Session()
+        return self._connections.session
 
     def _passage(self, found: _Found) -> Passage:
         place = self._places.get(hash(_plain(found.text)))
@@ -110,7 +121,7 @@ def _may_pass(error: BaseException) -> bool:
     """Whether a failed request may succeed when it is made again."""
     if isinstance(error, requests.HTTPError):
         return error.response is not None and error.response.status_code in _BUSY
-    return isinstance(error, requests.ConnectionError | requests.Timeout)
+    return isinstance(error, requests.ConnectionError | requests.Timeout | requests.exceptions.ChunkedEncodingError)
 
 
 def served_text(passage: Passage) -> str:

@@ -16,6 +16,8 @@ from hoptimizer.retrieval.retriever import Retriever
 _TRIES = 4
 _log = logging.getLogger(__name__)
 _PAUSES = tenacity.wait_random_exponential(multiplier=0.5, max=5)
+# An engine that asks to be left alone for longer is as good as away.
+_LONGEST_PAUSE = 60.0  # seconds
 
 
 class NoAnswer(Exception):
@@ -23,7 +25,12 @@ class NoAnswer(Exception):
 
     Args:
         reason: in a few words.
+        after: seconds after which it asks to be asked again, where it says so.
     """
+
+    def __init__(self, reason: str, after: float | None = None) -> None:
+        super().__init__(reason)
+        self.after = after
 
 
 class EngineRetriever(Retriever):
@@ -50,7 +57,7 @@ class EngineRetriever(Retriever):
             for attempt in tenacity.Retrying(
                 retry=tenacity.retry_if_exception_type(NoAnswer),
                 stop=tenacity.stop_after_attempt(_TRIES),
-                wait=_PAUSES,
+                wait=_pause,
                 reraise=True,
             ):
                 with attempt:
@@ -103,3 +110,10 @@ class EngineRetriever(Retriever):
                 self._corpus.name,
             )
         return found.scored(float(score))
+
+
+def _pause(state: tenacity.RetryCallState) -> float:
+    """Seconds before an engine is asked again: as many as it asks for, or drawn."""
+    error = state.outcome.exception() if state.outcome else None
+    asked = error.after if isinstance(error, NoAnswer) else None
+    return _PAUSES(state) if asked is None else min(asked, _LONGEST_PAUSE)

@@ -53,6 +53,7 @@ class OpenSearchRetriever(EngineRetriever):
     """
 
     name = "opensearch"
+    at_once = 4
 
     def __init__(self, settings: OpenSearchSettings, corpus: Corpus) -> None:
         super().__init__(settings, corpus)

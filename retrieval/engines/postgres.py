@@ -1,7 +1,10 @@
 """PostgreSQL's full-text search."""
 
+import os
+import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from hoptimizer.common.errors import UserError
@@ -26,6 +29,8 @@ WHERE document @@ query
 ORDER BY " score" DESC, {id}
 LIMIT %(k)s
 """
+# The server itself ends a search that takes too long; one that says nothing any more is left this much later.
+_GRACE = 1.0  # seconds
 _AWAY = (psycopg.errors.AdminShutdown, psycopg.errors.CannotConnectNow, psycopg.errors.TooManyConnections)
 
 
@@ -58,7 +63,8 @@ class PostgresRetriever(EngineRetriever):
                 found: list[list[tuple[Mapping[str, Any], float]]] = []
                 for query in queries:
                     words = {"language": self._settings.language, "words": query.replace("\0", " "), "k": k}
-                    rows = connection.execute(self._search, words).fetchall()
+                    with _ended_after(self._settings.timeout + _GRACE, connection):
+                        rows = connection.execute(self._search, words).fetchall()
                     found.append([(row, float(row[" score"])) for row in rows])
                 return found
             except psycopg.errors.QueryCanceled as error:
@@ -88,3 +94,20 @@ def _is_no_refusal(error: psycopg.Error) -> bool:
     """Whether a connection failed for a reason that may pass: the server is not there, or says that it is starting."""
     text = str(error)
     return "FATAL" not in text or "starting up" in text or "shutting down" in text
+
+
+@contextmanager
+def _ended_after(seconds: float, connection: "psycopg.Connection[dict[str, Any]]") -> Iterator[None]:
+    """Within it, a connection is cut after a time, as the driver waits for a server without end."""
+
+    def cut() -> None:
+        with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as own:
+            own.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(seconds, cut)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

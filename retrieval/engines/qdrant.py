@@ -13,6 +13,7 @@ from hoptimizer.retrieval.passage import Corpus
 try:
     import httpx
     from qdrant_client import QdrantClient
+    from qdrant_client.common.client_exceptions import QdrantException
     from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
     from qdrant_client.models import QueryRequest
 except ImportError as error:
@@ -59,6 +60,8 @@ class QdrantRetriever(LateInteractionRetriever):
         ]
         try:
             answers = self._client.query_batch_points(self._settings.collection, requests)
+        except QdrantException as error:  # status 429 with a time to wait, which the client reads if it is a number
+            raise NoAnswer("status 429", after=getattr(error, "retry_after_s", None)) from error
         except (ResponseHandlingException, httpx.HTTPError) as error:
             raise NoAnswer(str(error)) from error
         except UnexpectedResponse as error:
