@@ -21,8 +21,8 @@ from hoptimizer.programs.steps.calls import StepCalls
 from hoptimizer.programs.trace import StepTrace, asked_question, asking, current, recording
 from hoptimizer.retrieval import Passage, Retriever
 
-# The results of a search that those of some pages are taken from.
-_DEPTH = 1_000
+# The results of a search that those of some pages are taken from: of more where the first ones hold none.
+_DEPTHS = (1_000, 10_000, 100_000)
 
 
 class Program(dspy.Module):
@@ -238,19 +238,25 @@ class Program(dspy.Module):
         Args:
             query: a question or sentence.
             k: how many passages to find; the program's own ``k`` by default.
-            titles: titles of the pages that passages may come from, of those among the first thousand of the search; by
-                default they come from all pages.
+            titles: titles of the pages that passages may come from, of those among the first thousand of the search, or
+                the first hundred thousand where the thousand has none; by default they come from all pages.
         """
         if self.retriever is None:
             raise TypeError(f"{type(self).__name__} retrieves: give it a retriever")
         start = time.perf_counter()
-        passages = await self.retriever.asearch(query, _DEPTH if titles else k or self.k)
+        wanted = k or self.k
         asked: dict[str, Any] = {"query": query}
         if titles:
-            passages = [passage for passage in passages if passage.title in titles][: k or self.k]
             asked["titles"] = list(titles)
-        found = {"passages": [passage.id for passage in passages]}
-        current().add(StepRecord("retrieve", "retrieval", asked, found, seconds=time.perf_counter() - start))
+            for depth in _DEPTHS:
+                found = await self.retriever.asearch(query, depth)
+                passages = [passage for passage in found if passage.title in titles][:wanted]
+                if passages or len(found) < depth:
+                    break
+        else:
+            passages = await self.retriever.asearch(query, wanted)
+        ids = {"passages": [passage.id for passage in passages]}
+        current().add(StepRecord("retrieve", "retrieval", asked, ids, seconds=time.perf_counter() - start))
         return passages
 
 

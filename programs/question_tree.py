@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from hoptimizer.programs.reader import declines
 from hoptimizer.programs.trace import SharedTasks
 from hoptimizer.retrieval import Passage
 
@@ -59,7 +60,7 @@ class Outcome:
     @property
     def known(self) -> bool:
         """Whether there is an answer; a model may say itself that it is unknown."""
-        return normalized(self.answer) != UNKNOWN
+        return not declines(self.answer)
 
 
 class CallBudgetExhausted(Exception):
@@ -131,7 +132,10 @@ def normalized(question: str) -> str:
 
 
 _NOTHING = re.compile(
-    r"\W*(n/a|empty|(none|nothing|no (further|more|other)( (questions?|queries|searches|information|facts))?)"
+    r"\W*(n/a|null|empty|not (needed|required|necessary)|the (final )?answer is (already )?known( already| now)?"
+    r"|(none|nothing)\W*\(([^)]+\s){2}[^)]+\)"  # with the reason
+    r"|(none|nothing|no (further|more|other|additional|follow[- ]?up)"
+    r"( (follow[- ]?up |sub-?)?(questions?|queries|searches|information|facts|details))?)"
     r"( (else )?(is |are )?(needed|required|necessary|left))?)?\W*",
     re.IGNORECASE,
 )
@@ -145,6 +149,8 @@ def asked_for(text: str | None) -> str:
 
     >>> [asked_for(text) for text in ("(empty)", "None needed.", "No further questions are needed", '""')]
     ['', '', '', '']
+    >>> [asked_for(text) for text in ("No follow-up question is needed.", "None (the answers suffice)", "Not needed")]
+    ['', '', '']
     >>> [asked_for(text) for text in (" Where was she born? ", "No More Heroes", "Na Hong-jin", "Empty Nest")]
     ['Where was she born?', 'No More Heroes', 'Na Hong-jin', 'Empty Nest']
     """

@@ -23,7 +23,7 @@ from hoptimizer.programs.question_tree import (
     normalized,
     subquestions,
 )
-from hoptimizer.programs.reader import make_reader, read
+from hoptimizer.programs.reader import declines, make_reader, read
 from hoptimizer.programs.record import StepRecord
 from hoptimizer.programs.trace import SharedTasks, current, gather_steps
 from hoptimizer.retrieval import Passage, Retriever
@@ -197,11 +197,11 @@ class RAISF(Program):
         return (await self.ask("self_knowledge", frame, **asked)).knows == "yes"
 
     async def recite(self, question: str, frame: Frame) -> str | None:
-        """The answer that the model knows, without passages (equation 2); ``None`` where it can't be read."""
+        """The answer that the model knows, without passages (equation 2); ``None`` where it has none after all."""
         if not self.confident:
             self.check_call_budget("closed_book", frame)
         answer = (await self.closed_book_answer(question, frame)).answer
-        return None if answer is None else _stated(answer)
+        return None if answer is None or declines(answer) else answer.strip()
 
     @property
     def confident(self) -> bool:

@@ -22,13 +22,15 @@ ReaderKind = Literal["direct", "cot", "phrase", "none"]
 "answer is:" (IRCoT's protocol), or not at all."""
 
 _PHRASE = re.compile(r"\banswer is\b\s*:?\s*", re.IGNORECASE)
-# What follows the phrase where a chain says that it has no answer. Titles begin alike ("Nowhere in Africa").
+# What a model says in the place of an answer where it has none. Titles begin alike ("Nowhere in Africa").
 _NO_ANSWER = re.compile(
     r"(it is\s+|they are\s+)?(not|nowhere|cannot be|can['’]t be|could not be)\s+(\w+\s+)?"
     r"(in|given|stated|mentioned|provided|found|available|known|clear|specified|contained|present|here|there|possible|"
     r"determined|answered|inferred|said)\b(.*\b(passages?|contexts?|texts?|information|documents?)\b.*)?\W*"
     r"|(unknown|unclear|unavailable|undetermined|unspecified|insufficient (information|evidence|context)|n/a)"
     r"(\W.*\b(passages?|contexts?|texts?|information|documents?)\b.*)?\W*"
+    r"|(sorry,?\s+)?i( am|['’]m)?\s+(do not|don['’]t|not|cannot|can['’]t)\s+(know|sure|certain|tell|say|answer)\b"
+    r"(.*\b(answers?|that|this|question|passages?|contexts?|texts?|information|documents?)\b.*)?\W*"
     r"|(none of the|the) (passages?|contexts?|texts?|documents?) (say|says|state|mention|do not|does not|don['’]t)\b.*",
     re.IGNORECASE | re.DOTALL,
 )
@@ -48,18 +50,35 @@ def stated_answer(chain: str) -> str | None:
         >>> from hoptimizer.programs.reader import stated_answer
         >>> stated_answer("Oslo is in Norway. So the answer is: Norway.")
         'Norway'
+        >>> stated_answer("So the answer is: Norway.\\n\\nNote: this is based on passage 2.")
+        'Norway'
         >>> stated_answer("The answer is not in the passages.") is None
         True
     """
     *_, last = _PHRASE.split(chain)
-    if last == chain or _NO_ANSWER.fullmatch(last):
-        return None
-    return _without_stop(last)
+    return None if last == chain or declines(last) else _answer(last)
 
 
 def answer_of(chain: str) -> str:
     """What a chain of thought gives as its answer, or the whole text where it gives nothing (IRCoT, section 3.2)."""
-    return _without_stop(_PHRASE.split(chain)[-1])
+    *_, last = _PHRASE.split(chain)
+    return _without_stop(last) if last == chain else _answer(last)
+
+
+def declines(answer: str) -> bool:
+    """Whether a model says that it has no answer, or says nothing.
+
+    >>> [declines(answer) for answer in ("", "I don't know.", "Not mentioned in the passages", "N/A")]
+    [True, True, True, True]
+    >>> [declines(answer) for answer in ("Nowhere in Africa", "Not Fade Away", "I Don't Know How She Does It")]
+    [False, False, False]
+    """
+    return not answer.strip() or bool(_NO_ANSWER.fullmatch(answer.strip()))
+
+
+def _answer(text: str) -> str:
+    """What follows the phrase, without notes on further lines."""
+    return _without_stop(text.strip().partition("\n")[0])
 
 
 def _without_stop(text: str) -> str:

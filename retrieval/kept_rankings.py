@@ -10,9 +10,9 @@ from hoptimizer.retrieval.passage import Passage
 Ranking = list[Passage]
 _Asked = tuple[str, int]  # a query, and the pool of its search
 
-KEPT = 1_000
-"""Queries whose rankings are kept, 3 KB each (passages share their texts with the corpus): few, so that a long run does
-not grow by them."""
+KEPT = 100_000
+"""Passages of rankings that are kept, some 500 bytes each, as they share their texts with the corpus: a bound to what a
+long run grows by, and room for all queries of a study of some thousand questions."""
 
 
 class KeptRankings:
@@ -21,13 +21,14 @@ class KeptRankings:
 
     Args:
         search: starts a search for a query and a number of passages.
-        limit: of the queries that are kept; the one that was asked for the longest time ago goes. With 0, searches
-            that are under way are shared alone.
+        limit: of the passages in the rankings that are kept; the ranking that was asked for the longest time ago goes.
+            With 0, searches that are under way are shared alone.
     """
 
     def __init__(self, search: Callable[[tuple[str, int]], "Future[Ranking]"], limit: int = KEPT) -> None:
         self._search, self._limit = search, limit
         self._found: OrderedDict[_Asked, tuple[int, Future[Ranking]]] = OrderedDict()
+        self._passages = 0
         self._lock = threading.Lock()
 
     def find(self, query: str, k: int, pool: int = 0) -> "Future[Ranking]":
@@ -42,11 +43,13 @@ class KeptRankings:
         with self._lock:
             most, ranking = self._found.get(asked, (0, None))
             if ranking is None or most < k:
+                self._passages += k - most
                 most, ranking = k, self._search((query, k))
             self._found[asked] = most, ranking
             self._found.move_to_end(asked)
-            while len(self._found) > self._limit > 0:
-                self._found.popitem(last=False)
+            while self._passages > self._limit > 0:
+                _, (gone, _) = self._found.popitem(last=False)
+                self._passages -= gone
         ranking.add_done_callback(lambda ended: self._ended(asked, ended))
         return ranking
 
@@ -54,10 +57,13 @@ class KeptRankings:
         """Keep nothing of what was found so far."""
         with self._lock:
             self._found.clear()
+            self._passages = 0
 
     def _ended(self, asked: _Asked, ended: "Future[Ranking]") -> None:
         if self._limit and not ended.cancelled() and not ended.exception():
             return
         with self._lock:
-            if self._found.get(asked, (0, None))[1] is ended:
+            most, ranking = self._found.get(asked, (0, None))
+            if ranking is ended:
                 del self._found[asked]
+                self._passages -= most

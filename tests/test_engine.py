@@ -35,6 +35,7 @@ from hoptimizer.models.engine.key_values import BLOCK, KeyValues
 from hoptimizer.models.engine.loading import device_and_dtype, loading
 from hoptimizer.models.engine.prefix_cache import PAGE, PrefixCache
 from hoptimizer.models.engine.request import GenerationRequest
+from hoptimizer.models.engine.sequence import SequenceState
 from hoptimizer.models.weights.store import pull
 from hoptimizer.optimizers.training.conversations import LMTrainingConfig, _continued
 
@@ -269,6 +270,22 @@ def test_calls_of_a_model_that_is_taken_out_of_memory_fail():
     for future in futures[1:]:
         with pytest.raises(RuntimeError, match="taken out of memory"):
             future.result(timeout=10)
+
+
+def test_what_goes_wrong_with_one_text_is_its_callers_alone(model, monkeypatch):
+    whole = SequenceState._completion
+
+    def completion(row, tokenizer):
+        if len(row.written) == 2:
+            raise ValueError("no text")
+        return whole(row, tokenizer)
+
+    monkeypatch.setattr(SequenceState, "_completion", completion)
+    first, second = _prompts(model, 2)
+    broken, others = model.submit(GenerationRequest(first, 2)), model.submit(GenerationRequest(second, 8))
+    with pytest.raises(ValueError, match="no text"):
+        broken.result(60)
+    assert others.result(60).tokens == 8
 
 
 def test_a_cancelled_call_leaves_the_batch(lm, model):

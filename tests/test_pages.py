@@ -62,6 +62,13 @@ def test_every_search_of_a_chain_is_scoped():
     ] * 2
 
 
+def test_pages_that_are_not_among_the_first_thousand_are_looked_for_further_down():
+    # All others have more of the question's words, and the page's rank beyond the thousandth.
+    others = [Passage(f"other-{n}", f"Draft {n}", ASKED) for n in range(1_100)]
+    prediction = run(RAG(BM25Retriever(Corpus([*others, *CORPUS])), k=2, pages=3), TITLES, ANSWER)
+    assert ids(prediction) == ["bears", "built", "hall"]
+
+
 def test_a_page_may_be_named_by_its_title():
     prediction = run(RAG(BM25Retriever(CORPUS), k=1, pages=3), TITLES, ANSWER, main="Auditorium Theatre")
     assert ids(prediction) == ["hall", "built"]

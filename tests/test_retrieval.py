@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+from concurrent.futures import Future
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from urllib.parse import parse_qs, urlparse
 
@@ -20,6 +21,7 @@ from hoptimizer.retrieval import (
     build_retriever,
     index_info,
 )
+from hoptimizer.retrieval.kept_rankings import KeptRankings
 
 FACTS = [
     ("Marie Curie", "Marie Curie was a physicist and chemist who discovered polonium and radium in Paris."),
@@ -117,6 +119,21 @@ def test_what_an_index_elsewhere_has_found_is_not_kept():
 
     assert asyncio.run(twice(Changing())) == ["1", "1", "2"]
     assert asyncio.run(twice(HybridRetriever([Changing(), Changing()]))) == ["1", "1", "2"]
+
+
+def test_rankings_are_kept_up_to_a_number_of_passages():
+    asked = []
+
+    def search(wanted):
+        asked.append(wanted)
+        found = Future()
+        found.set_result([Passage(str(place), "", "text") for place in range(wanted[1])])
+        return found
+
+    kept = KeptRankings(search, limit=10)
+    for query, k in (("a", 4), ("b", 4), ("a", 2), ("b", 5), ("c", 2), ("b", 5), ("a", 1)):
+        assert len(kept.find(query, k).result()) >= k
+    assert asked == [("a", 4), ("b", 4), ("b", 5), ("c", 2), ("a", 1)]
 
 
 def test_takes_passages_of_any_length():

@@ -293,9 +293,4 @@ class Generator:
 
     def _deliver(self, row: SequenceState) -> None:
         self.counts.completion_tokens += len(row.written)
-        if not row.future.set_running_or_notify_cancel():
-            return
-        try:
-            row.future.set_result(row.completion(self.tokenizer))
-        except Exception as error:  # noqa: BLE001 - handed to the caller, who raises it
-            row.future.set_exception(error)
+        row.answer(self.tokenizer)

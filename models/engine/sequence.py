@@ -108,8 +108,16 @@ class SequenceState:
             self.logprobs += chosen + [0.0] * (len(tokens) - len(chosen))
         self.finished = self.constraint is not None and self.constraint.done
 
-    def completion(self, tokenizer: PreTrainedTokenizerBase) -> Completion:
-        """What the request gets back, once the text is finished."""
+    def answer(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Answer the request, once the text is finished; what goes wrong with one text is its caller's alone."""
+        if not self.future.set_running_or_notify_cancel():
+            return
+        try:
+            self.future.set_result(self._completion(tokenizer))
+        except Exception as error:  # noqa: BLE001 - handed to the caller, who raises it
+            self.future.set_exception(error)
+
+    def _completion(self, tokenizer: PreTrainedTokenizerBase) -> Completion:
         written = self.written
         text = _text(tokenizer, written)
         if self.constraint is not None:

@@ -4,6 +4,7 @@ from typing import Any
 
 from hoptimizer.models.small.confidence import ANSWER_PROBABILITY
 from hoptimizer.programs.program import Program
+from hoptimizer.programs.reader import declines
 
 
 async def known_answer(program: Program, question: str) -> str | None:
@@ -16,8 +17,9 @@ async def known_answer(program: Program, question: str) -> str | None:
         question: the question.
 
     Returns:
-        The answer without passages; ``None`` where it is not known. An output that can't be understood counts as no:
-        what was looked up for nothing does little harm.
+        The answer without passages; ``None`` where it is not known, or where the model says instead of an answer that
+        it does not know. An output that can't be understood counts as no: what was looked up for nothing does little
+        harm.
     """
     asked: dict[str, Any] = {"question": question}
     own = None
@@ -27,4 +29,5 @@ async def known_answer(program: Program, question: str) -> str | None:
     if (await program.step("self_knowledge", **asked)).knows != "yes":
         return None
     own = own or await program.step("closed_book", question=question)
-    return (own.answer or "").strip() or None
+    answer = (own.answer or "").strip()
+    return None if declines(answer) else answer
