@@ -21,7 +21,7 @@ from pathlib import Path
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import write_whole
-from limits import bf16_flops, read_bytes
+from hoptimizer.models.engine.limits import bf16_flops, read_bytes
 from reporting import user_mistakes
 
 FOLDER = Path(__file__).parent

@@ -25,13 +25,13 @@ from hoptimizer.compiled import program_of
 from hoptimizer.eval import statistics
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.runner import Evaluation, evaluate
+from hoptimizer.models.engine.limits import best_of
 from hoptimizer.models.small.encoder import AlignedPair, TextPair
 from hoptimizer.models.small.labeler import Labeler, QueryFilter
 from hoptimizer.models.small.tagger import tag
 from hoptimizer.programs import RAG, EfficientRAG, Program
 from hoptimizer.tracking.tracker import Tracker
 from hoptimizer.workbench import Workbench
-from limits import best_of
 from reporting import benchmark_parser, show, user_mistakes
 
 ROUNDS = 3

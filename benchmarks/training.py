@@ -23,8 +23,8 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from hoptimizer import compile_variant, make_config
+from hoptimizer.models.engine.limits import bf16_flops
 from hoptimizer.optimizers.training.loop import BestEpoch, Training
-from limits import bf16_flops
 from reporting import benchmark_parser, load, show, user_mistakes
 
 AIM = 0.6

@@ -58,8 +58,11 @@ def _processor() -> Finding:
 
     if torch.cuda.is_available():
         return Finding("processor", True, f"GPU {torch.cuda.get_device_name(0)}")
-    bf16 = torch.backends.cpu.get_cpu_capability()
-    return Finding("processor", True, f"CPU, {os.cpu_count()} cores, {torch.get_num_threads()} threads, {bf16}")
+    from hoptimizer.models.engine.limits import bf16_flops, read_bytes
+
+    cores = f"CPU, {os.cpu_count()} cores, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}"
+    limits = f"at most {bf16_flops() / 1e9:.0f} GFLOP/s in bf16 and {read_bytes() / 1e9:.0f} GB/s of memory"
+    return Finding("processor", True, f"{cores}, {limits}")
 
 
 def _compiler() -> Finding:

@@ -1,6 +1,6 @@
 """How long a user waits to be told of a mistake: the commands of ``tests/mistakes.py``, each a process of its own.
 
-    python benchmarks/mistakes.py [--rounds 3] [--json]
+    python benchmarks/mistake_seconds.py [--rounds 3] [--json]
 
 They run in turn, in a folder and a home of their own, which are warm: a round that is not counted leaves what commands
 keep for the next time. The aim is a second. The last rows are imports, which a mistake that takes longer needs.
