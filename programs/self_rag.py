@@ -107,14 +107,17 @@ class SelfRAG(Program):
     async def candidate(self, question: str, passage: Passage) -> Candidate:
         """The answer from one passage, with its score; one that can't be understood is last."""
         judge = partial(self.step, "relevance", question=question, passage=passage)
-        works: list[Callable[[], Coroutine[Any, Any, Any]]] = [judge, partial(read, self, question, [passage])]
-        judged, answer = await gather_steps(works)
-        if not answer:
-            return Candidate("", float("-inf"))
-        return Candidate(answer, await self.score(question, passage, answer, judged))
+        works: list[Callable[[], Coroutine[Any, Any, Any]]] = [judge, partial(self.criticized, question, passage)]
+        judged, (answer, support) = await gather_steps(works)
+        return Candidate(answer, self.relevant_weight * (judged.relevant == "yes") + support)
 
-    async def score(self, question: str, passage: Passage, answer: str, judged: dspy.Prediction) -> float:
-        """The weighted sum of equation 4; a decision that can't be understood is worth nothing."""
+    async def criticized(self, question: str, passage: Passage) -> tuple[str, float]:
+        """The answer from one passage, with what its support and its use add to the weighted sum of equation 4.
+
+        A decision that can't be understood is worth nothing.
+        """
+        if not (answer := await read(self, question, [passage])):
+            return "", float("-inf")
         inputs: dict[str, Any] = {"question": question, "candidate": answer}
         supported, useful = await gather_steps(
             (
@@ -122,8 +125,7 @@ class SelfRAG(Program):
                 partial(self.step, "usefulness", **inputs),
             )
         )
-        return (
-            self.relevant_weight * (judged.relevant == "yes")
-            + self.supported_weight * _SUPPORT.get(supported.supported, 0.0)
+        return answer, (
+            self.supported_weight * _SUPPORT.get(supported.supported, 0.0)
             + self.useful_weight * _USEFUL.get(useful.useful, 0.0)
         )

@@ -215,6 +215,19 @@ def test_a_retriever_that_breaks_off_is_asked_again(monkeypatch):
     assert (passage.title, bodies) == ("Lyon", [])
 
 
+def test_a_retriever_gets_the_key_of_the_environment(monkeypatch):
+    with ChatServer() as server:
+        server.get = lambda: (
+            (200, {"topk": []}) if "authorization" in server.headers[-1] else (401, {"error": "no key"})
+        )
+        retriever = ColBERTServer(server.url, Corpus([]))
+        with pytest.raises(UserError, match=r"refuses \(401\): .*no key.*; a key comes from .* COLBERT_API_KEY"):
+            retriever.search(["Where?"], 1)
+        monkeypatch.setenv("COLBERT_API_KEY", "a-key")
+        assert retriever.search(["Where?"], 1) == [[]]
+        assert server.headers[-1]["authorization"] == "Bearer a-key"
+
+
 def test_a_slow_retriever_is_asked_for_many_questions_at_once():
     together = threading.Barrier(32, timeout=10)  # no answer before so many were asked for
 

@@ -81,7 +81,8 @@ def serve_command(
     port: Annotated[int, typer.Option(help="The port; 0 for a free one.", min=0, max=65535)] = 8000,
     name: Annotated[str | None, typer.Option(help="What clients call it.")] = None,
     prompt_format: Annotated[
-        str | None, typer.Option(help="json, chat or plain; by default as in this process.", show_default=False)
+        str | None,
+        typer.Option(help="json, chat or plain; by default as in this process, chat for a hub id.", show_default=False),
     ] = None,
     lora: Annotated[
         list[str] | None,

@@ -113,7 +113,7 @@ def servable(source: str, uri: str) -> Servable:
             f"unknown model {source!r}: no name of the weights store (`hop models list`), no folder, no run's id and "
             "no hub id such as Qwen/Qwen3-8B"
         )
-    return Servable(source.rpartition("/")[2].lower(), source, "json")
+    return Servable(source.rpartition("/")[2].lower(), source, "chat")
 
 
 def adapters(words: Sequence[str], model: str) -> list[LoRA]:

@@ -1,5 +1,6 @@
 """A ColBERT server that is searched by its URL."""
 
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated
@@ -15,6 +16,8 @@ from hoptimizer.retrieval.passage import Corpus, Passage
 from hoptimizer.retrieval.retriever import Retriever
 
 _TIMEOUT = 60  # seconds
+_KEY = "COLBERT_API_KEY"
+_UNAUTHORIZED = (401, 403)
 _TRIES = 4
 _BUSY = (429, 500, 502, 503, 504)
 _BACKOFF = tenacity.wait_random_exponential(multiplier=1, max=10)
@@ -35,7 +38,8 @@ class ColBERTServer(Retriever):
     ``dspy.ColBERTv2`` nothing is cached, for a server's index may change, and ``k`` may exceed 100.
 
     Args:
-        url: the URL of the search, such as ``http://localhost:8893/api/search``.
+        url: the URL of the search, such as ``http://localhost:8893/api/search``. The environment's ``COLBERT_API_KEY``
+            is its key (``Authorization: Bearer``).
         corpus: a found passage whose title and text it holds is given as that passage, so that ids agree; any other
             passage keeps the server's ``pid`` as its id.
 
@@ -74,6 +78,8 @@ class ColBERTServer(Retriever):
             response = error.response
             if response is not None and response.status_code not in _BUSY:
                 said = text_without_secrets(" ".join(response.text.split()))[:200]
+                if response.status_code in _UNAUTHORIZED:
+                    said = f"{said}; a key comes from the environment's {_KEY}"
                 raise UserError(f"retriever.url: {self._shown} refuses ({response.status_code}): {said}") from error
             reason = type(error).__name__ if response is None else str(response.status_code)
             raise ServiceError(
@@ -98,7 +104,13 @@ class ColBERTServer(Retriever):
             reraise=True,
         ):
             with attempt:
-                response = self._connection().get(self._url, params={"query": query, "k": str(k)}, timeout=_TIMEOUT)
+                key = os.environ.get(_KEY)
+                response = self._connection().get(
+                    self._url,
+                    params={"query": query, "k": str(k)},
+                    headers={"Authorization": f"Bearer {key}"} if key else {},
+                    timeout=_TIMEOUT,
+                )
                 response.raise_for_status()
         return response
 
