@@ -107,7 +107,7 @@ def _build(settings: RetrieverOptions, corpus: Corpus, progress: Progress, elsew
         from hoptimizer.retrieval.hybrid import HybridRetriever
 
         members = [build_retriever(one, corpus, progress=progress, elsewhere=elsewhere) for one in settings.of]
-        return HybridRetriever(members, settings.depth, settings.fusion, settings.weights)
+        return HybridRetriever(members, settings.depth, settings.fusion, settings.weights, corpus)
     if isinstance(settings, QdrantSettings):
         from hoptimizer.retrieval.engines.qdrant import QdrantRetriever
 

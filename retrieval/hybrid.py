@@ -1,33 +1,39 @@
-"""Several retrievers as one, by fusing the places (Cormack et al., 2009) or the scores that they give to passages."""
+"""Several retrievers as one: over the same corpus, by fusing the places (Cormack et al., 2009) or the scores that they
+give to passages, or each over a part of it."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Literal
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.retrieval.passage import Passage
+from hoptimizer.retrieval.passage import Corpus, Passage
 from hoptimizer.retrieval.retriever import Retriever
 
-Fusion = Literal["ranks", "scores"]
+Fusion = Literal["ranks", "scores", "parts"]
 
 # The constant of the paper, by which the first places do not outweigh all others.
 _CONSTANT = 60
 
 
 class HybridRetriever(Retriever):
-    """Ranks passages by what several retrievers over the same corpus say of them.
+    """Ranks passages by what several retrievers say of them.
 
-    A passage's score is the weighted sum over the rankings that it is in: of ``1 / (60 + place)`` if places are fused
-    (reciprocal rank fusion; Cormack, Clarke and Büttcher, 2009), of the score, scaled to 0 for the lowest and 1 for the
-    highest of the ranking, if scores are (a convex combination; Bruch, Gai and Ingber, 2023, section 3). A retriever
-    that gives a passage the score 0 has found nothing in it, as BM25 where no word is shared; that place does not
-    count. Ties go to the retriever that is named first.
+    Over the same corpus, a passage's score is the weighted sum over the rankings that it is in: of ``1 / (60 + place)``
+    if places are fused (reciprocal rank fusion; Cormack, Clarke and Büttcher, 2009), of the score, scaled to 0 for the
+    lowest and 1 for the highest of the ranking, if scores are (a convex combination; Bruch, Gai and Ingber, 2023,
+    section 3). A retriever that gives a passage the score 0 has found nothing in it, as BM25 where no word is shared;
+    that place does not count. Ties go to the retriever that is named first.
+
+    Each over a part of a corpus, passages keep their scores. Those of vectors do not depend on what else is in an
+    index, so that the best of all parts are the best of the whole; BM25's do, by the words that are frequent in a part.
 
     Args:
         members: the retrievers; two or more.
         depth: passages of each retriever that are fused; at least as many as are asked for.
-        fusion: ``ranks`` or ``scores``.
+        fusion: ``ranks``, ``scores`` or, for parts of a corpus, ``parts``, which need neither depth nor weights.
         weights: one per retriever; ``None`` if all weigh alike.
+        corpus: of which each has a part; what it holds keeps its ids, and what another one holds is told apart by part.
 
     Example:
         >>> from hoptimizer.retrieval import BM25Retriever, Corpus, HybridRetriever, Passage
@@ -45,20 +51,25 @@ class HybridRetriever(Retriever):
         depth: int = 100,
         fusion: Fusion = "ranks",
         weights: Sequence[float] | None = None,
+        corpus: Corpus | None = None,
     ) -> None:
         self.members = tuple(members)
         self.depth = depth
         self.fusion = fusion
         self.weights = weights
+        self._corpus = corpus or Corpus([])
         self.computes = any(member.computes for member in members)
         self.elsewhere = any(member.elsewhere for member in members)
-        self._threads = ThreadPoolExecutor(len(members), thread_name_prefix="hybrid")
+        self.at_once = min(member.at_once for member in members)
+        self._threads = ThreadPoolExecutor(self.at_once * len(members), thread_name_prefix="hybrid")
 
     def pool(self, k: int) -> int:
-        return max(k, self.depth)
+        return k if self.fusion == "parts" else max(k, self.depth)
 
     def search(self, queries: list[str], k: int) -> list[list[Passage]]:
         rankings = self._search_all(queries, self.pool(k))
+        if self.fusion == "parts":
+            return [merged(one, self._corpus)[:k] for one in zip(*rankings, strict=True)]
         return [fused(one, self.fusion, self.weights)[:k] for one in zip(*rankings, strict=True)]
 
     def _search_all(self, queries: list[str], k: int) -> list[list[list[Passage]]]:
@@ -100,6 +111,36 @@ def fused(
             passages.setdefault(passage.id, passage)
             scores[passage.id] = scores.get(passage.id, 0.0) + weight * gain
     return [passages[id].scored(scores[id]) for id in sorted(scores, key=lambda id: -round(scores[id], 12))]
+
+
+def merged(rankings: Sequence[Sequence[Passage]], corpus: Corpus) -> list[Passage]:
+    """The passages that were found in parts of a corpus, by their scores, best first.
+
+    Args:
+        rankings: one per part.
+        corpus: its passages keep their ids, and count once where several parts have them. Any other one has the number
+            of its part before its id, as each part may count its own from 0.
+
+    Raises:
+        UserError: a passage has no score.
+
+    Example:
+        >>> from hoptimizer.retrieval import Corpus, Passage
+        >>> from hoptimizer.retrieval.hybrid import merged
+        >>> corpus = Corpus([Passage("oslo", "", "A city.")])
+        >>> other = [Passage("0", "", "A river.", 9.0), Passage("1", "", "A lake.", 1.0)]
+        >>> [passage.id for passage in merged([[corpus["oslo"].scored(7.0)], other], corpus)]
+        ['1/0', 'oslo', '1/1']
+    """
+    passages: dict[str, Passage] = {}
+    for part, ranking in enumerate(rankings):
+        for passage in ranking:
+            if passage.score is None:
+                raise UserError("retriever.fusion=parts: a retriever of retriever.of gives no scores")
+            is_known = passage.id in corpus and corpus[passage.id].text == passage.text
+            id = passage.id if is_known else f"{part}/{passage.id}"
+            passages.setdefault(id, replace(passage, id=id))
+    return sorted(passages.values(), key=lambda passage: -(passage.score or 0.0))
 
 
 def _by_places(ranking: Sequence[Passage]) -> list[float]:

@@ -167,7 +167,7 @@ class HybridSettings(RetrieverOptions):
         name: ``hybrid``.
         of: the retrievers, each a name or a mapping of its name and options.
         depth: passages of each that are fused; at least ``k`` are.
-        fusion: ``ranks`` or ``scores`` (`HybridRetriever` says how).
+        fusion: ``ranks``, ``scores`` or ``parts`` (`HybridRetriever` says how).
         weights: what each counts, in the order of ``of``; ``None`` if all count alike.
         k: passages that a search returns; ``None`` for as many as the program takes by default.
 
@@ -184,18 +184,22 @@ class HybridSettings(RetrieverOptions):
     weights: tuple[PositiveFloat, ...] | None = None
 
     @model_validator(mode="after")
-    def _a_weight_each(self) -> Self:
+    def _fits(self) -> Self:
         if self.weights is not None and len(self.weights) != len(self.of):
             raise ValueError(
                 f"weights has {len(self.weights)} numbers for {len(self.of)} retrievers; give one for each"
             )
+        if self.fusion == "parts" and not all(member.urls for member in self.of):
+            raise ValueError("parts are searched by servers: give each of retriever.of the url of its own")
+        if self.fusion == "parts" and {"depth", "weights"} & self.model_fields_set:
+            raise ValueError("depth and weights have no meaning for parts, whose scores are compared: drop them")
         return self
 
     @property
     def _found_by(self) -> str:
         weights = [f"{weight:g} " for weight in self.weights or ()] or [""] * len(self.of)
         members = (weight + member.shown for weight, member in zip(weights, self.of, strict=True))
-        return f"{self.name}{' by scores' if self.fusion == 'scores' else ''} of {', '.join(members)}"
+        return f"{self.name}{'' if self.fusion == 'ranks' else f' by {self.fusion}'} of {', '.join(members)}"
 
     @property
     def urls(self) -> tuple[str, ...]:

@@ -180,7 +180,7 @@ def test_a_bad_question_is_named_by_file_line_and_field(folder: Path, text: str,
 BAD_FILES: dict[str, tuple[dict[str, str | bytes | None], list[str]]] = {
     "no corpus": ({"corpus.jsonl": None}, ["no corpus.jsonl", "id, title and text"]),
     "empty corpus": ({"corpus.jsonl": ""}, ["corpus.jsonl", "no passages"]),
-    "no split": ({"dev.jsonl": None}, ["no train.jsonl, dev.jsonl or test.jsonl"]),
+    "no split": ({"dev.jsonl": None, "corpus.jsonl": None}, ["no train.jsonl, dev.jsonl or test.jsonl"]),
     "two formats": ({"dev.csv": "id,question,answers\n"}, ["both dev.jsonl and dev.csv", "keep one"]),
     "passage without text": (
         {"corpus.jsonl": lines([*CORPUS, {"id": "x", "title": "X"}])},
@@ -303,6 +303,16 @@ def test_check_finds_every_problem_and_still_gives_figures(folder: Path):
     few = check(folder, limit=1)
     assert (len(few.problems), few.more_problems) == (1, 3)
     json.loads(few.model_dump_json())
+
+
+def test_passages_alone_can_be_indexed_and_nothing_else(folder: Path):
+    (folder / "dev.jsonl").unlink()
+    data = load(str(folder))
+    assert len(data.corpus) == len(CORPUS)
+    with pytest.raises(UserError, match=r"has no 'dev' split, only passages; add dev\.jsonl"):
+        data.split("dev")
+    found = check(folder)
+    assert (found.problems, [warning.partition(":")[0] for warning in found.warnings]) == ([], ["no questions"])
 
 
 def test_check_does_not_stop_at_an_absent_corpus(folder: Path):

@@ -1,6 +1,7 @@
 """An index over HTTP: the clients of ColBERT servers get what a search in this process gives."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -13,10 +14,19 @@ from dataclasses import replace
 import dspy
 import httpx
 import pytest
+import uvicorn
+from pydantic import ValidationError
 
 from hoptimizer import Workbench, load_config
 from hoptimizer.cli import main
-from hoptimizer.retrieval import BM25Retriever, ColBERTServer, Corpus
+from hoptimizer.retrieval import (
+    BM25Retriever,
+    ColBERTServer,
+    Corpus,
+    HybridSettings,
+    RetrieverSettings,
+    build_retriever,
+)
 from hoptimizer.serving.admission import Limits
 from hoptimizer.serving.app import make_app
 from hoptimizer.serving.search_route import search_routes
@@ -157,3 +167,51 @@ def test_a_search_that_can_t_be_made_is_refused_in_one_line(bench, params, statu
     [reply] = searched(bench.retriever, Limits(longest=50), params)
     assert reply.status_code == status
     assert says in reply.json()["error"]["message"]
+
+
+@contextlib.contextmanager
+def served(retriever):
+    """The URL of an index server with a retriever, at a port of this machine."""
+    with socket.create_server(("127.0.0.1", 0)) as place:
+        work = Work("search", Limits())
+        app = make_app("index", work, (), search_routes(retriever, work))
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+        thread = threading.Thread(target=server.run, args=([place],))
+        thread.start()
+        yield f"http://127.0.0.1:{place.getsockname()[1]}/api/search"
+        server.should_exit = True
+        thread.join()
+
+
+def test_the_best_of_all_parts_of_a_corpus_are_the_best_of_the_whole(bench):
+    passages = list(bench.data.corpus)[:90]
+    settings = RetrieverSettings(index="exact")
+    parts = [build_retriever(settings, Corpus(passages[start::3])) for start in range(3)]
+    whole = build_retriever(settings, Corpus(passages)).search(QUERIES, k=5)
+    with contextlib.ExitStack() as servers:
+        of = [{"name": "colbert", "url": servers.enter_context(served(part))} for part in parts]
+        for corpus in (Corpus(passages), Corpus([])):
+            hybrid = build_retriever(HybridSettings(of=of, fusion="parts"), corpus)
+            found = asyncio.run(gathered(hybrid.asearch(query, 5) for query in QUERIES))
+            assert [[p.text for p in ranking] for ranking in found] == [[p.text for p in ranking] for ranking in whole]
+            ids = [passage.id for ranking in found for passage in ranking]
+            if len(corpus):
+                assert ids == [passage.id for ranking in whole for passage in ranking]
+            else:
+                assert {id.partition("/")[0] for id in ids} == {"0", "1", "2"}
+
+
+async def gathered(searches):
+    return await asyncio.gather(*searches)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"of": ["bm25", "colbert"]}, "give each of retriever.of the url of its own"),
+        ({"of": [{"name": "colbert", "url": "http://a:1"}] * 2, "depth": 5}, "depth and weights have no meaning"),
+    ],
+)
+def test_parts_are_searched_by_servers_alone(options, said):
+    with pytest.raises(ValidationError, match=said):
+        HybridSettings(fusion="parts", **options)

@@ -66,7 +66,7 @@ class DataSet:
             UserError: the data set has no such split, or fewer than ``n`` questions in it.
         """
         if name not in self.splits:
-            have = ", ".join(self.splits)
+            have = ", ".join(self.splits) or "passages"
             raise UserError(
                 f"data set {self.name!r} has no {name!r} split, only {have}; add {name}.jsonl or use another"
             )

@@ -109,7 +109,7 @@ def read_folder(
             f"{folder}: questions name supporting passages, but there is no corpus.jsonl; add one with the fields id, "
             "title and text, or set data.corpus"
         )
-    if not splits:
+    if not splits and known is None:  # passages alone can be indexed, and served
         report(f"{folder}: no train.jsonl, dev.jsonl or test.jsonl (nor .csv, .parquet); add at least one")
     return passages, splits
 
