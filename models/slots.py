@@ -4,11 +4,16 @@ import asyncio
 import threading
 from collections import deque
 from concurrent.futures import Future
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Self
 from weakref import WeakValueDictionary
 
 from dspy.utils.exceptions import LMRateLimitError
+
+# Set where the call that holds a slot was answered from a cache, which says nothing of its server. DSPy looks there in
+# another thread, which sees the same event.
+from_cache: ContextVar[threading.Event] = ContextVar("from_cache")
 
 _shared: "WeakValueDictionary[tuple[str, str, int], Slots]" = WeakValueDictionary()
 _sharing = threading.Lock()
@@ -34,7 +39,8 @@ class Slots:
 
     A call that the server refuses for coming too fast halves their number, and each that succeeds adds a part of one,
     so that the number grows by one while as many succeed as may be under way (additive increase, multiplicative
-    decrease: Chiu and Jain, 1989). Copies are the same slots: what they bound is a server.
+    decrease: Chiu and Jain, 1989); one that a cache answers changes nothing. Copies are the same slots: what they bound
+    is a server.
 
     Args:
         number: the most calls at once.
@@ -80,11 +86,12 @@ class Slots:
 
     def __enter__(self) -> None:
         self._take().result()
+        from_cache.set(threading.Event())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._give_back(error, succeeded=error is None)
+        self._give_back(error, succeeded=error is None and not from_cache.get().is_set())
 
     async def __aenter__(self) -> None:
         slot = self._take()
@@ -94,11 +101,12 @@ class Slots:
             if not slot.cancel():  # it was given at the same moment
                 self._give_back()
             raise
+        from_cache.set(threading.Event())
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._give_back(error, succeeded=error is None)
+        self._give_back(error, succeeded=error is None and not from_cache.get().is_set())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self

@@ -15,6 +15,7 @@ from dspy.clients.cache import Cache
 from hoptimizer.models.disk_cache import open_disk
 from hoptimizer.models.folder import fingerprints
 from hoptimizer.models.settings import LOCAL, server_in_environment
+from hoptimizer.models.slots import from_cache
 
 # DSPy culls a cache that grows over its limit; a call that was paid for is kept.
 _NO_LIMIT = 1 << 50
@@ -154,6 +155,12 @@ class AnswerCache(Cache):
         # DSPy leaves the server out as well, but two of them may call different models by the same name.
         ignored = [name for name in ignored_args_for_cache_key or () if name != "api_base"]
         return super().cache_key(_told_apart(request), [*ignored, *_NOT_DECIDING])
+
+    def get(self, request: dict[str, Any], ignored_args_for_cache_key: list[str] | None = None) -> Any:  # noqa: ANN401 - DSPy's
+        found = super().get(request, ignored_args_for_cache_key)
+        if found is not None and (call := from_cache.get(None)):
+            call.set()
+        return found
 
     def _prepare_cached_response(self, response: Any) -> Any:  # noqa: ANN401 - DSPy's
         # DSPy clears the usage of what came through LiteLLM, as nothing is used now.

@@ -164,6 +164,25 @@ def test_dspys_own_cache_which_does_not_tell_servers_apart_keeps_no_answer_of_on
         assert all(lm.dump_state()["cache"] for lm in lms)
 
 
+def test_what_a_cache_answers_does_not_raise_the_number_of_calls_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(dspy, "cache", AnswerCache(tmp_path))
+    with ChatServer() as server:
+        lm = build_lm(served(server, max_concurrency=8, num_retries=0))
+        lm("Where?")
+        asyncio.run(lm.acall("Where?"))
+        server.failing, server.status = len(server.bodies) + 3, 429
+        for _ in range(3):
+            with pytest.raises(LMRateLimitError):
+                lm("When?")
+        assert lm.slots.allowed == 1
+        for _ in range(20):
+            lm("Where?")
+            asyncio.run(lm.acall("Where?"))
+        assert lm.slots.allowed == 1
+        lm("When?")
+    assert lm.slots.allowed == 2
+
+
 def test_all_that_call_a_model_at_a_server_share_its_slots():
     lms = [build_lm(LMSettings(model="openai/x", api_base=f"http://{host}/v1", max_concurrency=2)) for host in "aab"]
     assert lms[0].slots is lms[1].slots is not lms[2].slots
