@@ -20,7 +20,7 @@ from rich.text import Text
 from reporting import benchmark_parser, load, show, user_mistakes
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from mistakes import FILES, MISTAKES  # the tests' own
+from mistakes import MISTAKES, write_files  # the tests' own
 
 AIM = 1  # second
 LIMITS = ("import dspy", "import mlflow")
@@ -34,10 +34,7 @@ def measure(rounds: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         home = own_home(folder)
-        for name, text in FILES.items():
-            path = folder / name
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+        write_files(folder)
         for number in range(rounds + 1):
             for name, (words, code) in commands.items():
                 took, _usage = measured(words, folder, home, name, code)

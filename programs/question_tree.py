@@ -59,8 +59,12 @@ class Outcome:
 
     @property
     def known(self) -> bool:
-        """Whether there is an answer; a model may say itself that it is unknown."""
-        return not declines(self.answer)
+        """Whether there is an answer; a model may say itself that it is unknown.
+
+        >>> [Outcome(answer, "relevance").known for answer in ("Oslo", '"Unknown"', "I don't know.")]
+        [True, False, False]
+        """
+        return not declines(normalized(self.answer))
 
 
 class CallBudgetExhausted(Exception):

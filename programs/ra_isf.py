@@ -23,7 +23,7 @@ from hoptimizer.programs.question_tree import (
     normalized,
     subquestions,
 )
-from hoptimizer.programs.reader import declines, make_reader, read
+from hoptimizer.programs.reader import given_answer, make_reader, read
 from hoptimizer.programs.record import StepRecord
 from hoptimizer.programs.trace import SharedTasks, current, gather_steps
 from hoptimizer.retrieval import Passage, Retriever
@@ -200,8 +200,7 @@ class RAISF(Program):
         """The answer that the model knows, without passages (equation 2); ``None`` where it has none after all."""
         if not self.confident:
             self.check_call_budget("closed_book", frame)
-        answer = (await self.closed_book_answer(question, frame)).answer
-        return None if answer is None or declines(answer) else answer.strip()
+        return given_answer((await self.closed_book_answer(question, frame)).answer)
 
     @property
     def confident(self) -> bool:

@@ -65,6 +65,11 @@ def answer_of(chain: str) -> str:
     return _without_stop(last) if last == chain else _answer(last)
 
 
+def given_answer(answer: str | None) -> str | None:
+    """An answer without spaces around it; ``None`` where there is none, or where the model says that it has none."""
+    return None if answer is None or declines(answer) else answer.strip()
+
+
 def declines(answer: str) -> bool:
     """Whether a model says that it has no answer, or says nothing.
 

@@ -1,5 +1,7 @@
 """What a stranger gets wrong: files, and commands that each end in one line and exit code 2."""
 
+from pathlib import Path
+
 FILES = {
     "list.yaml": "- data\n",
     "broken.yaml": "data: [\n",
@@ -78,3 +80,11 @@ MISTAKES = [
     (["index", "info", "data=nowhere"], ["nowhere"]),
     (["doctor", "lm.default.modle=x"], ["modle"]),
 ]  # fmt: skip
+
+
+def write_files(folder: Path) -> None:
+    """Write the files that some of the commands name into a folder."""
+    for name, text in FILES.items():
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from mistakes import FILES, MISTAKES
+from mistakes import MISTAKES, write_files
 
 from hoptimizer.cli import main
 
@@ -13,9 +13,7 @@ from hoptimizer.cli import main
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A folder with some files that are wrong."""
-    (tmp_path / "taken").mkdir()
-    for name, text in FILES.items():
-        (tmp_path / name).write_text(text)
+    write_files(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

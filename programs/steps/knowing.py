@@ -4,7 +4,7 @@ from typing import Any
 
 from hoptimizer.models.small.confidence import ANSWER_PROBABILITY
 from hoptimizer.programs.program import Program
-from hoptimizer.programs.reader import declines
+from hoptimizer.programs.reader import given_answer
 
 
 async def known_answer(program: Program, question: str) -> str | None:
@@ -29,5 +29,4 @@ async def known_answer(program: Program, question: str) -> str | None:
     if (await program.step("self_knowledge", **asked)).knows != "yes":
         return None
     own = own or await program.step("closed_book", question=question)
-    answer = (own.answer or "").strip()
-    return None if declines(answer) else answer
+    return given_answer(own.answer)

@@ -62,13 +62,12 @@ class ColBERTServer(Retriever):
         self._passages = corpus.passages
         # Places by hashes: the texts themselves would be a second corpus, in memory.
         self._places = {hash(_plain(served_text(passage))): place for place, passage in enumerate(corpus)}
+        # However many search, the server gets so many requests at once, over as many connections.
+        self._threads = ThreadPoolExecutor(self.at_once, thread_name_prefix="colbert-server")
         self._connections = threading.local()
 
     def search(self, queries: list[str], k: int) -> list[list[Passage]]:
-        if len(queries) == 1:
-            return [self._search(queries[0], k)]
-        with ThreadPoolExecutor(self.at_once, thread_name_prefix="colbert-server") as threads:
-            return list(threads.map(lambda query: self._search(query, k), queries))
+        return list(self._threads.map(lambda query: self._search(query, k), queries))
 
     def _search(self, query: str, k: int) -> list[Passage]:
         try:
