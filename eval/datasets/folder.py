@@ -182,6 +182,9 @@ def check(folder: Path, corpus: Path | None = None, limit: int = 20, checkpoint:
     problems: list[str] = []
     read, splits = read_folder(folder, corpus, report=problems.append)
     words = [len(passage.text.split()) for passage in read]
+    warnings = find_warnings(read, splits, checkpoint_folder(checkpoint))
+    if words and not splits:
+        warnings.append("no questions (train, dev or test.jsonl): passages alone can only be indexed and served")
     return Check(
         splits={name: _figures(questions) for name, questions in splits.items()},
         corpus=CorpusFigures(
@@ -189,7 +192,7 @@ def check(folder: Path, corpus: Path | None = None, limit: int = 20, checkpoint:
         ),
         problems=problems[:limit],
         more_problems=max(0, len(problems) - limit),
-        warnings=find_warnings(read, splits, checkpoint_folder(checkpoint)),
+        warnings=warnings,
     )
 
 
