@@ -2,6 +2,7 @@
 
 import copy
 import json
+import marshal
 import re
 from functools import lru_cache
 from typing import Any, Literal, get_args, get_origin
@@ -30,7 +31,20 @@ class _Reading(dspy.Adapter):
 
     def format(self, signature: type[dspy.Signature], demos: list[Any], inputs: dict[str, Any]) -> list[dict[str, Any]]:
         """The messages of a call, in which only the prompt format itself has its marks."""
-        return super().format(signature, [without_marks(dict(demo)) for demo in demos], without_marks(dict(inputs)))
+        return super().format(signature, demos, without_marks(dict(inputs)))
+
+    def format_system_message(self, signature: type[dspy.Signature]) -> str:
+        """What every call of a step begins with, which is written once."""
+        return _system_message(self, signature, signature.instructions)
+
+    def format_demos(self, signature: type[dspy.Signature], demos: list[Any]) -> list[dict[str, Any]]:
+        """The messages of the demonstrations, which are the same in many calls and written once."""
+        # An example made from an annotation has fields for the steps of every program.
+        plain = [{name: demo[name] for name in signature.fields if name in demo} for demo in demos]
+        try:
+            return list(map(dict, _demonstrations(self, signature, marshal.dumps(plain))))
+        except ValueError:  # they hold more than Python's own kinds of values, such as images
+            return super().format_demos(signature, list(map(without_marks, plain)))
 
     def parse(self, signature: type[dspy.Signature], completion: str) -> dict[str, Any]:
         """The fields of an answer.
@@ -52,6 +66,18 @@ class _Reading(dspy.Adapter):
             return fields | {name: _choice(fields[name], type_) for name, type_ in choices(signature).items()}
         except ValueError as error:
             raise AdapterParseError(type(self).__name__, signature, completion, str(error), fields) from error
+
+
+@lru_cache(maxsize=256)
+def _system_message(adapter: _Reading, signature: type[dspy.Signature], instructions: str) -> str:
+    """DSPy's, with the instructions that the signature has by now: DSPy allows them to be set."""
+    return super(_Reading, adapter).format_system_message(signature)
+
+
+@lru_cache(maxsize=256)
+def _demonstrations(adapter: _Reading, signature: type[dspy.Signature], demos: bytes) -> list[dict[str, Any]]:
+    """The messages of demonstrations, which come as bytes of this process so that equal ones are known by them."""
+    return super(_Reading, adapter).format_demos(signature, list(map(without_marks, marshal.loads(demos))))
 
 
 def _lists(signature: type[dspy.Signature]) -> list[str]:

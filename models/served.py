@@ -1,6 +1,7 @@
 """Language models behind a server: how it is asked again when it fails, and what must not be shown of it."""
 
 import asyncio
+import inspect
 import json
 import logging
 import os
@@ -123,10 +124,10 @@ class ServedLM(dspy.LM):
         **kwargs: Any,  # noqa: ANN401 - DSPy's
     ) -> Any:  # noqa: ANN401 - DSPy's
         """One call, as of ``dspy.LM``."""
-        with dspy.context(callbacks=[]):  # they hear of the call, not of each time that it is made
-            for attempt in Retrying(**_Patience(self).settings):
-                with attempt, self.slots, self._presentable():
-                    return super().__call__(prompt, messages=messages, **kwargs)
+        for attempt in Retrying(**_Patience(self).settings):
+            with attempt, self.slots, self._presentable():
+                # Without DSPy's wrapper: callbacks hear of the call, not of each time that it is made.
+                return inspect.unwrap(dspy.LM.__call__)(self, prompt, messages=messages, **kwargs)
 
     @with_callbacks
     async def acall(
@@ -143,14 +144,13 @@ class ServedLM(dspy.LM):
             return await self._acall(prompt, messages, kwargs)
 
     async def _acall(self, prompt: Any, messages: list[dict[str, Any]] | None, kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - DSPy's
-        with dspy.context(callbacks=[]):
-            async for attempt in AsyncRetrying(**_Patience(self).settings):
-                with attempt:
-                    async with self.slots:
-                        with self._presentable():
-                            # The client's own timeout is that of each read: a server that drips can keep it for ever.
-                            async with asyncio.timeout(self.kwargs["timeout"]):
-                                return await super().acall(prompt, messages=messages, **kwargs)
+        async for attempt in AsyncRetrying(**_Patience(self).settings):
+            with attempt:
+                async with self.slots:
+                    with self._presentable():
+                        # The client's own timeout is that of each read: a server that drips can keep it for ever.
+                        async with asyncio.timeout(self.kwargs["timeout"]):
+                            return await inspect.unwrap(dspy.LM.acall)(self, prompt, messages=messages, **kwargs)
 
     def dump_state(self) -> dict[str, Any]:
         """The state of a ``dspy.LM``, as which it is loaded, without secrets."""

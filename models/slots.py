@@ -96,7 +96,8 @@ class Slots:
     async def __aenter__(self) -> None:
         slot = self._take()
         try:
-            await asyncio.wrap_future(slot)
+            if not slot.done():  # to wait for one that was given takes two calls of the system
+                await asyncio.wrap_future(slot)
         except asyncio.CancelledError:
             if not slot.cancel():  # it was given at the same moment
                 self._give_back()

@@ -71,7 +71,7 @@ async def ask_language_model(
     calls = StepCalls()
     for _ in range(1_000):
         try:
-            with calls.heard():
+            with calls.heard(lm):
                 prediction = await predictor.acall(lm=lm, demos=demos, **options, **inputs)
             return prediction, calls, _without_templates(prediction, predictor.signature)
         except AdapterParseError as error:

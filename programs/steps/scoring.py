@@ -51,7 +51,7 @@ async def score(program: Program, step: str, answer: str, question: str, passage
         pairs = zip(reply["content"], empty, strict=False)
         before = next((place for place, (one, other) in enumerate(pairs) if one != other), 0)
         try:
-            with calls.heard():
+            with calls.heard(lm):
                 [said] = await lm.acall(messages=[*asked, reply], logprobs=True)
         except ContextWindowExceededError:
             continue

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.progress import Progress
@@ -19,7 +20,7 @@ from hoptimizer.retrieval.colbert.rounded import max_similarities
 from hoptimizer.retrieval.colbert.shim import adapt_colbert_ai, load_extensions
 from hoptimizer.retrieval.colbert.token_store import stored_order
 from hoptimizer.retrieval.index_folder import BrokenIndexError
-from hoptimizer.retrieval.mapped import ScatteredRows, mapped
+from hoptimizer.retrieval.mapped import ScatteredRows
 
 # Passages that are scored by their own vectors, where all are.
 _AT_ONCE = 4096
@@ -102,22 +103,39 @@ class _Vectors(Protocol):
         """The scores ``(passages,)`` of some stored passages for a query's vectors ``(tokens, dim)``, fp32."""
 
 
+class _Tokens:
+    """Where the tokens of passages are in files that have a row for each token.
+
+    Args:
+        lengths: each stored passage's number of tokens, int64.
+        files: that are read together.
+    """
+
+    def __init__(self, lengths: torch.Tensor, *files: ScatteredRows) -> None:
+        self._starts, self._lengths = (lengths.cumsum(0) - lengths).numpy(), lengths.numpy()
+        self._files = files
+
+    def expect(self, passages: torch.Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Have the rows of some passages read; each passage's first row, and how many it has."""
+        starts, lengths = self._starts[passages.numpy()], self._lengths[passages.numpy()]
+        for file in self._files:
+            file.expect(starts, lengths)
+        return starts, lengths
+
+
 class _Rounded:
     """Vectors that were rounded as a whole."""
 
     def __init__(self, folder: Path, lengths: torch.Tensor, dim: int) -> None:
         rows = int(lengths.sum()) + plaid_build.PADDING
-        self._numbers = ScatteredRows(folder / plaid_build.ROUNDED, torch.int8, (rows, dim))
-        self._scales = ScatteredRows(folder / plaid_build.SCALES, torch.float32, (rows, 1))
-        self._starts, self._lengths = (lengths.cumsum(0) - lengths).numpy(), lengths.numpy()
+        numbers = ScatteredRows(folder / plaid_build.ROUNDED, torch.int8, (rows, dim))
+        scales = ScatteredRows(folder / plaid_build.SCALES, torch.float32, (rows, 1))
+        self._tokens = _Tokens(lengths, numbers, scales)
+        self._numbers, self._scales = numbers.rows, scales.rows.view(-1)
 
     def scores(self, passages: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
-        chosen = passages.numpy()
-        starts, lengths = self._starts[chosen], self._lengths[chosen]
-        for rows in (self._numbers, self._scales):
-            rows.expect(starts, lengths)
-        scales = self._scales.rows.view(-1)
-        return max_similarities(self._numbers.rows, scales, lengths, query, starts).sum(dim=1)
+        starts, lengths = self._tokens.expect(passages)
+        return max_similarities(self._numbers, self._scales, lengths, query, starts).sum(dim=1)
 
 
 class _Residuals:
@@ -130,23 +148,26 @@ class _Residuals:
         from colbert.infra import ColBERTConfig
         from colbert.search.index_storage import IndexScorer
 
+        self._config: Any = ColBERTConfig.load_from_index(str(folder))
+        rows = int(lengths.sum()) + plaid_build.PADDING
+        codes = ScatteredRows(folder / plaid_build.CODES, torch.int32, (rows, 1))
+        width = self._config.dim // 8 * self._config.nbits
+        residuals = ScatteredRows(folder / plaid_build.RESIDUALS, torch.uint8, (rows, width))
+        self._tokens = _Tokens(lengths, codes, residuals)
+
         class Scorer(IndexScorer):
             def _load_doclens(self) -> None:
                 self.doclens = lengths
 
             def _load_embeddings(self) -> None:
-                rows = int(lengths.sum()) + plaid_build.PADDING
-                codes = mapped(folder / plaid_build.CODES, torch.int32, (rows, 1)).view(-1)
-                width = self.codec.dim // 8 * self.codec.nbits
-                residuals = mapped(folder / plaid_build.RESIDUALS, torch.uint8, (rows, width))
-                self.embeddings = ResidualCodec.Embeddings(codes, residuals)
+                self.embeddings = ResidualCodec.Embeddings(codes.rows.view(-1), residuals.rows)
 
-        self._config: Any = ColBERTConfig.load_from_index(str(folder))
         with torch.random.fork_rng(devices=[]):  # which it draws from
             # On a CPU colbert-ai reads the vectors where they are, as it does of an index that it maps itself.
             self._scorer = Scorer(str(folder), use_gpu=False, load_index_with_mmap=True)
 
     def scores(self, passages: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+        self._tokens.expect(passages)
         scores: torch.Tensor = self._scorer.score_pids(self._config, query.unsqueeze(0), passages.int(), None)[0]
         return scores
 
