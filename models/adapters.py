@@ -35,14 +35,14 @@ class _Reading(dspy.Adapter):
 
     def format_system_message(self, signature: type[dspy.Signature]) -> str:
         """What every call of a step begins with, which is written once."""
-        return _system_message(self, signature, signature.instructions)
+        return _system_message(self, signature, signature.instructions)  # type: ignore[arg-type] # classes are hashable
 
     def format_demos(self, signature: type[dspy.Signature], demos: list[Any]) -> list[dict[str, Any]]:
         """The messages of the demonstrations, which are the same in many calls and written once."""
         # An example made from an annotation has fields for the steps of every program.
         plain = [{name: demo[name] for name in signature.fields if name in demo} for demo in demos]
         try:
-            return list(map(dict, _demonstrations(self, signature, marshal.dumps(plain))))
+            return list(map(dict, _demonstrations(self, signature, marshal.dumps(plain))))  # type: ignore[arg-type] # likewise
         except ValueError:  # they hold more than Python's own kinds of values, such as images
             return super().format_demos(signature, list(map(without_marks, plain)))
 
