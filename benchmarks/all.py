@@ -44,7 +44,7 @@ BENCHMARKS = {
     "traces.py": "What traces in MLflow take of a run (aim: 10% at most).",
     "bootstrap.py": "Bootstrapping demonstrations beside `dspy.BootstrapFewShot` (aim: 8 times as fast).",
     "engine.py": "The in-process engine by itself: what batching and reuse of prefixes bring.",
-    "memory.py demo": "The most memory that the demo takes.",
+    "memory.py demo eval eval-0.5b": "The most memory that the demo and evaluations take.",
     "search_peers.py": "Exact search among token vectors beside numpy and, where it is installed, maxsim-cpu "
     "(limit: the products alone).",
     "retrieval.py": "Recall; PLAID beside the exact index; encoding beside colbert-ai's own (aim: 5 times as fast).",
