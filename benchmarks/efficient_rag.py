@@ -1,14 +1,17 @@
 """How fast a trained EfficientRAG retrieves, and what its reading saves against reading ten passages.
 
-    python benchmarks/efficient_rag.py [--run ID] [--split test] [--read] [--json] [CONFIG.yaml] [KEY=VALUE]...
+    python benchmarks/efficient_rag.py [--run ID] [--split test] [--read] [--beside N] [--json] [CONFIG] [KEY=VALUE]
 
 ID is a variant that `hop compile program=efficient_rag optimizer=train_tagger` made; without it, program.steps names
 the small models. The time is that of all rounds of all questions, asked together as the runner asks them, over their
 number. Beside it stands what the forward passes alone take: the labeler's and the filter's over the same pairs, and the
 retriever's encoder over the same queries. With --read, the answers are scored too, and compared with those of `rag`
-with ten passages and the same prompts, as are the prompt tokens that each reads.
+with ten passages and the same prompts, as are the prompt tokens that each reads. With --beside, the first N questions
+are retrieved for one at a time, and likewise by ITER-RETGEN in three rounds and by self-ask, which the language model
+leads: the seconds of each up to the end of its last search, what comes after it left out (aims: a fifth and a tenth).
 """
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Sequence
@@ -24,12 +27,13 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.compiled import program_of
 from hoptimizer.eval import statistics
 from hoptimizer.eval.datasets.question import Question
+from hoptimizer.eval.metrics import score_prediction
 from hoptimizer.eval.runner import Evaluation, evaluate
 from hoptimizer.models.engine.limits import best_of
 from hoptimizer.models.small.encoder import AlignedPair, TextPair
 from hoptimizer.models.small.labeler import Labeler, QueryFilter
 from hoptimizer.models.small.tagger import tag
-from hoptimizer.programs import RAG, EfficientRAG, Program
+from hoptimizer.programs import RAG, EfficientRAG, IterRetGen, Program, SelfAsk
 from hoptimizer.tracking.tracker import Tracker
 from hoptimizer.workbench import Workbench
 from reporting import benchmark_parser, show, user_mistakes
@@ -111,6 +115,46 @@ def answers(bench: Workbench, program: EfficientRAG, questions: Sequence[Questio
     }
 
 
+def beside(bench: Workbench, program: EfficientRAG, questions: Sequence[Question]) -> dict[str, Any]:
+    """Seconds a question of the program's retrieval, and of those that a language model leads; and their recall."""
+    bench.lms["default"].cache = False
+    led = {
+        "iter_retgen": IterRetGen(bench.retriever, k=program.k, rounds=3),
+        "self_ask": SelfAsk(bench.retriever, k=program.k),
+    }
+    with patch.object(program, "reader", None):
+        own, recalls = searched(program, questions)
+    figures: dict[str, Any] = {
+        "efficient_rag": {"seconds": statistics.mean(own).mean, "recall": statistics.mean(recalls).mean}
+    }
+    for name, other in led.items():
+        seconds, recalls = searched(other, questions)
+        ratio = statistics.mean([ours / theirs for ours, theirs in zip(own, seconds, strict=True)])
+        figures[name] = {
+            "seconds": statistics.mean(seconds).mean,
+            "recall": statistics.mean(recalls).mean,
+            "ours_over_it": [ratio.mean, ratio.low, ratio.high],
+        }
+    return figures
+
+
+def searched(program: Program, questions: Sequence[Question]) -> tuple[list[float], list[float]]:
+    """The seconds of each question up to the end of its last search, asked one at a time, and its recall.
+
+    What small models do with the passages of that search counts, too.
+    """
+    assert program.retriever is not None  # these programs have one
+    times, recalls = [], []
+    asyncio.run(program.acall(question=questions[-1].question))  # threads and kernels are set up
+    program.retriever.forget()
+    for question in questions:
+        start = time.time()
+        prediction = asyncio.run(program.acall(question=question.question))
+        times.append(max(record.ended for record in prediction.steps if record.kind != "lm") - start)
+        recalls.append(score_prediction(question, prediction)["recall"])
+    return times, recalls
+
+
 def scores(evaluation: Evaluation) -> dict[str, float]:
     """The scores of answers, and the passages and calls that they took."""
     return {name: evaluation.metrics[name] for name in ("em", "f1", "recall", "passages", "lm_calls")}
@@ -125,6 +169,7 @@ def main() -> None:
     parser.add_argument("--run", metavar="ID", help="the variant's MLflow run")
     parser.add_argument("--split", default="test", help="the questions (default: test)")
     parser.add_argument("--read", action="store_true", help="compare the answers too")
+    parser.add_argument("--beside", type=int, metavar="N", help="retrieve for N questions by other programs, too")
     options = parser.parse_args()
     with user_mistakes():
         run_id, config = config_of(options.run, options.overrides)
@@ -141,6 +186,8 @@ def main() -> None:
             figures["retrieval"] = retrieval(program, questions, config.workers)
             if options.read:
                 figures["answers"] = answers(bench, program, questions)
+            if options.beside:
+                figures["beside"] = beside(bench, program, questions[: options.beside])
     show(figures, options.json, Pretty(figures))
 
 
