@@ -9,8 +9,8 @@ With 32 questions under way at once, 64 of them keep 32 calls under way at best 
 up; the calls of a question that can be made together make that more, and it counts as full.
 
 A second table has the same 64 questions by the loops that one would write otherwise, each in seconds over ours:
-``dspy.Evaluate`` with 32 threads; a batch in lock step, which makes the next calls of all questions once the last of
-them has ended; and one question after another, as IRCoT's published code takes them.
+``dspy.Evaluate`` with 32 threads; batches of 32 in lock step, which make the next calls of all questions once the last
+of them has ended; and one question after another, as IRCoT's published code takes them.
 """
 
 import asyncio
@@ -84,7 +84,7 @@ def loops(bench: Workbench, questions: Sequence[Question]) -> dict[str, float]:
     with timed("dspy.Evaluate") as program:
         dspy.Evaluate(devset=examples, metric=objective, num_threads=IN_FLIGHT)(program)
     with timed("lock step") as program:
-        asyncio.run(in_lock_step(program, questions, objective))
+        asyncio.run(in_lock_step(program, questions, objective, IN_FLIGHT))
     with timed("one by one") as program:
         asyncio.run(aevaluate(program, questions, workers=1))
     return seconds

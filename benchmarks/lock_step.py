@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import dspy
@@ -53,20 +54,24 @@ class LockStep:
                 turn.set_result(None)
 
 
-async def in_lock_step(program: Program, questions: Sequence[Question], objective: Objective) -> Evaluation:
-    """Ask a program all questions, one call of each at a time."""
-    steps, lm = LockStep(len(questions)), dspy.settings.lm
-    own = lm.acall
-
-    async def asks(question: Question) -> QuestionResult:
-        with steps.question(question.id):
-            return await ask(program, question, objective, None)
-
-    async def acall(*_: Any, **options: Any) -> Any:  # noqa: ANN401 - DSPy's
-        return await steps.call(own, **options)
-
-    lm.acall = acall
+async def in_lock_step(
+    program: Program, questions: Sequence[Question], objective: Objective, size: int
+) -> list[Evaluation]:
+    """Ask a program all questions in batches of a size, one call of each question at a time."""
+    lm = dspy.settings.lm
+    own, evaluations = lm.acall, []
     try:
-        return await aevaluate_by(asks, questions, workers=len(questions))
+        for first in range(0, len(questions), size):
+            batch = questions[first : first + size]
+            steps = LockStep(len(batch))
+            lm.acall = partial(steps.call, own)
+            asks = partial(_asked, steps, program, objective)
+            evaluations.append(await aevaluate_by(asks, batch, workers=size))
     finally:
         del lm.acall
+    return evaluations
+
+
+async def _asked(steps: LockStep, program: Program, objective: Objective, question: Question) -> QuestionResult:
+    with steps.question(question.id):
+        return await ask(program, question, objective, None)

@@ -1,17 +1,19 @@
-"""Screenshots of MLflow's pages of a variant: experiment, run, trace, prompt, model and compare page.
+"""Screenshots of MLflow's pages of a variant (experiment, run, trace, prompt, model and compare page) and of the page
+that compares variants.
 
     python benchmarks/screenshots.py [--out docs/images] [--json] [KEY=VALUE ...]
 
 It compiles `rag` for a part of atlas with the embedded model and evaluates others beside it, in a store of its own,
-and opens the pages in a headless Chromium. It needs playwright (`pip install playwright`) and a Chromium: that of the
-system, or what `playwright install chromium` brings. The arguments change the config, such as `lm=openai/gpt-4o-mini`.
+writes the page of `hop report`, and opens all in a headless Chromium. It needs playwright (`pip install playwright`)
+and a Chromium: that of the system, or what `playwright install chromium` brings. The arguments change the config, such
+as `lm=openai/gpt-4o-mini`.
 """
 
 import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from typing import Any
 import mlflow
 from processes import own_store
 
-from hoptimizer import UserError, compile_variant, evaluate_variant, load_config
+from hoptimizer import Tracker, UserError, compile_variant, evaluate_variant, load_config, write_report
 from hoptimizer.tracking.models import model_of
 from hoptimizer.tracking.pages import page_of, served
 from reporting import benchmark_parser, show, user_mistakes
@@ -83,15 +85,14 @@ def browser() -> Iterator[Any]:
         chromium.close()
 
 
-def visit(chromium: Any, address: str, page: tuple[str, list[str]], file: Path) -> list[str]:  # noqa: ANN401 - playwright's
+def visit(chromium: Any, address: str, words: Sequence[str], file: Path) -> list[str]:  # noqa: ANN401 - playwright's
     """Open a page, and take a screenshot of it.
 
     Returns:
         the words that it lacks.
     """
-    path, words = page
     tab = chromium.new_context(viewport=SIZE).new_page()
-    tab.goto(address + path)
+    tab.goto(address)
     missing = []
     for word in words:
         try:
@@ -107,12 +108,26 @@ def visit(chromium: Any, address: str, page: tuple[str, list[str]], file: Path) 
     return missing
 
 
-def take(uri: str, runs: tuple[str, str], out: Path) -> Mapping[str, list[str]]:
-    """Screenshots of all pages, and what each lacks."""
+def take(uri: str, experiment: str, runs: Sequence[str], out: Path) -> Mapping[str, list[str]]:
+    """Screenshots of all pages, and what each lacks.
+
+    Args:
+        uri: the store's tracking URI.
+        experiment: the name of the runs' experiment.
+        runs: what is compared, a compile first.
+        out: the folder of the pictures.
+    """
     out.mkdir(parents=True, exist_ok=True)
-    found = pages(uri, *runs)
-    with served(uri, "127.0.0.1", 0) as (address, _), browser() as chromium:
-        return {name: visit(chromium, address, page, out / f"mlflow-{name}.png") for name, page in found.items()}
+    found = pages(uri, runs[0], runs[-1])
+    with tempfile.TemporaryDirectory() as folder, served(uri, "127.0.0.1", 0) as (address, _), browser() as chromium:
+        report = Path(folder) / "report.html"
+        compared = write_report(Tracker(uri, experiment), runs, report)
+        words = [variant.name for variant in compared.variants]
+        lacking = {"report": visit(chromium, report.as_uri(), words, out / "report.png")}
+        return lacking | {
+            name: visit(chromium, address + path, words, out / f"mlflow-{name}.png")
+            for name, (path, words) in found.items()
+        }
 
 
 def main() -> None:
@@ -125,9 +140,9 @@ def main() -> None:
         store = [f"tracking.{key}={value}" for key, value in own_store(Path(folder)).items()]
         words = [*WORDS, *options.overrides, *store]
         compiled = compile_variant(load_config(None, [*words, *COMPILE]))
-        for program in OTHERS:
-            other = evaluate_variant(load_config(None, [*words, f"program={program}"]))
-        lacking = take(compiled.config.tracking.uri, (compiled.run_id, other.run_id), options.out)
+        others = [evaluate_variant(load_config(None, [*words, f"program={program}"])) for program in OTHERS]
+        runs = [compiled.run_id, *(other.run_id for other in others)]
+        lacking = take(compiled.config.tracking.uri, compiled.config.experiment, runs, options.out)
     lines = [f"{name}: " + (f"lacks {', '.join(words)}" if words else "complete") for name, words in lacking.items()]
     show({"lacking": dict(lacking)}, options.json, *lines)
     sys.exit(int(any(lacking.values())))

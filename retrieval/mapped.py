@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from hoptimizer.retrieval.index_folder import BrokenIndexError
 
 # Files of up to so many bytes may lie in memory as a whole once their rows were read, which reads them fastest.
-_STAYS = 1 << 30
+_STAYS = 2 << 30
 
 
 def mapped(file: Path, dtype: torch.dtype, shape: tuple[int, int]) -> torch.Tensor:
