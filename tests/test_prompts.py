@@ -100,3 +100,13 @@ def test_a_step_tells_of_its_own_calls_whatever_else_listens():
             [record] = Direct()(question="Where?").steps
             [again] = Direct()(question="And where?").steps
     assert (record.calls, again.calls, heard.begun) == (1, 1, 3)
+
+
+def test_calls_of_an_adapters_own_language_model_are_counted_too():
+    with ChatServer(lambda _: "[[ ## answer ## ]]\nLyon") as server:
+        first, second = (
+            build_lm(LMSettings(model=f"openai/{name}", api_base=server.url, cache=False)) for name in ("one", "two")
+        )
+        with dspy.context(lm=first, adapter=dspy.TwoStepAdapter(second)):
+            [record] = Direct()(question="Where?").steps
+    assert (record.calls, record.completion_tokens) == (2, 20)

@@ -47,7 +47,11 @@ class StepCalls:
             lm: the language model; ``None`` for DSPy's configured one.
         """
         before = self.number
-        _tell_of(lm or dspy.settings.lm)
+        adapter = dspy.settings.adapter
+        # It may have a language model of its own, as DSPy's two-step adapter has.
+        for one in (lm or dspy.settings.lm, *(vars(adapter).values() if adapter else ())):
+            if isinstance(one, dspy.BaseLM):
+                _tell_of(one)
         listening = _listening.set(self)
         try:
             with dspy.context(caller_modules=[*(dspy.settings.caller_modules or []), self]):
@@ -99,11 +103,12 @@ class _Teller(BaseCallback):
             calls.ended(failed=exception is not None)
 
 
-def _tell_of(lm: dspy.BaseLM | None) -> None:
+def _tell_of(lm: dspy.BaseLM) -> None:
     """See to it that a language model tells of its calls, as copies of it then do."""
+    callbacks = getattr(lm, "callbacks", [])
     with _telling:
-        if lm is not None and not any(isinstance(callback, _Teller) for callback in lm.callbacks):
-            lm.callbacks = [*lm.callbacks, _Teller()]
+        if not any(isinstance(callback, _Teller) for callback in callbacks):
+            lm.callbacks = [*callbacks, _Teller()]
 
 
 def _cost(entry: Mapping[str, Any], lm: dspy.BaseLM) -> dict[str, Any]:
