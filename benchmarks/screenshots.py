@@ -121,7 +121,7 @@ def take(uri: str, experiment: str, runs: Sequence[str], out: Path) -> Mapping[s
     found = pages(uri, runs[0], runs[-1])
     with tempfile.TemporaryDirectory() as folder, served(uri, "127.0.0.1", 0) as (address, _), browser() as chromium:
         report = Path(folder) / "report.html"
-        compared = write_report(Tracker(uri, experiment), runs, report)
+        compared = write_report(Tracker(uri, experiment), [*runs[1:], runs[0]], report)  # the first is the baseline
         words = [variant.name for variant in compared.variants]
         lacking = {"report": visit(chromium, report.as_uri(), words, out / "report.png")}
         return lacking | {
