@@ -8,7 +8,8 @@ from chat_server import ChatServer
 from dspy.utils.callback import BaseCallback
 
 from hoptimizer.models import LMSettings, build_adapter, build_lm
-from hoptimizer.models.adapters import PlainAdapter, ReadingChatAdapter, ReadingJSONAdapter, SchemaAdapter
+from hoptimizer.models.adapters import PlainAdapter, SchemaAdapter
+from hoptimizer.models.reading_adapters import ReadingChatAdapter, ReadingJSONAdapter
 from hoptimizer.programs import Direct
 from hoptimizer.signatures import Read
 

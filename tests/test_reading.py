@@ -12,8 +12,9 @@ from fuzz_search import bounded
 from scripted import ScriptedEngine, ScriptedRetriever, passage
 
 from hoptimizer.models import build_adapter
-from hoptimizer.models.adapters import LMAdapter, PlainAdapter, ReadingChatAdapter, ReadingJSONAdapter, SchemaAdapter
+from hoptimizer.models.adapters import LMAdapter, PlainAdapter, SchemaAdapter
 from hoptimizer.models.reading import chosen, whole_items
+from hoptimizer.models.reading_adapters import ReadingChatAdapter, ReadingJSONAdapter
 from hoptimizer.programs import RAG, RAISF
 from hoptimizer.programs.record import counts
 from hoptimizer.signatures.answering import Answer

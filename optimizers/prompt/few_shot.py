@@ -13,7 +13,7 @@ from pydantic import Field
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.options import Positive
-from hoptimizer.models.adapters import choices
+from hoptimizer.models.reading_adapters import choices
 from hoptimizer.optimizers.candidates import SearchContext
 from hoptimizer.optimizers.format_check import WAVE
 from hoptimizer.optimizers.labels.demonstrations import annotate

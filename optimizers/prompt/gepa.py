@@ -9,7 +9,7 @@ from dspy.teleprompt.gepa import InstructionProposer
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.options import Positive
-from hoptimizer.models.adapters import ReadingJSONAdapter
+from hoptimizer.models.reading_adapters import ReadingJSONAdapter
 from hoptimizer.optimizers.candidates import SearchContext
 from hoptimizer.optimizers.optimizer import CompileContext
 from hoptimizer.optimizers.prompt.feedback import Feedback
