@@ -50,7 +50,7 @@ BENCHMARKS = {
     "retrieval.py": "Recall; PLAID beside the exact index; encoding beside colbert-ai's own (aim: 5 times as fast).",
     "training.py": "Fine-tuning beside what the products of its forward and backward passes take at least (aim: 60%).",
     "chains.py": "Programs on a server that takes 100 ms a call: the time of a question over that of its longest chain "
-    "of calls (aim: 1.1 at most), and how busy 64 questions keep 32 places (aim: 95%).",
+    "of calls (aim: 1.1 at most), how busy 64 questions keep 32 places (aim: 95%), and other loops.",
     "engine_peers.py --model smollm2-135m-instruct": "The in-process engine beside its peers, with a model of 135M "
     "parameters: tokens written per second, by requests in flight. The aim is to be first from 4 in flight on.",
     "engine_peers.py": "The same with 0.5B parameters.",

@@ -11,7 +11,6 @@ are retrieved for one at a time, and likewise by ITER-RETGEN in three rounds and
 leads: the seconds of each up to the end of its last search, what comes after it left out (aims: a fifth and a tenth).
 """
 
-import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Sequence
@@ -27,13 +26,12 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.compiled import program_of
 from hoptimizer.eval import statistics
 from hoptimizer.eval.datasets.question import Question
-from hoptimizer.eval.metrics import score_prediction
 from hoptimizer.eval.runner import Evaluation, evaluate
 from hoptimizer.models.engine.limits import best_of
 from hoptimizer.models.small.encoder import AlignedPair, TextPair
 from hoptimizer.models.small.labeler import Labeler, QueryFilter
 from hoptimizer.models.small.tagger import tag
-from hoptimizer.programs import RAG, EfficientRAG, IterRetGen, Program, SelfAsk
+from hoptimizer.programs import RAG, EfficientRAG, IterRetGen, Program, SelfAsk, StepRecord
 from hoptimizer.tracking.tracker import Tracker
 from hoptimizer.workbench import Workbench
 from reporting import benchmark_parser, show, user_mistakes
@@ -118,41 +116,31 @@ def answers(bench: Workbench, program: EfficientRAG, questions: Sequence[Questio
 def beside(bench: Workbench, program: EfficientRAG, questions: Sequence[Question]) -> dict[str, Any]:
     """Seconds a question of the program's retrieval, and of those that a language model leads; and their recall."""
     bench.lms["default"].cache = False
-    led = {
+    programs: dict[str, Program] = {
+        "efficient_rag": program,
         "iter_retgen": IterRetGen(bench.retriever, k=program.k, rounds=3),
         "self_ask": SelfAsk(bench.retriever, k=program.k),
     }
+    seconds, figures = dict[str, list[float]](), dict[str, Any]()
     with patch.object(program, "reader", None):
-        own, recalls = searched(program, questions)
-    figures: dict[str, Any] = {
-        "efficient_rag": {"seconds": statistics.mean(own).mean, "recall": statistics.mean(recalls).mean}
-    }
-    for name, other in led.items():
-        seconds, recalls = searched(other, questions)
-        ratio = statistics.mean([ours / theirs for ours, theirs in zip(own, seconds, strict=True)])
-        figures[name] = {
-            "seconds": statistics.mean(seconds).mean,
-            "recall": statistics.mean(recalls).mean,
-            "ours_over_it": [ratio.mean, ratio.low, ratio.high],
-        }
+        for name, one in programs.items():
+            evaluate(one, questions[-1:], workers=1)  # threads and kernels are set up
+            bench.retriever.forget()
+            evaluation = evaluate(one, questions, workers=1)
+            seconds[name] = [searching(row.steps) for row in evaluation.rows]
+            ratios = [ours / theirs for ours, theirs in zip(seconds["efficient_rag"], seconds[name], strict=True)]
+            ratio = statistics.mean(ratios)
+            figures[name] = {
+                "seconds": statistics.mean(seconds[name]).mean,
+                "recall": evaluation.metrics["recall"],
+                "ours_over_it": [ratio.mean, ratio.low, ratio.high],
+            }
     return figures
 
 
-def searched(program: Program, questions: Sequence[Question]) -> tuple[list[float], list[float]]:
-    """The seconds of each question up to the end of its last search, asked one at a time, and its recall.
-
-    What small models do with the passages of that search counts, too.
-    """
-    assert program.retriever is not None  # these programs have one
-    times, recalls = [], []
-    asyncio.run(program.acall(question=questions[-1].question))  # threads and kernels are set up
-    program.retriever.forget()
-    for question in questions:
-        start = time.time()
-        prediction = asyncio.run(program.acall(question=question.question))
-        times.append(max(record.ended for record in prediction.steps if record.kind != "lm") - start)
-        recalls.append(score_prediction(question, prediction)["recall"])
-    return times, recalls
+def searching(steps: Sequence[StepRecord]) -> float:
+    """Seconds from the start of a question to the end of its last search, and of what small models did with that."""
+    return max(step.ended for step in steps if step.kind != "lm") - min(step.ended - step.seconds for step in steps)
 
 
 def scores(evaluation: Evaluation) -> dict[str, float]:

@@ -11,7 +11,7 @@ import dspy
 
 from hoptimizer.eval import Question
 from hoptimizer.eval.objective import Objective
-from hoptimizer.eval.runner import Evaluation, QuestionResult, aevaluate_by, ask
+from hoptimizer.eval.runner import QuestionResult, aevaluate_by, ask
 from hoptimizer.programs import Program
 
 
@@ -54,22 +54,19 @@ class LockStep:
                 turn.set_result(None)
 
 
-async def in_lock_step(
-    program: Program, questions: Sequence[Question], objective: Objective, size: int
-) -> list[Evaluation]:
+async def in_lock_step(program: Program, questions: Sequence[Question], objective: Objective, size: int) -> None:
     """Ask a program all questions in batches of a size, one call of each question at a time."""
     lm = dspy.settings.lm
-    own, evaluations = lm.acall, []
+    own = lm.acall
     try:
         for first in range(0, len(questions), size):
             batch = questions[first : first + size]
             steps = LockStep(len(batch))
             lm.acall = partial(steps.call, own)
             asks = partial(_asked, steps, program, objective)
-            evaluations.append(await aevaluate_by(asks, batch, workers=size))
+            await aevaluate_by(asks, batch, workers=size)
     finally:
         del lm.acall
-    return evaluations
 
 
 async def _asked(steps: LockStep, program: Program, objective: Objective, question: Question) -> QuestionResult:

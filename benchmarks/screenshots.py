@@ -114,16 +114,16 @@ def take(uri: str, experiment: str, runs: Sequence[str], out: Path) -> Mapping[s
     Args:
         uri: the store's tracking URI.
         experiment: the name of the runs' experiment.
-        runs: what is compared, a compile first.
+        runs: what is compared, the baseline first, a compile last.
         out: the folder of the pictures.
     """
     out.mkdir(parents=True, exist_ok=True)
-    found = pages(uri, runs[0], runs[-1])
+    found = pages(uri, runs[-1], runs[-2])
     with tempfile.TemporaryDirectory() as folder, served(uri, "127.0.0.1", 0) as (address, _), browser() as chromium:
         report = Path(folder) / "report.html"
-        compared = write_report(Tracker(uri, experiment), [*runs[1:], runs[0]], report)  # the first is the baseline
-        words = [variant.name for variant in compared.variants]
-        lacking = {"report": visit(chromium, report.as_uri(), words, out / "report.png")}
+        compared = write_report(Tracker(uri, experiment), runs, report)
+        names = [variant.name for variant in compared.variants]
+        lacking = {"report": visit(chromium, report.as_uri(), names, out / "report.png")}
         return lacking | {
             name: visit(chromium, address + path, words, out / f"mlflow-{name}.png")
             for name, (path, words) in found.items()
@@ -141,7 +141,7 @@ def main() -> None:
         words = [*WORDS, *options.overrides, *store]
         compiled = compile_variant(load_config(None, [*words, *COMPILE]))
         others = [evaluate_variant(load_config(None, [*words, f"program={program}"])) for program in OTHERS]
-        runs = [compiled.run_id, *(other.run_id for other in others)]
+        runs = [*(other.run_id for other in others), compiled.run_id]
         lacking = take(compiled.config.tracking.uri, compiled.config.experiment, runs, options.out)
     lines = [f"{name}: " + (f"lacks {', '.join(words)}" if words else "complete") for name, words in lacking.items()]
     show({"lacking": dict(lacking)}, options.json, *lines)

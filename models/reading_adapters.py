@@ -39,7 +39,7 @@ class _Reading(dspy.Adapter):
         try:
             return list(map(dict, _demonstrations(self, signature, marshal.dumps(plain))))  # type: ignore[arg-type] # likewise
         except ValueError:  # they hold more than Python's own kinds of values, such as images
-            return super().format_demos(signature, list(map(without_marks, plain)))
+            return super().format_demos(signature, without_marks(plain))
 
     def parse(self, signature: type[dspy.Signature], completion: str) -> dict[str, Any]:
         """The fields of an answer.
@@ -72,7 +72,7 @@ def _system_message(adapter: _Reading, signature: type[dspy.Signature], instruct
 @lru_cache(maxsize=256)
 def _demonstrations(adapter: _Reading, signature: type[dspy.Signature], demos: bytes) -> list[dict[str, Any]]:
     """The messages of demonstrations, which come as bytes of this process so that equal ones are known by them."""
-    return super(_Reading, adapter).format_demos(signature, list(map(without_marks, marshal.loads(demos))))
+    return super(_Reading, adapter).format_demos(signature, without_marks(marshal.loads(demos)))
 
 
 def _lists(signature: type[dspy.Signature]) -> list[str]:

@@ -24,7 +24,7 @@ def test_the_pages_of_a_variant_show_headlines_documents_and_names(tmp_path):
         words += [f"lm.default.api_base={lm.url}", f"tracking.uri=sqlite:///{tmp_path}/mlflow.db"]
         compiled = compile_variant(load_config(None, [*words, *screenshots.COMPILE]))
         other = evaluate_variant(load_config(None, [*words, "program=direct"]))
-    config, runs = compiled.config, (compiled.run_id, other.run_id)
+    config, runs = compiled.config, (other.run_id, compiled.run_id)
     lacking = screenshots.take(config.tracking.uri, config.experiment, runs, tmp_path / "shots")
     assert lacking == {name: [] for name in ("report", "experiment", "run", "trace", "prompt", "model", "compare")}
     assert all(file.stat().st_size > 10_000 for file in (tmp_path / "shots").glob("*.png"))
