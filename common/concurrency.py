@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import contextvars
+import signal
+import threading
 from collections.abc import Coroutine, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
@@ -94,3 +96,39 @@ def beside() -> Iterator[asyncio.AbstractEventLoop]:
             finally:  # a second Ctrl-C does not wait for what is left
                 loop.call_soon_threadsafe(loop.stop)
     loop.close()
+
+
+@contextlib.contextmanager
+def whole() -> Iterator[None]:
+    """Work that Ctrl-C, or the interruption of a notebook's kernel, does not break off: it comes at the end of the
+    work. A second one comes at once.
+
+    >>> import signal
+    >>> try:
+    ...     with whole():
+    ...         signal.raise_signal(signal.SIGINT)
+    ...         print("to its end")
+    ... except KeyboardInterrupt:
+    ...     print("interrupted")
+    to its end
+    interrupted
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    # Handlers run in the main thread alone, and one that is not Python's can't be put back.
+    if threading.current_thread() is not threading.main_thread() or handler is None:
+        yield
+        return
+    came = False
+
+    def note(number: int, _: object) -> None:
+        nonlocal came
+        came = True
+        signal.signal(number, handler)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if came:
+            signal.raise_signal(signal.SIGINT)

@@ -5,7 +5,10 @@ import signal
 import subprocess
 import sys
 
+import mlflow
 import pytest
+from sqlalchemy import event
+from sqlalchemy.orm import Session
 
 from hoptimizer import ServiceError, Tracker, UserError, load_config
 from hoptimizer.compiling import work_folder
@@ -90,6 +93,27 @@ def test_a_store_that_fails_in_the_middle_is_one_line(uri, tmp_path):
     assert "\n" not in str(caught.value)
     with pytest.raises(UserError, match="can't open"):
         Tracker(uri, "left")
+
+
+def test_an_interruption_in_the_middle_of_a_session_comes_after_it(uri):
+    """Broken off there, SQLAlchemy told of a transaction in a wrong state, and the run was said to have failed."""
+
+    def interrupt(*_):
+        event.remove(Session, "after_transaction_end", interrupt)
+        signal.raise_signal(signal.SIGINT)
+
+    def work():
+        with tracker.run("eval", "x"):
+            event.listen(Session, "after_transaction_end", interrupt)
+            mlflow.log_metrics({"f1": 0.5, "em": 0.25})
+
+    tracker = Tracker(uri, "left")
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert not event.contains(Session, "after_transaction_end", interrupt)
+    assert set(statuses(tracker).values()) == {"KILLED"}
+    with tracker.run("eval", "another"):
+        tracker.tag("some", "thing")
 
 
 def test_the_same_work_in_two_folders_is_two_pieces_of_work(tmp_path, monkeypatch):

@@ -8,15 +8,18 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import sqlalchemy
 import tenacity
 from mlflow import MlflowClient
+from mlflow.tracking import _get_store
 from sqlalchemy import event
 from sqlalchemy.engine import Dialect, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.pool import NullPool
 
+from hoptimizer.common.concurrency import whole
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.urls import line_without_secrets, without_secrets
 from hoptimizer.tracking.holding import SQLITE
@@ -36,6 +39,7 @@ _AWAY = re.compile(
 )
 _log = logging.getLogger(__name__)
 _patient: set[tuple[str, str, str]] = set()  # host, port and name of the databases that are waited for
+_whole: WeakSet[Any] = WeakSet()  # MLflow's stores whose sessions come to their end
 
 
 def make_store(uri: str) -> None:
@@ -61,6 +65,29 @@ def make_store(uri: str) -> None:
         draft = Path(folder) / file.name
         MlflowClient(tracking_uri=f"{SQLITE}{draft}").search_experiments(max_results=1)
         draft.replace(file)
+
+
+def keep_sessions_whole(uri: str) -> None:
+    """Let each session of MLflow with a store's database come to its end before Ctrl-C rises.
+
+    Broken off within a commit, SQLAlchemy raises an error of its own, and may keep a SQLite file locked for as long as
+    the process lives, such as a notebook's kernel.
+
+    Args:
+        uri: the tracking URI; one of another kind is left alone.
+    """
+    store = _get_store(uri)
+    sessions = getattr(store, "ManagedSessionMaker", None)
+    if sessions is None or store in _whole:
+        return
+
+    @contextlib.contextmanager
+    def whole_session(*args: Any, **words: Any) -> Iterator[Any]:  # noqa: ANN401 - MLflow's own arguments
+        with whole(), sessions(*args, **words) as session:
+            yield session
+
+    store.ManagedSessionMaker = whole_session
+    _whole.add(store)
 
 
 def is_database(uri: str) -> bool:

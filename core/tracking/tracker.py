@@ -17,7 +17,7 @@ from hoptimizer.common.disk import disk_failure
 from hoptimizer.common.errors import ServiceError, UserError
 from hoptimizer.common.urls import line_without_secrets, text_without_secrets, without_secrets
 from hoptimizer.tracking.artifacts import FINGERPRINT, PREDICTIONS, PREFIX, VERSION
-from hoptimizer.tracking.databases import make_store
+from hoptimizer.tracking.databases import keep_sessions_whole, make_store
 from hoptimizer.tracking.holding import HeldRuns, located
 from hoptimizer.tracking.reading import FINISHED, StoredRuns
 from hoptimizer.tracking.server import (
@@ -75,6 +75,7 @@ class Tracker(StoredRuns):
             with self.held.opening():
                 make_store(uri)
                 client = mlflow.MlflowClient()
+                keep_sessions_whole(place)
                 if artifacts and client.get_experiment_by_name(experiment) is None:
                     client.create_experiment(experiment, f"{artifacts.rstrip('/')}/{uuid4().hex}")
                 super().__init__(place, client, mlflow.set_experiment(experiment))
