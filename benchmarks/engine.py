@@ -4,16 +4,26 @@
 
 All figures are of one run, with nothing else on the machine if they are to mean anything. The prompts are a program's:
 instructions and demonstrations that all share, passages and a question of their own.
+
+Grammars are timed where the answers of sixteen questions of atlas are held to a JSON schema: what the grammar takes, of
+all seconds. The first token of a request that comes while sixteen others are being written is counted in passes.
 """
 
 import platform
 import random
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import ExitStack
+from statistics import median
+from typing import Any
+from unittest.mock import patch
 
 import torch
 from rich.table import Table
 
+from hoptimizer.eval.datasets.dataset import load as load_data
+from hoptimizer.models.engine.constrained_decoding import Constraint
 from hoptimizer.models.engine.generator import Generator
 from hoptimizer.models.engine.request import Completion, GenerationRequest
 from hoptimizer.models.weights.store import resolve
@@ -40,6 +50,63 @@ def run(model: Generator, batch: list[list[int]], new: int, batched: bool = True
             future.result()
     written = sum(future.result().tokens for future in futures)
     return time.perf_counter() - start, written
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"reasoning": {"type": "string"}, "answer": {"type": "string"}, "is_sure": {"type": "boolean"}},
+    "required": ["reasoning", "answer", "is_sure"],
+    "additionalProperties": False,
+}
+
+
+def grammar_share(model: Generator, width: int = 16) -> float:
+    """The share of the seconds of so many JSON answers, written together, that their grammars take, in percent."""
+    spent = 0.0
+
+    def timed(name: str) -> Callable[..., Any]:
+        inner = getattr(Constraint, name)
+
+        def outer(*args: Any) -> Any:  # noqa: ANN401 - whatever the method takes and gives
+            nonlocal spent
+            start = time.perf_counter()
+            try:
+                return inner(*args)
+            finally:
+                spent += time.perf_counter() - start
+
+        return outer
+
+    asked = [f"Answer in JSON.\n\n{one.question}\n\n" for one in load_data("atlas").split("dev")[:width]]
+    tokens = [model.tokenizer(text)["input_ids"] for text in asked]
+    grammar = model.compiler.compile(SCHEMA)
+    with ExitStack() as patches:
+        for name in ("__init__", "allows", "mask", "take"):
+            patches.enter_context(patch.object(Constraint, name, timed(name)))
+        start = time.perf_counter()
+        futures = [model.submit(GenerationRequest(prompt, NEW_TOKENS, grammar)) for prompt in tokens]
+        for future in futures:
+            future.result()
+        return 100 * spent / (time.perf_counter() - start)
+
+
+def passes_to_first_token(model: Generator, own: int, width: int = 16) -> float:
+    """Passes until a request has its first token that comes while others are written, with so many tokens of its own
+    behind the shared ones."""
+    batch = prompts(width, SHARED_TOKENS, OWN_TOKENS, seed=5)
+    run(model, batch, 1)
+    writing = [model.submit(GenerationRequest(prompt, 400, ignore_end=True)) for prompt in batch]
+    before = model.counts.passes
+    while model.counts.passes < before + 5:  # all of them are being written
+        time.sleep(0.001)
+    [new] = prompts(1, SHARED_TOKENS, 0, seed=5)
+    new += random.Random(own).choices(range(1000, 20_000), k=own)
+    start = model.counts.passes
+    model.submit(GenerationRequest(new, 1, ignore_end=True)).result()
+    passes = model.counts.passes - start
+    for future in writing:
+        future.cancel()
+    return float(passes)
 
 
 def measure(name: str) -> dict[str, float]:
@@ -69,6 +136,11 @@ def measure(name: str) -> dict[str, float]:
     figures["32 calls one by one, seconds"] = without_batching
     figures["gain by prefix reuse"] = without_reuse / with_both
     figures["gain by batching"] = without_batching / with_both
+    grammar_share(reusing)  # compiles it
+    figures["grammars' share of 16 JSON answers, % (aim 3)"] = median(grammar_share(reusing) for _ in range(5))
+    for own in (100, 300, 1000):
+        label = f"passes to the first token, {own} new prompt tokens (aim 2)"
+        figures[label] = max(passes_to_first_token(reusing, own) for _ in range(5))
     return figures
 
 

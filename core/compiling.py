@@ -128,7 +128,7 @@ class _Compiling:
         with (
             _alone(work),
             tracker.run("compile", name, fingerprint) as run,
-            bench.active(work / "calls", judged=True),
+            bench.active(work / "calls", judged=True, spread=True),
         ):
             artifacts.log_config(config, bench.data)
             artifacts.log_questions(bench.data, "train", self._trainset)

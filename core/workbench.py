@@ -19,7 +19,7 @@ from hoptimizer.common.paths import home
 from hoptimizer.common.progress import Report, in_notebook
 from hoptimizer.config import Config
 from hoptimizer.eval.datasets.dataset import DataSet, load
-from hoptimizer.executors.encoders import encoders_of
+from hoptimizer.executors.elsewhere import encoders_of, language_models_of
 from hoptimizer.models import build_adapter, build_lm, check_lm
 from hoptimizer.models.folder import fingerprints
 from hoptimizer.models.lm import chosen_format, tuned
@@ -204,23 +204,28 @@ class Workbench:
         return build_optimizer(self.config.optimizer)
 
     @contextlib.contextmanager
-    def active(self, calls: Path | None = None, *, judged: bool = False) -> Iterator[None]:
+    def active(self, calls: Path | None = None, *, judged: bool = False, spread: bool = False) -> Iterator[None]:
         """Within it, DSPy uses the config's default language model, its adapter and its cache.
 
         Args:
             calls: a folder for the calls of one piece of work that may be killed and resumed; they are kept
                 there whatever becomes of the cache.
             judged: whether answers are judged in it, where the config names a judge.
+            spread: whether the config's executor answers the calls of models that would run in this process.
 
         Raises:
-            UserError: a language model can't answer.
+            UserError: a language model can't answer, or the executor's cluster can't be had.
         """
         self.check_lms(set() if judged else {"judge"})
         use_cache(self.config, calls)
         # DSPy keeps the latest 10,000 calls and steps of a process, and has no setting for these calls.
         base_lm.MAX_HISTORY_SIZE = HISTORY
         lm, adapter = self.lms["default"], build_adapter()
-        with dspy.context(lm=lm, adapter=adapter, max_history_size=HISTORY, trace=None):
+        spread = spread and any(settings.is_local for settings in self.config.lm.values())
+        answering = (
+            language_models_of(self.config.executor, self.config.workers) if spread else contextlib.nullcontext()
+        )
+        with answering, dspy.context(lm=lm, adapter=adapter, max_history_size=HISTORY, trace=None):
             yield
 
     def check_lms(self, skipped: Collection[str] = ()) -> None:

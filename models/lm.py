@@ -14,11 +14,11 @@ from pydantic import SecretStr
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.urls import with_basic_auth
 from hoptimizer.models.adapters import LMAdapter
+from hoptimizer.models.engine.calls import RolloutCallback
 from hoptimizer.models.engine.engine import (
     DEFAULT_MAX_TOKENS,
     AsyncLocalEngine,
     LocalEngine,
-    RolloutCallback,
     is_local,
     release_outdated,
 )

@@ -180,6 +180,9 @@ class ScriptedRay:
     def kill(self, worker):
         self.killed.append(worker)
 
+    def cancel(self, answer):
+        answer.close()
+
     def _worker(self):
         number, self.made = self.made, self.made + 1
 

@@ -53,7 +53,7 @@ def synthesize_command(
         bench = Workbench(config, progress)
         role = "teacher" if "teacher" in config.lm else "default"
         tell(f"teacher {config.lm[role].shown} · {corpus.name} ({len(corpus)} passages)")
-        with bench.active():
+        with bench.active(spread=True):
             made = synthesize(
                 corpus,
                 out,

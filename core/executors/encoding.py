@@ -14,7 +14,7 @@ from hoptimizer.common.concurrency import beside
 from hoptimizer.executors.connection import connected
 from hoptimizer.executors.head import while_head_answers
 from hoptimizer.executors.passage_worker import Encoded, EncodingTask, PassageWorker
-from hoptimizer.executors.pool import Pool, Workers
+from hoptimizer.executors.pool import Pool, Workers, entered
 from hoptimizer.executors.settings import RayExecutor
 from hoptimizer.retrieval.encoders.windows import WINDOW, Each, Elsewhere
 from hoptimizer.retrieval.options import RetrieverOptions
@@ -63,22 +63,10 @@ def encoders_on(executor: RayExecutor) -> Elsewhere:
                     for one in under_way:
                         one.cancel()
 
-            with _entered(pool, loop):
+            with entered(pool, loop):
                 yield each
 
     return encoders
-
-
-@contextlib.contextmanager
-def _entered(pool: Pool[Encoded], loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """A pool whose event loop runs in another thread."""
-    asyncio.run_coroutine_threadsafe(pool.__aenter__(), loop).result()
-    kind: type[BaseException] | None = KeyboardInterrupt
-    try:
-        yield
-        kind = None
-    finally:
-        asyncio.run_coroutine_threadsafe(pool.__aexit__(kind), loop).result()
 
 
 def _tensors(encoded: Encoded) -> list[tuple[list[int], Any]]:

@@ -1,6 +1,5 @@
 """What runs in a worker's process while an index is built: an encoder of its own, which gets windows of passages."""
 
-import socket
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from hoptimizer.executors.task import Refusal, differing, versions
-from hoptimizer.executors.worker import refusal_of
+from hoptimizer.executors.worker import OnNode, refusal_of
 from hoptimizer.retrieval.build import build_encoder
 from hoptimizer.retrieval.settings import settings_model
 
@@ -36,15 +35,8 @@ class EncodingTask:
     versions: dict[str, str] = field(default_factory=lambda: versions(*_DECIDING))
 
 
-class PassageWorker:
-    """Gives passages their vectors by a model that is loaded here, from this machine's weights.
-
-    It is an actor of Ray's, which calls its methods in one event loop. It knows nothing of Ray itself.
-    """
-
-    async def host(self) -> str:
-        """The name of the machine."""
-        return socket.gethostname()
+class PassageWorker(OnNode):
+    """Gives passages their vectors by a model that is loaded here, from this machine's weights."""
 
     async def start(self, task: EncodingTask) -> Refusal | None:
         """Load the encoder.

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import re
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Generic, TypeVar
@@ -74,6 +75,21 @@ class _Seat:
     is_dead: bool = False
 
 
+@dataclass(order=True, frozen=True)
+class _Place:
+    """One of the places of a worker. The first places of all workers are taken before the second ones.
+
+    Attributes:
+        number: of the place at its worker.
+        worker: the worker's number.
+        held_by: the worker, or why there is none.
+    """
+
+    number: int
+    worker: int
+    held_by: _Seat | Exception = field(compare=False)
+
+
 @dataclass
 class Pool(Generic[Answer]):
     """Workers that answer the questions of one evaluation, or do other work that comes in parts. A worker that dies is
@@ -95,11 +111,11 @@ class Pool(Generic[Answer]):
     share: int
     _seats: list[_Seat] = field(default_factory=list)
     _starts: set["asyncio.Task[None]"] = field(default_factory=set)
+    _started_ever: int = 0
     _deaths: int = 0
 
     async def __aenter__(self) -> "Pool":
-        # Each place of a question at a worker, or why there are none.
-        self._free: asyncio.Queue[_Seat | Exception] = asyncio.Queue()
+        self._free: asyncio.PriorityQueue[_Place] = asyncio.PriorityQueue()
         for _ in range(self.size):
             self._start()
         return self
@@ -123,16 +139,22 @@ class Pool(Generic[Answer]):
         """
         while True:
             place = await self._free.get()
-            if isinstance(place, Exception):
+            seat = place.held_by
+            if isinstance(seat, Exception):
                 self._free.put_nowait(place)  # the others have to hear of it
-                raise place
-            if place.is_dead:
+                raise seat
+            if seat.is_dead:
                 continue
             errors = self.workers.ray.exceptions
+            answer = seat.worker.answer.remote(question)
             try:
-                outcome: Answer | Refusal = await place.worker.answer.remote(question)
+                outcome: Answer | Refusal = await answer
+            except asyncio.CancelledError:
+                self.workers.ray.cancel(answer)
+                self._free.put_nowait(place)
+                raise
             except (errors.RayActorError, errors.ObjectLostError) as error:  # an answer can be lost with its node, too
-                self._lost(place, error)
+                self._lost(seat, error)
                 continue
             except errors.OutOfDiskError as error:
                 raise ServiceError(
@@ -142,8 +164,12 @@ class Pool(Generic[Answer]):
             self._deaths = 0
             self._free.put_nowait(place)
             if isinstance(outcome, Refusal):
-                raise _told(outcome, f"worker on {place.host}: ")
+                raise _told(outcome, f"worker on {seat.host}: ")
             return outcome
+
+    def _fail(self, error: Exception) -> None:
+        """Let everybody who waits for a place hear why there is none."""
+        self._free.put_nowait(_Place(-1, -1, error))
 
     def _start(self) -> None:
         seat = _Seat(self.workers.take())
@@ -155,7 +181,7 @@ class Pool(Generic[Answer]):
     def _start_ended(self, start: "asyncio.Task[None]") -> None:
         self._starts.discard(start)
         if not start.cancelled() and isinstance(error := start.exception(), Exception):
-            self._free.put_nowait(error)  # nobody else would hear of it
+            self._fail(error)  # nobody else would hear of it
 
     async def _started(self, seat: _Seat) -> None:
         """Wait for a worker, which gets its places once its program is made."""
@@ -170,13 +196,14 @@ class Pool(Generic[Answer]):
         except self.workers.ray.exceptions.RayTaskError as error:
             if _IMPORT not in str(error):
                 raise
-            self._free.put_nowait(_cant_start(error))
+            self._fail(_cant_start(error))
             return
         if refusal:
-            self._free.put_nowait(_told(refusal, f"worker on {seat.host}: "))
+            self._fail(_told(refusal, f"worker on {seat.host}: "))
             return
-        for _ in range(self.share):
-            self._free.put_nowait(seat)
+        self._started_ever += 1
+        for number in range(self.share):
+            self._free.put_nowait(_Place(number, self._started_ever, seat))
 
     async def _host(self, seat: _Seat) -> str | None:
         """Where a worker runs, once it does; ``None`` where none can be started."""
@@ -185,7 +212,7 @@ class Pool(Generic[Answer]):
         while not (await asyncio.wait({asked}, timeout=limit))[0]:
             if not any(other.host != _Seat.host for other in self._seats):
                 asked.cancel()
-                self._free.put_nowait(ServiceError(self._none_started(limit)))
+                self._fail(ServiceError(self._none_started(limit)))
                 return None
         return asked.result()
 
@@ -208,10 +235,10 @@ class Pool(Generic[Answer]):
         self._deaths += 1
         reason = _reason(error)
         if getattr(error, "actor_init_failed", False):  # the next one would fail likewise
-            self._free.put_nowait(_cant_start(error))
+            self._fail(_cant_start(error))
             return
         if self._deaths > 2 * self.size + 1:
-            self._free.put_nowait(
+            self._fail(
                 ServiceError(
                     f"executor=ray: {self._deaths} workers in a row died before they answered a question ({reason}); "
                     "what was answered is kept, and the same command goes on from there"
@@ -220,6 +247,23 @@ class Pool(Generic[Answer]):
             return
         _log.warning("a worker on %s died (%s); another one is asked what it had in hand", seat.host, reason)
         self._start()
+
+
+@contextlib.contextmanager
+def entered(pool: Pool[Any], loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """A pool in an event loop that runs in another thread.
+
+    Args:
+        pool: is entered now, and left in the end.
+        loop: that one.
+    """
+    asyncio.run_coroutine_threadsafe(pool.__aenter__(), loop).result()
+    kind: type[BaseException] | None = KeyboardInterrupt
+    try:
+        yield
+        kind = None
+    finally:
+        asyncio.run_coroutine_threadsafe(pool.__aexit__(kind), loop).result()
 
 
 async def _result(reference: Any) -> Any:  # noqa: ANN401 - a reference of Ray's and what it refers to

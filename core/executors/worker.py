@@ -17,19 +17,23 @@ from hoptimizer.executors.task import Refusal, Task, differing
 from hoptimizer.workbench import Workbench
 
 
-class Worker:
-    """Answers questions with a program that is made here, from this machine's data, weights and indexes.
+class OnNode:
+    """What runs in a worker's process, which can tell its machine.
 
     It is an actor of Ray's, which calls its methods in one event loop. It knows nothing of Ray itself.
     """
 
-    def __init__(self) -> None:
-        self._context = contextvars.copy_context()
-        self._active = contextlib.ExitStack()
-
     async def host(self) -> str:
         """The name of the machine."""
         return socket.gethostname()
+
+
+class Worker(OnNode):
+    """Answers questions with a program that is made here, from this machine's data, weights and indexes."""
+
+    def __init__(self) -> None:
+        self._context = contextvars.copy_context()
+        self._active = contextlib.ExitStack()
 
     async def start(self, values: dict[str, Any], task: Task) -> Refusal | None:
         """Make the program, in the place of the one before.

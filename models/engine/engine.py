@@ -6,15 +6,13 @@ import json
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import Future
-from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from dspy import lm15
 from dspy.clients.base_lm import BaseLM
 from dspy.clients.engines.base import validate_request
-from dspy.utils.callback import BaseCallback
 
+from hoptimizer.models.engine.calls import Call, Rollout, elsewhere, next_rollout
 from hoptimizer.models.engine.chat_template import as_words, leading_tokens, render
 from hoptimizer.models.engine.constrained_decoding import Grammar, GrammarError
 from hoptimizer.models.engine.request import Completion, GenerationRequest
@@ -75,28 +73,6 @@ def forget_prefixes() -> None:
         one.forget()
 
 
-@dataclass
-class _Rollout:
-    """Tells repeated samples of one request apart: DSPy's rollout id, and the place among ``n`` candidates."""
-
-    id: int = 0
-    candidate: int = 0
-
-
-_rollout: ContextVar[_Rollout | None] = ContextVar("hoptimizer_rollout", default=None)
-
-
-class RolloutCallback(BaseCallback):
-    """Lets the engine see DSPy's ``rollout_id``, which DSPy itself hands to no engine.
-
-    With it, what is sampled is a function of the request and its rollout alone, whatever order calls finish in.
-    """
-
-    def on_lm_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:  # noqa: ANN401 - DSPy's hook
-        options = {**instance.kwargs, **(inputs.get("kwargs") or {})}
-        _rollout.set(_Rollout(options.get("rollout_id") or 0))
-
-
 class Engine:
     """What the two engines have in common.
 
@@ -141,39 +117,8 @@ class Engine:
     def _submit(self, request: lm15.Request) -> "Future[Completion]":
         validate_request(request)
         _refuse_unsupported(request)
-        model = generator(request.model)
-        config = request.config
-        *messages, last = request.messages
-        scored = config.logprobs is not None and last.role == "assistant"
-        prompt = _prompt(model, request.system, messages if scored else request.messages, self.templated)
-        leading = leading_tokens(model.tokenizer, self.templated)
-        tokens = [*leading, *model.tokenizer(prompt, add_special_tokens=False)["input_ids"]]
-        reply = _tokens(model, last.text or "") if scored else ()
-        wanted = len(reply) + 1 if reply else config.max_tokens or DEFAULT_MAX_TOKENS
-        room = model.context_length - len(tokens)
-        if room < (wanted if reply else min(wanted, LEAST_ROOM)):
-            raise lm15.ContextLengthError(
-                f"the prompt has {len(tokens)} tokens, and {request.model} takes {model.context_length} with its answer"
-            )
-        temperature = config.temperature or 0.0
-        try:
-            return model.submit(
-                GenerationRequest(
-                    tokens=tokens,
-                    max_tokens=min(wanted, room),
-                    grammar=None if reply else _grammar(model, config.response_format),
-                    temperature=temperature,
-                    top_p=config.top_p,
-                    top_k=config.top_k,
-                    seed=_seed(prompt, config.seed or 0) if temperature > 0 else 0,
-                    stop=config.stop,
-                    logprobs=config.logprobs is not None,
-                    reply=reply,
-                )
-            )
-        except GrammarError as error:
-            reason = f"the output's JSON schema: {error}"
-            raise lm15.UnsupportedFeatureError(reason, feature="response_format") from error
+        call = Call(request, self.templated, next_rollout())
+        return (elsewhere() or answer)(call)
 
 
 class LocalEngine(Engine):
@@ -218,6 +163,49 @@ EngineType = TypeVar("EngineType", bound=Engine)
 _engines: dict[tuple[type, str, bool], Engine] = {}
 
 
+def answer(call: Call) -> "Future[Completion]":
+    """Have a call answered by the model in this process.
+
+    Raises:
+        dspy.lm15.ContextLengthError: the prompt is too long.
+        dspy.lm15.UnsupportedFeatureError: the schema can't be compiled.
+        UserError: there is no such model here.
+    """
+    request, templated = call.request, call.templated
+    model, config = generator(request.model), request.config
+    *messages, last = request.messages
+    scored = config.logprobs is not None and last.role == "assistant"
+    prompt = _prompt(model, request.system, messages if scored else request.messages, templated)
+    leading = leading_tokens(model.tokenizer, templated)
+    tokens = [*leading, *model.tokenizer(prompt, add_special_tokens=False)["input_ids"]]
+    reply = _tokens(model, last.text or "") if scored else ()
+    wanted = len(reply) + 1 if reply else config.max_tokens or DEFAULT_MAX_TOKENS
+    room = model.context_length - len(tokens)
+    if room < (wanted if reply else min(wanted, LEAST_ROOM)):
+        raise lm15.ContextLengthError(
+            f"the prompt has {len(tokens)} tokens, and {request.model} takes {model.context_length} with its answer"
+        )
+    temperature = config.temperature or 0.0
+    try:
+        return model.submit(
+            GenerationRequest(
+                tokens=tokens,
+                max_tokens=min(wanted, room),
+                grammar=None if reply else _grammar(model, config.response_format),
+                temperature=temperature,
+                top_p=config.top_p,
+                top_k=config.top_k,
+                seed=_seed(prompt, config.seed or 0, call.rollout) if temperature > 0 else 0,
+                stop=config.stop,
+                logprobs=config.logprobs is not None,
+                reply=reply,
+            )
+        )
+    except GrammarError as error:
+        reason = f"the output's JSON schema: {error}"
+        raise lm15.UnsupportedFeatureError(reason, feature="response_format") from error
+
+
 def is_local(lm: BaseLM) -> bool:
     """Whether an LM runs in this process."""
     return isinstance(getattr(lm, "engine", None), LocalEngine)
@@ -257,10 +245,8 @@ def _grammar(model: "Generator", response_format: dict[str, Any] | None) -> Gram
     return model.compiler.compile(schema)
 
 
-def _seed(prompt: str, seed: int) -> int:
-    rollout = _rollout.get() or _Rollout()
+def _seed(prompt: str, seed: int, rollout: Rollout) -> int:
     place = [prompt, seed, rollout.id, rollout.candidate]
-    rollout.candidate += 1
     return int.from_bytes(hashlib.sha256(json.dumps(place).encode()).digest()[:8], "big") >> 1
 
 
