@@ -43,7 +43,8 @@ BENCHMARKS = {
     "ra_isf_latency.py": "RA-ISF's chains, by the branches that a question can take (limit: 1.15).",
     "traces.py": "What traces in MLflow take of a run (aim: 10% at most).",
     "bootstrap.py": "Bootstrapping demonstrations beside `dspy.BootstrapFewShot` (aim: 8 times as fast).",
-    "engine.py": "The in-process engine by itself: what batching and reuse of prefixes bring.",
+    "engine.py": "The in-process engine by itself: what batching and reuse of prefixes bring, what grammars take, and "
+    "when a new request has its first token.",
     "memory.py demo eval eval-0.5b": "The most memory that the demo and evaluations take.",
     "search_peers.py": "Exact search among token vectors beside numpy and, where it is installed, maxsim-cpu "
     "(limit: the products alone).",

@@ -1,12 +1,16 @@
-"""Evaluations, studies and indexes by the workers of a Ray cluster of two nodes on this machine, beside one process.
+"""Evaluations, studies, compiles and indexes by the workers of a Ray cluster of two nodes here, beside one process.
 
     python benchmarks/ray_scaling.py [--questions 1000] [--workers 64] [--tasks 1 2 4]
-        [--parts evaluation study kills index] [--passages 100000] [--json]
+        [--parts evaluation study compile kills index] [--passages 100000] [--json]
 
 Every call takes 100 ms on a server with scripted answers (``benchmarks/scripted_server.py``) that takes any number at
 once, so that the results can't depend on who asks. The program is ``rag``, one call per question; nothing is cached.
 The questions are those of atlas, told apart by a number. Workers are started before the clock is; ``workers`` questions
 are under way in all. The study has 12 cells of 60 questions, and is timed with the start of its workers.
+
+The compile is a search for demonstrations of ``rag`` with SmolLM2-135M, which runs in this process, or in that of each
+worker, whose start is timed. "same" says that the compiled program is; on a processor with AMX, whose sums depend on
+what is computed together, only with ``ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16`` in the environment.
 
 The index is that of ``dense`` over so many passages of atlas, told apart as in ``benchmarks/scale.py``; it is timed
 with the start of its workers, and compared by the digests of its files. Up to 2,048 passages are encoded here.
@@ -39,7 +43,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from scale import renamed
 
-from hoptimizer import Workbench, load_study, make_config, run_study
+from hoptimizer import Tracker, Workbench, compile_variant, load_study, make_config, run_study
 from hoptimizer.eval.datasets.dataset import load, locate
 from hoptimizer.eval.runner import Evaluation, aevaluate
 from hoptimizer.executors.connection import connected
@@ -48,6 +52,7 @@ from hoptimizer.executors.evaluation import Asked, aevaluate_on
 from hoptimizer.executors.pool import Workers
 from hoptimizer.executors.settings import RayExecutor
 from hoptimizer.executors.worker import Worker
+from hoptimizer.models.engine.engine import release
 from hoptimizer.retrieval import Corpus, DenseSettings, build_retriever
 from hoptimizer.retrieval.encoders.windows import Elsewhere
 from reporting import benchmark_parser, show
@@ -55,7 +60,7 @@ from reporting import load as machine_load
 
 LATENCY = 0.1
 NODE: dict[str, Any] = {"num_cpus": 4, "object_store_memory": 80 << 20}
-PARTS = ("evaluation", "study", "kills", "index")
+PARTS = ("evaluation", "study", "compile", "kills", "index")
 TIMES = ("seconds", "seconds_median", "seconds_p95", "seconds_n", "seconds_per_question", "cached_calls")
 
 
@@ -207,6 +212,37 @@ def measure_index(passages: int, folder: Path, sizes: list[int]) -> list[dict[st
     return rows
 
 
+def measure_compile(folder: Path, sizes: list[int]) -> list[dict[str, Any]]:
+    """A search for demonstrations whose language model runs here, and at each number of workers, with their start."""
+    search = {"num_candidate_programs": 3, "max_bootstrapped_demos": 2, "prompt_formats": ["plain"]}
+    store = f"sqlite:///{folder}/mlflow.db"
+    values: dict[str, Any] = {
+        "data": {"name": "atlas", "train": 16, "dev": 24},
+        "program": "rag",
+        "retriever": "bm25",
+        "lm": {"model": "local/smollm2-135m-instruct", "max_tokens": 24, "cache": False},
+        "optimizer": {"name": "bootstrap_random_search", **search},
+    }
+    rows: list[dict[str, Any]] = []
+    states: list[dict[str, Any]] = []
+
+    def search_for(name: str, executor: dict[str, Any] | None = None) -> None:
+        more = {"tracking": {"uri": store, "experiment": f"by {name}"}}
+        config = make_config(values | more | ({"executor": executor} if executor else {}))
+        start = time.perf_counter()
+        variant = compile_variant(config, score_before=False)
+        seconds = time.perf_counter() - start
+        states.append(Tracker(store, config.experiment).load_state(variant.run_id))
+        rows.append({"workers": name, "seconds": seconds, "same": states[-1] == states[0]})
+
+    search_for("in process")
+    release(values["lm"]["model"])
+    with two_nodes() as cluster:
+        for size in sizes:
+            search_for(str(size), {"name": "ray", "address": cluster.address, "tasks": size})
+    return rows
+
+
 class Disturbed:
     """An evaluation by ``hop eval``, in a folder and a home of its own.
 
@@ -317,6 +353,9 @@ def main() -> None:
             if "study" in options.parts:
                 figures["study"] = measure_study(few, url, folder, options.tasks)
                 tables.append(table("a study of 12 cells, 60 questions each, 8 at once", figures["study"]))
+            if "compile" in options.parts:
+                figures["compile"] = measure_compile(folder, options.tasks)
+                tables.append(table("a search for demonstrations with SmolLM2-135M", figures["compile"]))
             if "index" in options.parts:
                 figures["index"] = measure_index(options.passages, folder, options.tasks)
                 tables.append(table(f"a dense index of {options.passages} passages", figures["index"], "passage"))
