@@ -265,7 +265,8 @@ class Disturbed:
 
     def finished(self) -> int:
         """The number of outcomes that are kept."""
-        return sum(len(file.read_bytes().splitlines()) for file in (self.folder / "home" / "answers").glob("*.jsonl"))
+        files = (self.folder / "home" / "answers").glob("*.jsonl")
+        return sum(bool(line) for file in files for line in file.read_bytes().splitlines())
 
 
 def metrics(process: subprocess.Popen[str]) -> dict[str, float] | None:

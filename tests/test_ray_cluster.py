@@ -87,7 +87,7 @@ def sqlite_rows(file):
 
 def kept():
     """The number of outcomes that commands have kept."""
-    return sum(len(file.read_bytes().splitlines()) for file in (home() / "answers").glob("*"))
+    return sum(bool(line) for file in (home() / "answers").glob("*") for line in file.read_bytes().splitlines())
 
 
 def workers_of(node):
