@@ -92,7 +92,8 @@ class Config(PlainConfig):
         workers: questions under way at once.
         max_unanswered: the greatest share of the questions that may be left out because a language model's call got no
             answer; with more of them a run fails.
-        executor: what answers the questions: this process, or the workers of a Ray cluster.
+        executor: what answers questions, and in a compile the calls of ``local/`` models: this process, or the workers
+            of a Ray cluster.
 
     Example:
         >>> from hoptimizer import Config, make_config

@@ -19,7 +19,8 @@ class InProcess(Options):
 
 
 class RayExecutor(Options):
-    """Questions are answered by the workers of a Ray cluster, each a process with a program of its own.
+    """Questions are answered by the workers of a Ray cluster, each a process with a program of its own; in a compile,
+    workers answer the calls of ``local/`` language models.
 
     Attributes:
         name: ``ray``.
