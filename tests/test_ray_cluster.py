@@ -1,10 +1,8 @@
 """``executor: ray`` on a real cluster: two nodes on this machine, whose workers and nodes are killed."""
 
-import contextlib
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -15,6 +13,7 @@ import psutil
 import pytest
 from chat_server import ChatServer
 from rounding import BATCHES_ROUND
+from test_notebooks import finished_calls
 
 from hoptimizer import Tracker, evaluate_variant, load_config, load_study, run_study
 from hoptimizer.common.paths import home
@@ -76,13 +75,6 @@ def evaluation(server):
     lm = {"model": "openai/x", "api_base": server.url, "api_key": "sk-canary-1"}
     words = ["data={name: atlas, test: 60}", "program=rag", "retriever=bm25", f"lm.default={json.dumps(lm)}"]
     return [*words, "workers=4", "tracking.uri=sqlite:///mlflow.db"]
-
-
-def sqlite_rows(file):
-    """The keys of a cache; of one that is just being made, none yet."""
-    with contextlib.suppress(sqlite3.OperationalError), contextlib.closing(sqlite3.connect(file)) as connection:
-        return connection.execute("select key from Cache").fetchall()
-    return []
 
 
 def kept():
@@ -159,10 +151,7 @@ def test_a_compile_by_workers_one_of_which_is_killed_is_the_one_of_a_process(clu
     ray = f"executor={{name: ray, address: '{cluster.address}', tasks: 2}}"
     process = hop(tmp_path, "compile", *words, ray, "tracking.uri=sqlite:///spread.db", "--json")
 
-    def calls():
-        return sum(len(sqlite_rows(shard)) for shard in (home() / "work").glob("*/calls/*/cache.db"))
-
-    wait_for(lambda: calls() >= 15, process)
+    wait_for(lambda: finished_calls(home().parent) >= 15, process)
     wait_for(lambda: [one for node in cluster.list_all_nodes() for one in workers_of(node)], process)[0].kill()
     run = result(process)["run_id"]
     stores = [Tracker(f"sqlite:///{name}.db", "atlas") for name in ("alone", "spread")]

@@ -190,20 +190,25 @@ def test_the_best_of_all_parts_of_a_corpus_are_the_best_of_the_whole(bench):
     passages = list(bench.data.corpus)[:90]
     settings = RetrieverSettings(index="exact")
     parts = [build_retriever(settings, Corpus(passages[start::3])) for start in range(3)]
-    whole = build_retriever(settings, Corpus(passages)).search(QUERIES, k=90)
+    one = build_retriever(settings, Corpus(passages))
+    whole = one.search(QUERIES, k=5)
+    every = [{passage.text: passage.score for passage in ranking} for ranking in one.search(QUERIES, k=90)]
     with contextlib.ExitStack() as servers:
         of = [{"name": "colbert", "url": servers.enter_context(served(part))} for part in parts]
         for corpus in (Corpus(passages), Corpus([])):
             hybrid = build_retriever(HybridSettings(of=of, fusion="parts"), corpus)
             found = asyncio.run(gathered(hybrid.asearch(query, 5) for query in QUERIES))
-            for ranking, best in zip(found, whole, strict=True):
-                scores = {passage.text: passage.score for passage in best}
-                expected = pytest.approx([passage.score for passage in best[:5]], abs=0.05 if BATCHES_ROUND else 0)
-                assert [scores[passage.text] for passage in ranking] == expected
-                if len(corpus) and not BATCHES_ROUND:
-                    assert [passage.id for passage in ranking] == [passage.id for passage in best[:5]]
+            ids = [passage.id for ranking in found for passage in ranking]
             if not len(corpus):
-                assert {passage.id.partition("/")[0] for ranking in found for passage in ranking} == {"0", "1", "2"}
+                assert {id.partition("/")[0] for id in ids} == {"0", "1", "2"}
+            if BATCHES_ROUND:  # parts are encoded in other batches: near ties may change places
+                for ranking, scores in zip(found, every, strict=True):
+                    best = pytest.approx(sorted(scores.values(), reverse=True)[:5], abs=0.05)
+                    assert [scores[passage.text] for passage in ranking] == best
+                continue
+            assert [[p.text for p in ranking] for ranking in found] == [[p.text for p in ranking] for ranking in whole]
+            if len(corpus):
+                assert ids == [passage.id for ranking in whole for passage in ranking]
 
 
 async def gathered(searches):

@@ -11,12 +11,9 @@ from hoptimizer.executors.head import while_head_answers
 from hoptimizer.executors.lm_worker import LMWorker, Untakable
 from hoptimizer.executors.pool import Pool, Workers, entered
 from hoptimizer.executors.settings import RayExecutor
-from hoptimizer.executors.task import versions
+from hoptimizer.executors.task import COMPUTING, versions
 from hoptimizer.models.engine.calls import Call, answered_by
 from hoptimizer.models.engine.request import Completion
-
-# On these packages the last bits of a model's scores depend, besides.
-_DECIDING = ("torch", "transformers")
 
 
 @contextlib.contextmanager
@@ -43,7 +40,7 @@ def language_models_on(executor: RayExecutor, at_once: int) -> Iterator[None]:
         True
     """
     with connected(executor) as ray, Workers(ray, executor, LMWorker) as workers, beside() as loop:
-        pool: Pool[Completion | Untakable] = Pool(workers, executor.tasks, (versions(*_DECIDING),), at_once)
+        pool: Pool[Completion | Untakable] = Pool(workers, executor.tasks, (versions(*COMPUTING),), at_once)
 
         async def ask(call: Call) -> Completion:
             async with while_head_answers(ray):

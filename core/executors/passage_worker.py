@@ -7,17 +7,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hoptimizer.executors.task import Refusal, differing, versions
+from hoptimizer.executors.task import COMPUTING, Refusal, differing, versions
 from hoptimizer.executors.worker import OnNode, refusal_of
 from hoptimizer.retrieval.build import build_encoder
 from hoptimizer.retrieval.settings import settings_model
 
 Encoded = list[tuple[list[int], NDArray[np.float16] | list[NDArray[np.float16]]]]
 """The batches of a window: rows, and their vectors as an encoder gives them, in arrays, which Ray hands over whole."""
-
-
-# On these packages the last bits of vectors depend, besides.
-_DECIDING = ("torch", "transformers")
 
 
 @dataclass(frozen=True)
@@ -32,7 +28,7 @@ class EncodingTask:
 
     settings: dict[str, Any]
     digest: str
-    versions: dict[str, str] = field(default_factory=lambda: versions(*_DECIDING))
+    versions: dict[str, str] = field(default_factory=lambda: versions(*COMPUTING))
 
 
 class PassageWorker(OnNode):

@@ -10,6 +10,9 @@ from pydantic import BaseModel, SecretStr
 
 from hoptimizer.config import Config
 
+COMPUTING = ("torch", "transformers")
+"""The packages on which the last bits of what a model computes depend."""
+
 
 def versions(*packages: str) -> dict[str, str]:
     """What driver and workers must have in common, since results and the code that reads them depend on it.
