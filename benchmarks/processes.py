@@ -62,6 +62,9 @@ def usage_of(process: subprocess.Popen[Any], what: str, expected: int = 0) -> Us
 def measured(words: Sequence[str], folder: Path, home: Path, what: str, expected: int = 0) -> tuple[float, Usage]:
     """Run Python in a folder; seconds by the clock, and what it took. What it prints but its errors is left out.
 
+    It keeps compiled modules, as Python does unless ``PYTHONDONTWRITEBYTECODE`` is set: users have them from the
+    second command on.
+
     Args:
         words: its arguments.
         folder: where it runs.
@@ -72,11 +75,13 @@ def measured(words: Sequence[str], folder: Path, home: Path, what: str, expected
     Raises:
         UserError: it ended with another.
     """
+    env = os.environ | {"HOPTIMIZER_HOME": str(home)}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
     begin = time.monotonic()
     process = subprocess.Popen(
         [sys.executable, *words],
         cwd=folder,
-        env=os.environ | {"HOPTIMIZER_HOME": str(home)},
+        env=env,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL if expected else None,
         text=True,

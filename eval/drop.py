@@ -7,8 +7,6 @@ straightens quotation marks before it compares, which is not done here.
 import re
 from collections.abc import Sequence
 
-import numpy as np
-
 from hoptimizer.common.strict import read_json
 from hoptimizer.eval.answers import ARTICLES, PUNCTUATION
 
@@ -95,7 +93,8 @@ def _same(given: list[str], gold: list[str]) -> bool:
 
 
 def _aligned_f1(given: list[str], gold: list[str]) -> float:
-    from scipy.optimize import linear_sum_assignment  # imported here: half a second that reading data does not need
+    import numpy as np  # imported here: half a second that reading data and a config does not need
+    from scipy.optimize import linear_sum_assignment
 
     scores = np.array([[_bag_f1(set(one.split()), set(other.split())) for one in given] for other in gold])
     aligned = scores[linear_sum_assignment(scores, maximize=True)]

@@ -11,17 +11,19 @@ from contextlib import suppress
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
-import numpy as np
 from filelock import FileLock
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import draft_of, home
 from hoptimizer.retrieval.index_folder import BrokenIndexError, check_files, file_digests, sample_digests
 from hoptimizer.retrieval.passage import Corpus, Passage, digested
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 # Passages that are written, and mapped, as one batch.
 _ROWS = 4096
@@ -194,6 +196,7 @@ def write_corpus(folder: Path, passages: Iterable[Passage]) -> None:
         folder: where to.
         passages: with unique ids.
     """
+    import numpy as np
     import pyarrow as pa
     from pyarrow import compute
 
@@ -215,8 +218,10 @@ def write_corpus(folder: Path, passages: Iterable[Passage]) -> None:
     (folder / _MANIFEST).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
 
-def _read_order(file: Path, passages: int) -> NDArray[np.uint64]:
+def _read_order(file: Path, passages: int) -> "NDArray[np.uint64]":
     """The places of passages in the order of their ids, mapped."""
+    import numpy as np
+
     try:
         order: NDArray[np.uint64] = np.load(file, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:  # cut off, or objects, which would be pickles

@@ -12,7 +12,6 @@ from hoptimizer.common.options import Positive
 from hoptimizer.common.urls import public, says_secret, text_without_secrets
 from hoptimizer.eval.display.format import COLUMNS
 from hoptimizer.eval.metrics import METRICS
-from hoptimizer.eval.objective import Objective
 from hoptimizer.programs.record import COST
 from hoptimizer.programs.settings import count_names
 
@@ -22,7 +21,6 @@ HIDDEN = "***"  # in the place of a secret
 # What a compile has spent.
 SPENT = ("compile_calls", "compile_minutes")
 _COSTS = ("judge_failures", *COST, "seconds_median", "seconds_p95", "seconds_per_question", *SPENT)
-_FIGURES = tuple(dict.fromkeys([*METRICS, *COLUMNS, *count_names(), *_COSTS]))
 # What a study has one of, and where the file says it.
 _ONE = {
     "tracking": "under base",
@@ -31,6 +29,14 @@ _ONE = {
     "seed": "as seeds, a list beside base",
 }
 _STEP_SCORE = re.compile(r"steps/\w+/\w+")
+
+
+def _figures(metric: object) -> tuple[str, ...]:
+    """Names of all that a study can show, metrics of the user's own included."""
+    from hoptimizer.eval.objective import Objective  # brings DSPy, and so do the counts of programs
+
+    own = (each.name for each in Objective.parse(metric).own)
+    return tuple(dict.fromkeys([*METRICS, *COLUMNS, *count_names(), *_COSTS, *own]))
 
 
 def _listed(value: object) -> object:
@@ -238,7 +244,7 @@ class StudyFile(BaseModel):
         named = [("figures", name) for name in self.figures]
         named += [("plot.y", self.plot.y)] if self.plot and self.plot.y else []
         named += [("choose.by", self.choose.by)] if self.choose and self.choose.by else []
-        known = (*_FIGURES, *(metric.name for metric in Objective.parse(self.base.get("metric", "f1")).own))
+        known = _figures(self.base.get("metric", "f1"))
         for where, name in named:
             if name not in known and not _STEP_SCORE.fullmatch(name):
                 near = nearest(name, known)

@@ -14,13 +14,13 @@ from dspy.clients.engines.base import validate_request
 
 from hoptimizer.models.engine.calls import Call, Rollout, elsewhere, next_rollout
 from hoptimizer.models.engine.chat_template import as_words, leading_tokens, render
-from hoptimizer.models.engine.constrained_decoding import Grammar, GrammarError
 from hoptimizer.models.engine.request import Completion, GenerationRequest
 from hoptimizer.models.folder import fingerprints
 from hoptimizer.models.settings import LOCAL
 from hoptimizer.models.weights.store import resolve
 
 if TYPE_CHECKING:
+    from hoptimizer.models.engine.constrained_decoding import Grammar
     from hoptimizer.models.engine.generator import Generator
 
 DEFAULT_MAX_TOKENS = 256
@@ -171,6 +171,8 @@ def answer(call: Call) -> "Future[Completion]":
         dspy.lm15.UnsupportedFeatureError: the schema can't be compiled.
         UserError: there is no such model here.
     """
+    from hoptimizer.models.engine.constrained_decoding import GrammarError  # brings NumPy
+
     request, templated = call.request, call.templated
     model, config = generator(request.model), request.config
     *messages, last = request.messages
@@ -235,7 +237,7 @@ def _prompt(model: "Generator", system: Any, asked: Sequence[lm15.Message], temp
     return render(model.tokenizer, leading + messages, templated)
 
 
-def _grammar(model: "Generator", response_format: dict[str, Any] | None) -> Grammar | None:
+def _grammar(model: "Generator", response_format: dict[str, Any] | None) -> "Grammar | None":
     kind = (response_format or {}).get("type")
     if response_format is None or kind == "text":
         return None

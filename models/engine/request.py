@@ -1,8 +1,10 @@
 """What a generator is asked for, and what it gives back."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from hoptimizer.models.engine.constrained_decoding import Grammar
+if TYPE_CHECKING:
+    from hoptimizer.models.engine.constrained_decoding import Grammar
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class GenerationRequest:
 
     tokens: list[int]
     max_tokens: int
-    grammar: Grammar | None = None
+    grammar: "Grammar | None" = None
     temperature: float = 0.0
     top_p: float | None = None
     top_k: int | None = None

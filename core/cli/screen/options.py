@@ -94,14 +94,18 @@ def config_of(
 def check_parts(config: Any, compiles: bool = False) -> None:  # noqa: ANN401 - a Config, imported late
     """Make sure that the models of this machine are there, before what takes seconds to import.
 
+    Those behind a server are asked here where the store is not there yet: a kept run may need no call of theirs.
+
     Args:
         config: what is wanted.
         compiles: whether the optimizer is used, too.
 
     Raises:
-        UserError: one is not.
+        ServiceError: the server of one is out of reach.
+        UserError: one is not there, or does not answer.
     """
     from hoptimizer.models.small.source import check_source
+    from hoptimizer.tracking.settings import is_empty
     from hoptimizer.workbench import Workbench
 
     bench = Workbench(config)
@@ -109,7 +113,8 @@ def check_parts(config: Any, compiles: bool = False) -> None:  # noqa: ANN401 - 
         check_source(source)
     if compiles:
         bench.optimizer().check_roles(config.lm)
-    bench.check_lms([role for role, lm in config.lm.items() if role != "default" or not lm.is_local])
+    later = [role for role, lm in config.lm.items() if role != "default" or not lm.is_local]
+    bench.check_lms([] if is_empty(config.tracking.uri) else later)
 
 
 def store_uri(overrides: Sequence[str]) -> str:
