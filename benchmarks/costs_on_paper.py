@@ -10,7 +10,7 @@ from typing import Any
 from rich.box import MARKDOWN
 from rich.table import Table
 
-from simulation import Outcome, Setting, simulate
+from simulation import Outcome, Routing, Setting, simulate
 
 HOUR, GB = 3600.0, 1e9
 PASSAGES = (10_000, 100_000, 1_000_000, 10_000_000, 21_000_000)
@@ -18,6 +18,7 @@ COUNTS = (100, 1_000, 10_000, 100_000, 1_000_000)
 CANDIDATES = (2, 20, 200, 2_000, 20_000)
 # Questions that are simulated one by one; of more, the rest take as long each.
 SIMULATED = 5_000
+ROUTINGS: tuple[Routing, ...] = ("fewest", "random")
 # The words of an atlas passage (docs/retrievers.md), those of DPR's Wikipedia, tokens a word (SmolLM2's tokenizer).
 ATLAS_WORDS, WIKIPEDIA_WORDS, TOKENS_A_WORD = 29, 100, 1.33
 # docs/retrievers.md, `python benchmarks/scale.py`: bytes and CPU seconds a passage of 29 words, at a million of them.
@@ -94,21 +95,30 @@ class Server:
     """
 
     name: str
-    replicas: float
+    replicas: int
     slots: int
     work: Callable[[float, float], float]
     alone: Callable[[float], float]
     dollars: float
 
-    def setting(self, workload: Workload, in_flight: int, search: float) -> Setting:
-        """For the simulation: a call of ``n`` at once takes what it takes alone, and the work of the others."""
+    def setting(self, workload: Workload, in_flight: int, search: float, routing: Routing = "fewest") -> Setting:
+        """For the simulation: a call of ``n`` at once takes what it takes alone, and the work of the others.
+
+        Args:
+            workload: what the questions ask for.
+            in_flight: questions under way at once.
+            search: seconds of one search.
+            routing: how calls are divided among the replicas.
+        """
         new = workload.completion / workload.calls
         work, alone = self.work(workload.prompt_of_a_call(), new), self.alone(new)
         return Setting(
             in_flight,
             workload.driver,
-            lambda others: alone + (others + 1) / self.replicas * work,
-            int(self.slots * self.replicas),
+            lambda others: alone + (others + 1) * work,
+            self.slots,
+            self.replicas,
+            routing,
             search=search,
         )
 
@@ -123,7 +133,7 @@ def large(prices: Prices) -> Server:
     long, short = 128 / 762, 128 / 6378
     prompt = (long - short) / (2048 - 128)
     new = short / 128 - prompt
-    replicas = prices.gpus / 2
+    replicas = int(prices.gpus // 2)
     dollars = prices.gpus * prices.gpu_hour
     return Server(
         f"70B, {prices.gpus:g} H100 (published)",
@@ -151,10 +161,12 @@ def small(prices: Prices) -> Server:
     )
 
 
-def asked(workload: Workload, server: Server, questions: int, in_flight: int, search: float) -> Outcome:
+def asked(
+    workload: Workload, server: Server, questions: int, in_flight: int, search: float, routing: Routing = "fewest"
+) -> Outcome:
     """What an evaluation takes; of many questions a part is simulated, and the others take as long each."""
     number = min(questions, SIMULATED)
-    outcome = simulate(server.setting(workload, in_flight, search), workload.chains, number)
+    outcome = simulate(server.setting(workload, in_flight, search, routing), workload.chains, number)
     part = questions / number
     return Outcome(outcome.seconds * part, int(outcome.calls * part), 0, outcome.busy)
 
@@ -210,6 +222,20 @@ def run_rows(workloads: Sequence[Workload], prices: Prices, passages: int, what:
                         "busy": outcome.busy,
                     }
                 )
+    return rows
+
+
+def routing_rows(workloads: Sequence[Workload], prices: Prices, passages: int) -> list[dict[str, Any]]:
+    """Hours of 10,000 questions by how calls are divided among the replicas, with more and more under way."""
+    server, rows = large(prices), []
+    for workload in workloads:
+        for in_flight in (int(prices.in_flight) // 4, int(prices.in_flight), 4 * int(prices.in_flight)):
+            fewest, drawn = (
+                asked(workload, server, 10_000, in_flight, search_seconds(passages), routing).seconds / HOUR
+                for routing in ROUTINGS
+            )
+            row = {"program": workload.program, "in_flight": in_flight, "fewest_hours": fewest, "random_hours": drawn}
+            rows.append(row | {"longer": f"{100 * (drawn / fewest - 1):+.0f}%"})
     return rows
 
 
@@ -270,6 +296,7 @@ def paper(workloads: Sequence[Workload], prices: Prices) -> tuple[dict[str, Any]
         "corpus": corpus_rows(prices),
         "questions": run_rows(workloads, prices, 21_000, "questions"),
         "candidates": run_rows(workloads, prices, 21_000, "candidates"),
+        "routing": routing_rows(workloads, prices, 21_000),
         "limits": limit_rows(workloads, prices),
     }
     titles = {
@@ -277,6 +304,7 @@ def paper(workloads: Sequence[Workload], prices: Prices) -> tuple[dict[str, Any]
         "corpus": "passages of 100 words: bytes, hours of one core, CPU seconds of a BM25 search",
         "questions": "questions over 21,000 passages",
         "candidates": f"candidates of {prices.dev:g} questions each, over 21,000 passages",
+        "routing": "70B: hours of 10,000 questions, calls going to the replica with the fewest or to one that is drawn",
         "limits": "70B: questions an hour that each part can do, and which is the least",
     }
     return figures, [_table(title, figures[name]) for name, title in titles.items()]

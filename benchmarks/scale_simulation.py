@@ -41,7 +41,7 @@ TOKENIZER = "smollm2-135m-instruct"
 PROGRAMS = ("rag", "ircot", "self_ask")
 SECONDS, LIMIT = 0.1, 0.15
 # Questions under way, and what else the server does.
-RUNS: tuple[tuple[int, dict[str, float]], ...] = (
+RUNS: tuple[tuple[int, dict[str, Any]], ...] = (
     (1, {}),
     (8, {}),
     (32, {}),
@@ -50,8 +50,10 @@ RUNS: tuple[tuple[int, dict[str, float]], ...] = (
     (32, {"failures": 0.05}),
     (32, {"slots": 8}),
     (64, {"slots": 16, "spread": 0.8, "failures": 0.05}),
+    (32, {"slots": 2, "replicas": 4}),
+    (32, {"slots": 2, "replicas": 4, "routing": "random"}),
 )
-QUIET: dict[str, float] = {"seconds": SECONDS, "spread": 0.0, "failures": 0.0, "slots": 0}
+QUIET: dict[str, Any] = asdict(Behaviour(SECONDS))
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Compared:
 
     program: str
     in_flight: int
-    server: dict[str, float]
+    server: dict[str, Any]
     driver: float
     predicted: float
     measured: float
@@ -96,12 +98,12 @@ class Runs:
         self.bench = Workbench(make_config(config | {"lm": {"default": model | {"max_concurrency": 256}}}))
         self.questions = self.bench.data.split("test")
 
-    def behave(self, **how: float) -> None:
+    def behave(self, **how: Any) -> None:  # noqa: ANN401 - fields of Behaviour
         """Tell the server."""
         body = json.dumps(QUIET | how).encode()
         urllib.request.urlopen(urllib.request.Request(f"{self.url}/behaviour", body, method="PUT")).close()
 
-    def ask(self, in_flight: int, **how: float) -> tuple[Evaluation, float]:
+    def ask(self, in_flight: int, **how: Any) -> tuple[Evaluation, float]:  # noqa: ANN401 - fields of Behaviour
         """One evaluation, and the CPU seconds of this process."""
         self.behave(**how)
 
@@ -162,15 +164,17 @@ def compare(runs: Runs, widths: Sequence[Sequence[int]]) -> tuple[list[Compared]
     return found, statistics.median(cpus)
 
 
-def predict(in_flight: int, how: dict[str, float], driver: float, widths: Sequence[Sequence[int]], seed: int) -> float:
+def predict(in_flight: int, how: dict[str, Any], driver: float, widths: Sequence[Sequence[int]], seed: int) -> float:
     """The seconds of a run like it."""
-    behaviour, source = Behaviour(SECONDS, spread=how.get("spread", 0.0)), random.Random(seed)
+    kind, source = Behaviour(**QUIET | how), random.Random(seed)
     setting = Setting(
         in_flight,
         driver,
-        lambda _: behaviour.draw(source),
-        int(how.get("slots", 0)) or 2**31,
-        how.get("failures", 0.0),
+        lambda _: kind.draw(source),
+        slots=kind.slots or 2**31,
+        replicas=kind.replicas,
+        routing=kind.routing,
+        failures=kind.failures,
     )
     return simulate(setting, widths, seed=seed).seconds
 
@@ -205,7 +209,7 @@ def main() -> None:
     )
     table.box = MARKDOWN
     for one in found:
-        server = ", ".join(f"{key} {value:g}" for key, value in one.server.items()) or "–"
+        server = ", ".join(f"{key} {value}" for key, value in one.server.items()) or "–"
         times = (f"{1000 * one.driver:.1f}", f"{one.predicted:.2f}", f"{one.measured:.2f}")
         table.add_row(one.program, str(one.in_flight), server, *times, f"{100 * one.error:+.1f}%")
     show(summary | figures, options.json, table, *tables)

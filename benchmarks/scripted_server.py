@@ -23,6 +23,8 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from simulation import Routing
+
 _OUTPUT = re.compile(r"(?:the field|then) `\[\[ ## (\w+) ## ]]`(?! and then ending)")
 _INPUT = re.compile(r"\[\[ ## (\w+) ## ]]\n(.*?)\n\n(?=\[\[ ## |Respond with)", re.DOTALL)
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
@@ -38,17 +40,37 @@ class Behaviour:
         seconds: a call takes on average.
         spread: the deviation of the logarithm of that time, which is normal; 0 where every call takes the same time.
         failures: the share of the calls that end with status 503, after the same time.
-        slots: the calls that are served at once, in the order in which they came; 0 for any number.
+        slots: the calls that a replica serves at once, in the order in which they came; 0 for any number.
+        replicas: among which a router divides the calls.
+        routing: which of them it takes: that with the fewest calls, or one that is drawn.
     """
 
     seconds: float
     spread: float = 0.0
     failures: float = 0.0
     slots: int = 0
+    replicas: int = 1
+    routing: Routing = "fewest"
 
     def draw(self, source: random.Random) -> float:
         """The seconds that one call takes."""
         return self.seconds * math.exp(source.gauss(-(self.spread**2) / 2, self.spread))
+
+
+class _Replica:
+    """One of the servers behind a router.
+
+    Args:
+        slots: the calls that it serves at once.
+
+    Attributes:
+        slots: as a semaphore.
+        calls: that are there, waiting or served.
+    """
+
+    def __init__(self, slots: int) -> None:
+        self.slots = asyncio.Semaphore(slots)
+        self.calls = 0
 
 
 class FixedLatencyServer(ABC):
@@ -65,7 +87,7 @@ class FixedLatencyServer(ABC):
     def __init__(self, seconds: float) -> None:
         self.behaviour = Behaviour(seconds)
         self.spans: list[tuple[float, float]] = []
-        self._slots = asyncio.Semaphore(_UNLIMITED)
+        self._replicas = [_Replica(_UNLIMITED)]
         self._random = random.Random(7)
 
     @abstractmethod
@@ -96,7 +118,8 @@ class FixedLatencyServer(ABC):
                 self.spans.append((start, now()))
             elif head.startswith(b"PUT /behaviour"):
                 self.behaviour = replace(self.behaviour, **json.loads(body))
-                self._slots = asyncio.Semaphore(self.behaviour.slots or _UNLIMITED)
+                kind = self.behaviour
+                self._replicas = [_Replica(kind.slots or _UNLIMITED) for _ in range(kind.replicas)]
             elif head.startswith(b"GET /spans"):
                 reply = {"spans": self.spans}
                 self.spans = []
@@ -111,9 +134,13 @@ class FixedLatencyServer(ABC):
     async def _fails(self, start: float) -> bool:
         """Whether a call fails, once its time is over."""
         now, kind = asyncio.get_running_loop().time, self.behaviour
-        async with self._slots:
+        drawn = kind.routing == "random"
+        replica = self._random.choice(self._replicas) if drawn else min(self._replicas, key=lambda one: one.calls)
+        replica.calls += 1
+        async with replica.slots:
             begun = now() if kind.slots else start
             await asyncio.sleep(begun + kind.draw(self._random) - now())
+        replica.calls -= 1
         return self._random.random() < kind.failures
 
     def tokens(self, text: str) -> int:

@@ -2,8 +2,9 @@
 
 A question is a list of stages: the calls of a stage are made together, and a stage begins when the one before has
 ended. A stage begins with a search where there is one. A call needs the driver before and after it, and one of the
-server's slots between. The driver is one event loop, which does a bit of each call in turn, so that calls that come
-together get ready together: processor sharing. A call that fails is made again after the wait that ``ServedLM`` draws.
+slots of a server's replica between. The driver is one event loop, which does a bit of each call in turn, so that calls
+that come together get ready together: processor sharing. A call that fails is made again after the wait that
+``ServedLM`` draws.
 """
 
 import heapq
@@ -12,9 +13,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import Literal
 
 RETRIES = 3
 Then = Callable[[], None]
+Routing = Literal["fewest", "random"]
 
 
 @dataclass(frozen=True)
@@ -24,8 +27,10 @@ class Setting:
     Attributes:
         in_flight: questions under way at once.
         driver: seconds of the driver that a call takes.
-        service: the seconds that a call takes of a server that already serves so many others.
-        slots: calls that the server takes at once; the others wait.
+        service: the seconds that a call takes of a replica that already serves so many others.
+        slots: calls that a replica takes at once; the others wait at it.
+        replicas: of the server.
+        routing: which of them a call goes to: that with the fewest calls, or one that is drawn.
         failures: the share of the calls that fail.
         search: seconds of one search; each stage begins with one.
         searchers: searches at once.
@@ -35,6 +40,8 @@ class Setting:
     driver: float
     service: Callable[[int], float]
     slots: int = 2**31
+    replicas: int = 1
+    routing: Routing = "fewest"
     failures: float = 0.0
     search: float = 0.0
     searchers: int = 1
@@ -48,7 +55,7 @@ class Outcome:
         seconds: from the first question to the last answer.
         calls: made, with those that failed.
         unanswered: questions of which a call failed once more than it is made again.
-        busy: the share of the time in which driver, search and server's slots were taken.
+        busy: the share of the time in which driver, search and the slots of the replicas were taken.
     """
 
     seconds: float
@@ -88,6 +95,11 @@ class _Station:
         self._taken = 0
         self._waiting: deque[Then] = deque()
         self.work = 0.0
+
+    @property
+    def calls(self) -> int:
+        """Those that are there, waiting or served."""
+        return self._taken + len(self._waiting)
 
     def visit(self, then: Then) -> None:
         self._waiting.append(then)
@@ -158,7 +170,7 @@ class _Run:
         # Half of the driver's time is spent before a call, half after it.
         self.driver = _Driver(clock, setting.driver / 2)
         self.search = _Station(clock, setting.searchers, lambda _: setting.search)
-        self.server = _Station(clock, setting.slots, setting.service)
+        self.replicas = [_Station(clock, setting.slots, setting.service) for _ in range(setting.replicas)]
         self.calls = self.unanswered = 0
 
     def next_question(self) -> None:
@@ -199,7 +211,12 @@ class _Run:
                 self.unanswered += 1
                 self.next_question()
 
-        self.driver.visit(lambda: self.server.visit(answered))
+        self.driver.visit(lambda: self.replica().visit(answered))
+
+    def replica(self) -> _Station:
+        if self.setting.routing == "random":
+            return self.random.choice(self.replicas)
+        return min(self.replicas, key=lambda replica: replica.calls)
 
 
 def simulate(setting: Setting, questions: Sequence[Sequence[int]], number: int = 0, seed: int = 7) -> Outcome:
@@ -221,10 +238,11 @@ def simulate(setting: Setting, questions: Sequence[Sequence[int]], number: int =
         run.next_question()
     run.clock.run()
     seconds = run.clock.now
-    slots = min(setting.slots, setting.in_flight * max(max(stages) for stages in questions if stages))
+    widest = setting.in_flight * max(max(stages) for stages in questions if stages)
+    slots = min(setting.slots * setting.replicas, widest)
     busy = {
         "driver": run.driver.work / seconds,
         "search": run.search.work / (setting.searchers * seconds),
-        "server": run.server.work / (slots * seconds),
+        "server": sum(replica.work for replica in run.replicas) / (slots * seconds),
     }
     return Outcome(seconds, run.calls, run.unanswered, busy)
