@@ -56,15 +56,15 @@ def longest_chain(calls: Sequence[Span]) -> int:
     return max(lengths, default=0)
 
 
-def busy(calls: Sequence[Span], until: float) -> float:
-    """The share of the places for calls that were taken, from the first call until the given time."""
+def busy(calls: Sequence[Span], until: float, places: int = IN_FLIGHT) -> float:
+    """The share of so many places for calls that were taken, from the first call until the given time."""
     first = calls[0][0]
     changes = sorted(change for start, end in calls for change in ((start, 1), (min(end, until), -1)) if start < until)
     taken, running, last = 0.0, 0, first
     for at, by in changes:
-        taken += min(running, IN_FLIGHT) * (at - last)
+        taken += min(running, places) * (at - last)
         running, last = running + by, at
-    return taken / (IN_FLIGHT * (until - first))
+    return taken / (places * (until - first))
 
 
 def loops(bench: Workbench, questions: Sequence[Question]) -> dict[str, float]:

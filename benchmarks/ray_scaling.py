@@ -1,12 +1,14 @@
 """Evaluations, studies, compiles and indexes by the workers of a Ray cluster of two nodes here, beside one process.
 
-    python benchmarks/ray_scaling.py [--questions 1000] [--workers 64] [--tasks 1 2 4]
+    python benchmarks/ray_scaling.py [--questions 1000] [--workers 64] [--seconds 0.1] [--tasks 1 2 4]
         [--parts evaluation study compile kills index] [--passages 100000] [--json]
 
-Every call takes 100 ms on a server with scripted answers (``benchmarks/scripted_server.py``) that takes any number at
-once, so that the results can't depend on who asks. The program is ``rag``, one call per question; nothing is cached.
-The questions are those of atlas, told apart by a number. Workers are started before the clock is; ``workers`` questions
-are under way in all. The study has 12 cells of 60 questions, and is timed with the start of its workers.
+Every call takes 100 ms, or what ``--seconds`` says, on a server with scripted answers
+(``benchmarks/scripted_server.py``) that takes any number at once, so that the results can't depend on who asks. The
+program is ``rag``, one call per question; nothing is cached. The questions are those of atlas, told apart by a number.
+Workers are started before the clock is; ``workers`` questions are under way in all, and "busy" is the share of so many
+calls that the server had, from the first to the start of the last. The study has 12 cells of 60 questions, and is timed
+with the start of its workers.
 
 The compile is a search for demonstrations of ``rag`` with SmolLM2-135M, which runs in this process, or in that of each
 worker, whose start is timed. "same" says that the compiled program is; on a processor with AMX, whose sums depend on
@@ -37,6 +39,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from chains import busy, spans
 from processes import own_home, serving
 from ray.cluster_utils import Cluster
 from rich.console import RenderableType
@@ -136,16 +139,19 @@ def measure_evaluation(data: Path, url: str, workers: int, sizes: list[int]) -> 
     with bench.active():
         program = bench.program()
         asyncio.run(aevaluate(program, questions[:32], workers=workers))  # connections are made, code is loaded
+        spans(url)
         cpu = time.process_time()
         alone = asyncio.run(aevaluate(program, questions, workers=workers))
         cpu = time.process_time() - cpu
     n = len(questions)
-    rows = [{"workers": "in process", "seconds": alone.seconds, "driver_ms": 1000 * cpu / n, "workers_ms": 0.0}]
+    row = {"workers": "in process", "seconds": alone.seconds, "driver_ms": 1000 * cpu / n, "workers_ms": 0.0}
+    rows = [row | {"busy": occupancy(url, workers)}]
     with two_nodes() as cluster, connected(RayExecutor(name="ray", address=cluster.address)) as ray:
         for size in sizes:
             with Workers(ray, RayExecutor(name="ray", tasks=size), Worker) as lent:
                 asyncio.run(aevaluate_on(lent, Asked(bench, questions[: 32 * size]), size))
                 processes = workers_of(cluster)
+                spans(url)
                 used, cpu = cpu_of(processes), time.process_time()
                 spread = asyncio.run(aevaluate_on(lent, Asked(bench, questions), size))
                 cpu, used = time.process_time() - cpu, cpu_of(processes) - used
@@ -155,10 +161,17 @@ def measure_evaluation(data: Path, url: str, workers: int, sizes: list[int]) -> 
                     "seconds": spread.seconds,
                     "driver_ms": 1000 * cpu / n,
                     "workers_ms": 1000 * used / n,
+                    "busy": occupancy(url, workers),
                     "same": answers(spread) == answers(alone),
                 }
             )
     return rows
+
+
+def occupancy(url: str, places: int) -> float:
+    """The share of so many calls that the server had, from the first to the start of the last."""
+    calls = spans(url)
+    return busy(calls, calls[-1][0], places)
 
 
 def measure_study(data: Path, url: str, folder: Path, sizes: list[int]) -> list[dict[str, Any]]:
@@ -333,6 +346,7 @@ def main() -> None:
     parser = benchmark_parser(__doc__)
     parser.add_argument("--questions", type=int, default=1000)
     parser.add_argument("--workers", type=int, default=64, help="questions under way at once (default: 64)")
+    parser.add_argument("--seconds", type=float, default=LATENCY, help=f"a call takes (default: {LATENCY})")
     parser.add_argument("--tasks", type=int, nargs="+", default=[1, 2, 4], help="workers (default: 1 2 4)")
     parser.add_argument("--passages", type=int, default=100_000, help="of the index (default: 100000)")
     parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS, help="(default: all)")
@@ -346,10 +360,10 @@ def main() -> None:
         data = write_data(folder / "questions", options.questions)
         few = write_data(folder / "few", 60)
         os.environ["HOPTIMIZER_HOME"] = str(own_home(folder))
-        with serving("scripted_server.py", str(data / "test.jsonl"), "--seconds", str(LATENCY)) as url:
+        with serving("scripted_server.py", str(data / "test.jsonl"), "--seconds", str(options.seconds)) as url:
             if "evaluation" in options.parts:
                 figures["evaluation"] = measure_evaluation(data, url, options.workers, options.tasks)
-                title = f"{options.questions} questions, {options.workers} at once, {LATENCY} s a call"
+                title = f"{options.questions} questions, {options.workers} at once, {options.seconds:g} s a call"
                 tables.append(table(title, figures["evaluation"]))
             if "study" in options.parts:
                 figures["study"] = measure_study(few, url, folder, options.tasks)
@@ -370,11 +384,12 @@ def main() -> None:
 def table(title: str, rows: list[dict[str, Any]], of: str = "question") -> Table:
     """Times, and how many times as fast as in one process."""
     cpu_of_both = [f"{name}, CPU ms a {of}" for name in ("driver", "workers")]
-    shown = Table("workers", "s", "speed-up", *cpu_of_both, "same", title=title)
+    shown = Table("workers", "s", "speed-up", *cpu_of_both, "busy", "same", title=title)
     for row in rows:
         speed = rows[0]["seconds"] / row["seconds"]
         cpu = [f"{row[name]:.1f}" if name in row else "" for name in ("driver_ms", "workers_ms")]
-        shown.add_row(row["workers"], f"{row['seconds']:.1f}", f"{speed:.2f}", *cpu, str(row.get("same", "")))
+        taken = f"{100 * row['busy']:.0f}%" if "busy" in row else ""
+        shown.add_row(row["workers"], f"{row['seconds']:.1f}", f"{speed:.2f}", *cpu, taken, str(row.get("same", "")))
     return shown
 
 

@@ -328,6 +328,35 @@ def test_a_head_that_stays_away_ends_the_work_in_one_line_with_what_was_answered
     assert 1 <= len(KeptRows(bench, None).read(bench.data.split("dev"))) <= 6
 
 
+def test_one_watch_of_the_head_serves_all_who_need_it_and_ends_them_all(monkeypatch):
+    monkeypatch.setattr(head, "_PAUSE", 0.2)
+    monkeypatch.setattr(head, "_LIMIT", 0.3)
+    looks = []
+
+    async def waits(watched):
+        async with watched.needed():
+            await asyncio.sleep(60)
+
+    async def look(_, writer):
+        looks.append(writer)
+        writer.close()
+
+    async def ended():
+        server = await asyncio.start_server(look, "127.0.0.1", 0)
+        watched = head.Head(ScriptedRay(None, head=f"127.0.0.1:{server.sockets[0].getsockname()[1]}"))
+        waiting = [asyncio.create_task(waits(watched)) for _ in range(20)]
+        while not looks:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)  # others would look now, too
+        looked = len(looks)
+        server.close()
+        return looked, await asyncio.gather(*waiting, return_exceptions=True)
+
+    looked, outcomes = asyncio.run(ended())
+    assert looked < 20
+    assert all(isinstance(outcome, ServiceError) for outcome in outcomes)
+
+
 def test_a_cluster_without_room_for_a_worker_is_one_line(bench):
     ray = ScriptedRay(lambda _, question: row(question), starts=False)
     with pytest.raises(ServiceError, match=r"no worker could be started in 0\.1 s; each wants 9 CPUs, and the cluster"):

@@ -8,7 +8,7 @@ from hoptimizer.compiled import variant_of
 from hoptimizer.config import Config
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.runner import Evaluation, EvaluationProgress, QuestionResult, aevaluate_by
-from hoptimizer.executors.head import while_head_answers
+from hoptimizer.executors.head import Head
 from hoptimizer.executors.kept_rows import KeptRows
 from hoptimizer.executors.pool import Pool, Workers
 from hoptimizer.executors.task import Task, unmasked
@@ -63,7 +63,7 @@ async def aevaluate_on(workers: Workers, asked: Asked, tasks: int, beside: int =
         kept.keep(row)
         return replace(row, question=question)
 
-    async with while_head_answers(workers.ray), pool:
+    async with Head(workers.ray).needed(), pool:
         return await aevaluate_by(
             answer,
             asked.questions,

@@ -5,6 +5,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator
 from types import ModuleType
+from typing import Any
 
 from hoptimizer.common.errors import ServiceError
 
@@ -12,46 +13,60 @@ from hoptimizer.common.errors import ServiceError
 _PAUSE, _TIMEOUT, _LIMIT = 2.0, 5.0, 20.0
 
 
-@contextlib.asynccontextmanager
-async def while_head_answers(ray: ModuleType) -> AsyncIterator[None]:
-    """What is awaited within it is cancelled where the head gives no answer for twenty seconds.
-
-    A head that is back before that has kept nothing up: calls go from the driver to the workers themselves.
+class Head:
+    """The head of a cluster, which is watched while somebody needs it; one watch serves all of them.
 
     Args:
         ray: connected to the cluster.
-
-    Raises:
-        ServiceError: the head is gone.
     """
-    address: str = ray.get_runtime_context().gcs_address
-    task, gone = asyncio.current_task(), False
 
-    async def watch() -> None:
-        nonlocal gone
-        last = time.monotonic()
-        while time.monotonic() - last < _LIMIT:
-            await asyncio.sleep(_PAUSE)
-            if await _answers(address):
-                last = time.monotonic()
-        gone = True
-        if task:
-            task.cancel()
+    def __init__(self, ray: ModuleType) -> None:
+        self._address: str = ray.get_runtime_context().gcs_address
+        self._needing: set[asyncio.Task[Any]] = set()
+        self._ended: set[asyncio.Task[Any]] = set()
+        self._watch: asyncio.Task[None] | None = None
 
-    watching = asyncio.create_task(watch())
-    try:
-        yield
-    except asyncio.CancelledError:
-        if not gone:
-            raise
-        if task:
+    @contextlib.asynccontextmanager
+    async def needed(self) -> AsyncIterator[None]:
+        """What is awaited within it is cancelled where the head gives no answer for twenty seconds.
+
+        A head that is back before that has kept nothing up: calls go from the driver to the workers themselves.
+
+        Raises:
+            ServiceError: the head is gone.
+        """
+        task = asyncio.current_task()
+        assert task is not None  # this is awaited
+        self._needing.add(task)
+        self._watch = self._watch or asyncio.create_task(self._watching())
+        try:
+            yield
+        except asyncio.CancelledError:
+            if task not in self._ended:
+                raise
             task.uncancel()
-        raise ServiceError(
-            f"executor=ray: the cluster's head at {address} has given no answer for {_LIMIT:g} s; what was answered is "
-            "kept, and the same command goes on once there is a cluster again, or with executor.address=local"
-        ) from None
-    finally:
-        watching.cancel()
+            raise ServiceError(
+                f"executor=ray: the cluster's head at {self._address} has given no answer for {_LIMIT:g} s; what was "
+                "answered is kept, and the same command goes on once there is a cluster again, or with "
+                "executor.address=local"
+            ) from None
+        finally:
+            self._needing.discard(task)
+            self._ended.discard(task)
+            if not self._needing:
+                self._watch.cancel()
+                self._watch = None
+
+    async def _watching(self) -> None:
+        last = time.monotonic()
+        while True:
+            await asyncio.sleep(_PAUSE)
+            if await _answers(self._address):
+                last = time.monotonic()
+            elif time.monotonic() - last >= _LIMIT:
+                for task in self._needing - self._ended:
+                    self._ended.add(task)
+                    task.cancel()
 
 
 async def _answers(address: str) -> bool:

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 
 from hoptimizer.common.concurrency import beside
 from hoptimizer.executors.connection import connected
-from hoptimizer.executors.head import while_head_answers
+from hoptimizer.executors.head import Head
 from hoptimizer.executors.lm_worker import LMWorker, Untakable
 from hoptimizer.executors.pool import Pool, Workers, entered
 from hoptimizer.executors.settings import RayExecutor
@@ -40,10 +40,11 @@ def language_models_on(executor: RayExecutor, at_once: int) -> Iterator[None]:
         True
     """
     with connected(executor) as ray, Workers(ray, executor, LMWorker) as workers, beside() as loop:
+        head = Head(ray)
         pool: Pool[Completion | Untakable] = Pool(workers, executor.tasks, (versions(*COMPUTING),), at_once)
 
         async def ask(call: Call) -> Completion:
-            async with while_head_answers(ray):
+            async with head.needed():
                 outcome = await pool.ask(call)
             if isinstance(outcome, Untakable):
                 raise outcome.error
