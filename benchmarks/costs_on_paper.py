@@ -304,7 +304,7 @@ def paper(workloads: Sequence[Workload], prices: Prices) -> tuple[dict[str, Any]
         "corpus": "passages of 100 words: bytes, hours of one core, CPU seconds of a BM25 search",
         "questions": "questions over 21,000 passages",
         "candidates": f"candidates of {prices.dev:g} questions each, over 21,000 passages",
-        "routing": "70B: hours of 10,000 questions, calls going to the replica with the fewest or to one that is drawn",
+        "routing": "70B: hours of 10,000 questions, by the replica that a call goes to",
         "limits": "70B: questions an hour that each part can do, and which is the least",
     }
     return figures, [_table(title, figures[name]) for name, title in titles.items()]
