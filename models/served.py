@@ -27,11 +27,8 @@ from hoptimizer.common.urls import public
 from hoptimizer.models.failures import is_outage, is_too_fast, is_too_long
 from hoptimizer.models.same_calls import after_the_same
 from hoptimizer.models.settings import NO_KEY, secrets_in, server_in_environment
-from hoptimizer.models.slots import slots_of
+from hoptimizer.models.slots import CONNECTIONS, slots_of
 from hoptimizer.models.usage import AnswerCache
-
-# DSPy's client opens so many connections; a call that waits for one would count that towards its timeout.
-CONNECTIONS = 100
 
 TIMEOUT = 180.0
 """Seconds that a call may take, where no other number is set."""
@@ -82,8 +79,7 @@ class ServedLM(dspy.LM):
 
     Args:
         model: a model string of DSPy.
-        max_concurrency: calls at once, of which this process makes 100 at most; those that DSPy's cache answers count,
-            too.
+        max_concurrency: calls at once, 100 by default; those that DSPy's cache answers count, too.
         num_retries: how often a call that got no answer is made again; one that a server refuses for coming too fast is
             made again for ten minutes.
         timeout: seconds that a call may take.
@@ -99,9 +95,7 @@ class ServedLM(dspy.LM):
         **options: Any,  # noqa: ANN401 - DSPy's
     ) -> None:
         super().__init__(model, num_retries=0, timeout=timeout or TIMEOUT, **options)
-        self.slots = slots_of(
-            model, str(options.get("api_base") or ""), min(max_concurrency or CONNECTIONS, CONNECTIONS)
-        )
+        self.slots = slots_of(model, str(options.get("api_base") or ""), max_concurrency or CONNECTIONS)
         self.retries = NUM_RETRIES if num_retries is None else num_retries
 
     @property
@@ -125,9 +119,9 @@ class ServedLM(dspy.LM):
     ) -> Any:  # noqa: ANN401 - DSPy's
         """One call, as of ``dspy.LM``."""
         for attempt in Retrying(**_Patience(self).settings):
-            with attempt, self.slots, self._presentable():
+            with attempt, self.slots, self._presentable(), self._client() as client:
                 # Without DSPy's wrapper: callbacks hear of the call, not of each time that it is made.
-                return inspect.unwrap(dspy.LM.__call__)(self, prompt, messages=messages, **kwargs)
+                return inspect.unwrap(dspy.LM.__call__)(self, prompt, messages=messages, **kwargs | client)
 
     @with_callbacks
     async def acall(
@@ -147,10 +141,11 @@ class ServedLM(dspy.LM):
         async for attempt in AsyncRetrying(**_Patience(self).settings):
             with attempt:
                 async with self.slots:
-                    with self._presentable():
+                    with self._presentable(), self._client() as client:
                         # The client's own timeout is that of each read: a server that drips can keep it for ever.
                         async with asyncio.timeout(self.kwargs["timeout"]):
-                            return await inspect.unwrap(dspy.LM.acall)(self, prompt, messages=messages, **kwargs)
+                            options = kwargs | client
+                            return await inspect.unwrap(dspy.LM.acall)(self, prompt, messages=messages, **options)
 
     def dump_state(self) -> dict[str, Any]:
         """The state of a ``dspy.LM``, as which it is loaded, without secrets."""
@@ -180,6 +175,13 @@ class ServedLM(dspy.LM):
                 raise
             error.message, error.args = shown, (f"[{self.model}] {shown}",)
             raise error from None
+
+    @contextmanager
+    def _client(self) -> Iterator[dict[str, float]]:
+        """What has DSPy make a call by a client that has a connection left. It has a client for each timeout, so that
+        a millisecond more is another one."""
+        with self.slots.client() as number:
+            yield {"timeout": self.kwargs["timeout"] + number / 1000} if number else {}
 
     def _too_slow(self) -> LMTimeoutError:
         return LMTimeoutError(f"no answer in {self.kwargs['timeout']:g} seconds; raise timeout", model=self.model)

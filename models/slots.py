@@ -3,7 +3,9 @@
 import asyncio
 import threading
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Self
@@ -15,6 +17,8 @@ from dspy.utils.exceptions import LMRateLimitError
 # another thread, which sees the same event.
 from_cache: ContextVar[threading.Event] = ContextVar("from_cache")
 
+# DSPy's client opens so many connections; a call that waits for one would count that towards its timeout.
+CONNECTIONS = 100
 _shared: "WeakValueDictionary[tuple[str, str, int], Slots]" = WeakValueDictionary()
 _sharing = threading.Lock()
 
@@ -52,6 +56,7 @@ class Slots:
         self._used = 0
         # Calls that were under way when the number was halved: that they are refused, too, is no news.
         self._older = 0
+        self._of_clients: list[int] = []  # calls under way by each client
         self._waiting: deque[Future[None]] = deque()
         self._lock = threading.Lock()
 
@@ -83,6 +88,20 @@ class Slots:
             elif succeeded:
                 self._allowed = min(float(self.number), self._allowed + 1 / self._allowed)
             self._fill()
+
+    @contextmanager
+    def client(self) -> Iterator[int]:
+        """The number of the first client that has a connection left for one call more."""
+        with self._lock:
+            number = next((n for n, calls in enumerate(self._of_clients) if calls < CONNECTIONS), len(self._of_clients))
+            if number == len(self._of_clients):
+                self._of_clients.append(0)
+            self._of_clients[number] += 1
+        try:
+            yield number
+        finally:
+            with self._lock:
+                self._of_clients[number] -= 1
 
     def __enter__(self) -> None:
         self._take().result()

@@ -25,8 +25,7 @@ from hoptimizer.models import LMSettings, build_adapter, build_lm, check_lm
 from hoptimizer.models.adapters import LMAdapter
 from hoptimizer.models.failures import is_outage, is_permanent, one_line
 from hoptimizer.models.same_calls import after_the_same
-from hoptimizer.models.served import CONNECTIONS
-from hoptimizer.models.slots import Slots
+from hoptimizer.models.slots import CONNECTIONS, Slots
 from hoptimizer.models.usage import AnswerCache
 from hoptimizer.programs import Direct
 
@@ -329,8 +328,28 @@ def test_copies_share_their_slots():
     lm = build_lm(LMSettings(model="openai/x", max_concurrency=2))
     assert lm.slots is lm.copy(temperature=1.0).slots is copy.deepcopy(lm).slots
     assert copy.copy(lm.slots).number == 2  # as pickling makes one in another process
-    # No call holds a slot and waits, within its timeout, for a connection of DSPy's client.
-    assert build_lm(LMSettings(model="openai/x", max_concurrency=256)).slots.number == CONNECTIONS
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_more_calls_than_a_client_has_connections_are_under_way_at_once(tmp_path, monkeypatch, asynchronous):
+    monkeypatch.setattr(dspy, "cache", AnswerCache(tmp_path))
+    number = 2 * CONNECTIONS + 20
+    with ChatServer(together=number) as server:
+        lm = build_lm(served(server, max_concurrency=number))
+
+        async def together(places):
+            return await asyncio.gather(*(lm.acall(f"Where is {n}?") for n in places))
+
+        def asked(places):
+            if asynchronous:
+                return asyncio.run(together(places))
+            with ThreadPoolExecutor(number) as threads:
+                return list(threads.map(lambda n: lm(f"Where is {n}?"), places))
+
+        assert asked(range(number)) == [["words"]] * number
+        assert server.most == number
+        asked(reversed(range(number)))
+    assert len(server.bodies) == number, "an answer is kept whichever client got it"
 
 
 @pytest.mark.parametrize(
