@@ -248,7 +248,7 @@ class Workbench:
     def _build(self, settings: LMSettings) -> dspy.LM:
         """The LM of settings; one in this process can be fine-tuned."""
         lm = build_lm(settings)
-        lm.cache = lm.cache or self._keeps_calls
+        lm.cache = settings.cache or self._keeps_calls  # whichever cache DSPy has by now
         if settings.is_local:
             lm.provider = LocalProvider(templated=lm.engine.templated)
         return lm

@@ -114,8 +114,9 @@ def _is_damaged(database: Path) -> bool:
         with contextlib.closing(sqlite3.connect(database)) as connection:
             connection.execute("SELECT key, raw, mode, filename, value FROM Cache LIMIT 1")
             return bool(connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",))
-    except sqlite3.DatabaseError:
-        return True
+    except sqlite3.DatabaseError as error:
+        # Of a full disk, or a process without file descriptors, the database is not to blame.
+        return not isinstance(error, sqlite3.OperationalError) or "no such" in str(error)
 
 
 def _is_strange(database: Path) -> bool:

@@ -119,6 +119,7 @@ class RerankedRetriever(Retriever):
         self.name = f"{retriever.name}, reranked"
         self._retriever, self._scorer, self._depth = retriever, scorer, depth
         self.elsewhere = retriever.elsewhere
+        self.corpus = getattr(retriever, "corpus", None)  # of those that tell it
 
     def pool(self, k: int) -> int:
         return max(k, self._depth)

@@ -98,6 +98,14 @@ def test_a_dry_run_asks_nothing_and_says_what_would_be_asked(hop, tmp_path):
     assert list(tmp_path.iterdir()) == [], "nothing is written"
 
 
+def test_a_dry_run_asks_no_server_where_there_is_no_store_yet(hop):
+    with ChatServer() as server:
+        words = ["data=atlas", "data.dev=2", "program=direct", f"lm={{model: openai/x, api_base: '{server.url}'}}"]
+        code, _, err = hop("eval", *words, "--dry-run")
+        assert code == 0, err
+    assert (server.bodies, server.checks, server.headers) == ([], [], [])
+
+
 def test_a_dry_run_knows_the_costs_of_earlier_runs(hop, tmp_path):
     words = [*QUICK, "data.dev=3"]
     assert hop("eval", *words, "--json")[0] == 0

@@ -17,6 +17,22 @@ def answered(cache, numbers):
     return [number for number in numbers if cache.get(asked(number)) is not None]
 
 
+def test_a_cache_that_cannot_be_opened_on_a_full_disk_is_not_damaged(tmp_path, monkeypatch):
+    cache = AnswerCache(tmp_path)
+    cache.put(asked(1), {"text": "1"})
+    cache.disk_cache.close()
+
+    def full(*_, **__):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sqlite3, "connect", full)
+        with pytest.raises(sqlite3.OperationalError):
+            AnswerCache(tmp_path)
+    assert not list(tmp_path.glob("*.damaged"))
+    assert answered(AnswerCache(tmp_path), [1]) == [1]
+
+
 @pytest.mark.parametrize(
     "damage",
     [

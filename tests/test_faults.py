@@ -25,7 +25,7 @@ from hoptimizer.common.errors import ServiceError, UserError
 from hoptimizer.eval import Question, evaluate
 from hoptimizer.models import LMSettings, build_adapter, build_lm, served
 from hoptimizer.programs import Direct
-from hoptimizer.retrieval import ColBERTServer, Corpus
+from hoptimizer.retrieval import ColBERTServer, Corpus, Passage
 from hoptimizer.tracking.tracker import Tracker
 
 ANSWER = "[[ ## answer ## ]]\nLyon\n\n[[ ## completed ## ]]"
@@ -191,6 +191,15 @@ def test_a_retriever_that_fails_once_is_asked_again_and_one_that_is_down_ends_th
             retriever.search(["Where?"], 1)
     assert passage.title == "Lyon"
     assert len(server.headers) == 2 + 4
+
+
+def test_a_servers_passage_is_not_the_one_that_the_corpus_gave_its_number():
+    corpus = Corpus([Passage("1", "Oslo", "A city.")])
+    with ChatServer() as server:
+        texts = ["Lyon | A city.", "Oslo | A city.", "Bonn | A city."]
+        server.get = lambda: (200, {"topk": [{"text": text, "pid": n} for n, text in enumerate(texts, 1)]})
+        [found] = ColBERTServer(server.url, corpus).search(["Where?"], 3)
+    assert [(passage.id, passage.title) for passage in found] == [("server/1", "Lyon"), ("1", "Oslo"), ("3", "Bonn")]
 
 
 def test_a_retriever_that_breaks_off_is_asked_again(monkeypatch):

@@ -28,7 +28,7 @@ from hoptimizer.executors.encoding import _tensors
 from hoptimizer.executors.evaluation import Asked, aevaluate_on
 from hoptimizer.executors.kept_rows import KeptRows
 from hoptimizer.executors.passage_worker import EncodingTask, PassageWorker
-from hoptimizer.executors.pool import Workers
+from hoptimizer.executors.pool import Pool, Workers
 from hoptimizer.executors.settings import RayExecutor
 from hoptimizer.executors.task import Refusal, Task, unmasked
 from hoptimizer.executors.worker import Worker
@@ -271,6 +271,21 @@ def test_an_answer_that_is_lost_on_its_way_is_asked_for_again(bench):
     ray = ScriptedRay(lambda number, question: row(question) if number > 1 else lost)
     assert len(evaluated(bench, ray).rows) == 12
     assert ray.made == 4
+
+
+def test_what_a_workers_code_raises_leaves_its_place_to_the_next(bench):
+    ray = ScriptedRay(
+        lambda _, question: ScriptedRay.exceptions.RayTaskError("a bug") if question == "bad" else question
+    )
+
+    async def asked():
+        async with Pool(Workers(ray, RayExecutor(name="ray", tasks=1), Worker), 1, ({}, None), share=1) as pool:
+            for _ in range(3):
+                with pytest.raises(ScriptedRay.exceptions.RayTaskError):
+                    await pool.ask("bad")
+            return await asyncio.wait_for(pool.ask("good"), 10)
+
+    assert asyncio.run(asked()) == "good"
 
 
 class Unmade(ScriptedRay.exceptions.RayActorError):

@@ -18,7 +18,7 @@ from dspy.utils.exceptions import (
 )
 from pydantic import BaseModel, ValidationError
 
-from hoptimizer import evaluate_variant, load_config
+from hoptimizer import Workbench, evaluate_variant, load_config
 from hoptimizer.common.errors import ServiceError, UserError
 from hoptimizer.eval import Question, evaluate
 from hoptimizer.models import LMSettings, build_adapter, build_lm, check_lm
@@ -328,6 +328,14 @@ def test_copies_share_their_slots():
     lm = build_lm(LMSettings(model="openai/x", max_concurrency=2))
     assert lm.slots is lm.copy(temperature=1.0).slots is copy.deepcopy(lm).slots
     assert copy.copy(lm.slots).number == 2  # as pickling makes one in another process
+
+
+def test_answers_of_an_own_server_are_kept_whether_the_cache_or_the_model_is_there_first(tmp_path, monkeypatch):
+    config = load_config(None, ["data=atlas", "program=direct", "lm={model: openai/x, api_base: 'http://h/v1'}"])
+    lm = Workbench(config).lms["default"]
+    assert not lm.cache
+    monkeypatch.setattr(dspy, "cache", AnswerCache(tmp_path))
+    assert lm.cache
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])

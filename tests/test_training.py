@@ -156,6 +156,16 @@ def test_a_task_is_read_from_a_signature():
         Task.of("both", Relevant.append("why", dspy.OutputField(), str))
 
 
+def test_a_passage_that_a_server_found_and_the_corpus_lacks_is_an_example_too():
+    corpus = Corpus([Passage("a", "A", "text")])
+    question = Question(id="1", question="Q?", answers=["x"], passages=["a"])
+    made = relevance_examples([question], [[Passage("17", "Elsewhere", "other")]], [[]], corpus)
+    assert [(example.inputs["passage"], example.output) for example in made] == [
+        (str(corpus["a"]), True),
+        ("Elsewhere: other", False),
+    ]
+
+
 def test_relevance_comes_from_what_holds_the_answer_and_from_hops():
     corpus = Corpus([Passage(id, id.upper(), "text") for id in "abcd"])
     hops = [Hop(question="H?", answer="y", passage="b"), Hop(question="I?", answer="x", passage="a")]

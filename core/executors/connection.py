@@ -74,7 +74,7 @@ def _check_reachable(settings: RayExecutor) -> None:
     if not host or not port.isdigit():
         return
     try:
-        socket.create_connection((host, int(port)), _TIMEOUT).close()
+        socket.create_connection((host.strip("[]"), int(port)), _TIMEOUT).close()
     except (OSError, OverflowError) as error:
         raise _silent(address, str(error)) from error
 

@@ -157,10 +157,16 @@ class Pool(Generic[Answer]):
                 self._lost(seat, error)
                 continue
             except errors.OutOfDiskError as error:
+                self._free.put_nowait(place)
                 raise ServiceError(
                     f"executor=ray: no space is left on a node's disk, where Ray keeps what is in transit "
                     f"({_reason(error)}); free some, and give the same command again"
                 ) from error
+            except (
+                errors.RayError
+            ):  # what a worker's code raised: one question's failure, after which it is asked others
+                self._free.put_nowait(place)
+                raise
             self._deaths = 0
             self._free.put_nowait(place)
             if isinstance(outcome, Refusal):

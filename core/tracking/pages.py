@@ -108,8 +108,9 @@ def served(uri: str, host: str, port: int) -> Iterator[tuple[str, subprocess.Pop
 
 
 def _is_up(address: str) -> bool:
-    with contextlib.suppress(requests.RequestException):
-        return requests.get(f"{address}/health", timeout=5).ok
+    with contextlib.suppress(requests.RequestException), requests.Session() as session:
+        session.trust_env = False  # no proxy leads to a server of this machine
+        return session.get(f"{address}/health", timeout=5).ok
     return False
 
 

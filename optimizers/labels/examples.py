@@ -145,19 +145,22 @@ def relevance_examples(
         questions: questions with ``passages`` and perhaps ``hops``.
         found: the passages that a retriever found, by question.
         contexts: the ids of the passages that a question was published with, by question.
-        corpus: the corpus with all of these passages.
+        corpus: the corpus; passages that were found need not be in it, since a server may hold others.
         fields: the names of the signature's input fields for the question and the passage.
         labels: the labels of irrelevant and relevant passages.
     """
     examples: list[TrainingExample] = []
     for question, ranking, context in zip(questions, found, contexts, strict=True):
-        ids = list(dict.fromkeys([*supporting(question), *context, *(passage.id for passage in ranking)]))
+        known = {passage.id: passage for passage in ranking}
+        ids = list(dict.fromkeys([*supporting(question), *context, *known]))
         asked = [(question.question, holding(question, corpus))]
         asked += [(hop.question, supporting(question, hop)) for hop in question.hops if hop.passage in ids]
         for text, gold in asked:
             for id in ids:
                 examples.append(
-                    TrainingExample(dict(zip(fields, (text, str(corpus[id])), strict=True)), labels[id in gold])
+                    TrainingExample(
+                        dict(zip(fields, (text, str(known.get(id) or corpus[id])), strict=True)), labels[id in gold]
+                    )
                 )
     return examples
 

@@ -161,7 +161,8 @@ class Feedback:
                 yield f"Right would be: {split}."
 
     def _titles(self, ids: Any) -> str:  # noqa: ANN401 - any iterable of ids
-        return ", ".join(f"{self._corpus[id].title!r}" for id in sorted(ids))
+        # A server may hold passages that the corpus does not.
+        return ", ".join(f"{self._corpus[id].title if id in self._corpus else id!r}" for id in sorted(ids))
 
 
 def _followed_up(gold: dspy.Example, taken: Sequence[StepRecord]) -> Iterator[str]:

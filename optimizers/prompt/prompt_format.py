@@ -14,7 +14,7 @@ PROMPT_FORMATS: tuple[PromptFormat, ...] = ("json", "plain")
 
 
 def choose_prompt_format(context: SearchContext, prompt_formats: Sequence[PromptFormat]) -> SearchContext:
-    """The context with its program in the prompt format that scores best on dev, without demonstrations.
+    """The context with its program in the prompt format that scores best on dev, with the demonstrations it has.
 
     DSPy's prompt formats are made for large models. With a small model the format of a prompt matters as much as its
     demonstrations, so the format is chosen as demonstrations are: by the objective.

@@ -59,7 +59,7 @@ class ColBERTServer(Retriever):
 
     def __init__(self, url: str, corpus: Corpus) -> None:
         self._url, self._shown = url, without_secrets(url)
-        self._passages = corpus.passages
+        self._corpus, self._passages = corpus, corpus.passages
         # Places by hashes: the texts themselves would be a second corpus, in memory.
         self._places = {hash(_plain(served_text(passage))): place for place, passage in enumerate(corpus)}
         # However many search, the server gets so many requests at once, over as many connections.
@@ -124,7 +124,9 @@ class ColBERTServer(Retriever):
         known = None if place is None else self._passages[place]
         if known is None or _plain(served_text(known)) != _plain(found.text):
             title, bar, rest = found.text.partition(" | ")
-            known = Passage(str(found.pid), title if bar else "", rest if bar else found.text)
+            # It counts its passages by itself: its 17 is not the corpus' passage of that id.
+            id = f"server/{found.pid}" if str(found.pid) in self._corpus else str(found.pid)
+            known = Passage(id, title if bar else "", rest if bar else found.text)
         return known if found.score is None else known.scored(found.score)
 
 

@@ -29,7 +29,7 @@ def show_dry_run(
     """
     with working():
         run, config = config_of(run, overrides, [split])
-        check_parts(config)
+        check_parts(config, asks=False)
         from hoptimizer.study.dry_run import dry_run
 
         found = dry_run(config, split=split, run_id=run, compiles=compiles)

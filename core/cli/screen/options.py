@@ -91,7 +91,7 @@ def config_of(
     return run_id, read_overrides(overrides, kept_in(tracker.config_values(run_id), uri), splits)
 
 
-def check_parts(config: Any, compiles: bool = False) -> None:  # noqa: ANN401 - a Config, imported late
+def check_parts(config: Any, compiles: bool = False, asks: bool = True) -> None:  # noqa: ANN401 - a Config, imported late
     """Make sure that the models of this machine are there, before what takes seconds to import.
 
     Those behind a server are asked here where the store is not there yet: a kept run may need no call of theirs.
@@ -99,6 +99,7 @@ def check_parts(config: Any, compiles: bool = False) -> None:  # noqa: ANN401 - 
     Args:
         config: what is wanted.
         compiles: whether the optimizer is used, too.
+        asks: whether models behind a server may be asked.
 
     Raises:
         ServiceError: the server of one is out of reach.
@@ -114,7 +115,7 @@ def check_parts(config: Any, compiles: bool = False) -> None:  # noqa: ANN401 - 
     if compiles:
         bench.optimizer().check_roles(config.lm)
     later = [role for role, lm in config.lm.items() if role != "default" or not lm.is_local]
-    bench.check_lms([] if is_empty(config.tracking.uri) else later)
+    bench.check_lms([] if asks and is_empty(config.tracking.uri) else later)
 
 
 def store_uri(overrides: Sequence[str]) -> str:
