@@ -37,10 +37,14 @@ class TeacherRuns:
     Args:
         lm: the language model of the DSPy settings with which the runs are made; they are found with no other.
         workers: the number of runs that are made at once.
+
+    Attributes:
+        scores: what runs scored, of those that were scored.
     """
 
     def __init__(self, lm: dspy.LM, workers: int) -> None:
         self._lm = lm
+        self.scores: list[float] = []
         self._slots = asyncio.Semaphore(workers)
         self._tasks: dict[tuple[str, str | None], list[tuple[Demos, asyncio.Task[TeacherRun]]]] = defaultdict(list)
 

@@ -4,6 +4,7 @@ import gc
 import hashlib
 import re
 from collections import Counter
+from dataclasses import replace
 
 import dspy
 import pytest
@@ -178,6 +179,17 @@ def test_dspys_optimizers_find_every_run_of_their_teacher_made(name, bootstrappe
     assert len(made) - len(asked(alone)) < WAVE * len(loops(examples())), (
         "at most a part of each loop's last wave is spare"
     )
+
+
+def test_a_teacher_of_which_no_run_is_good_enough_is_told_of(caplog):
+    context = make_context(teacher=WritingLM(script))
+    prefetch(context, [BootstrapLoop(examples(), 4, 0)], 1.0)
+    assert not caplog.messages
+    costly = replace(context, objective=Objective.parse({"em": 1.0, "lm_calls": -0.1}))
+    prefetch(costly, [BootstrapLoop(examples(), 4, 0)], 1.0)
+    [line] = caplog.messages
+    best = "the best of 60 runs of the teacher has em - 0.1 lm_calls 0.90"
+    assert line.startswith(f"optimizer.metric_threshold=1: {best}")
 
 
 SHARED = {"max_bootstrapped_demos": 3, "max_labeled_demos": 3, "metric_threshold": 0.5}

@@ -162,9 +162,8 @@ class Pool(Generic[Answer]):
                     f"executor=ray: no space is left on a node's disk, where Ray keeps what is in transit "
                     f"({_reason(error)}); free some, and give the same command again"
                 ) from error
-            except (
-                errors.RayError
-            ):  # what a worker's code raised: one question's failure, after which it is asked others
+            except errors.RayError:
+                # What a worker's code raised is the failure of one question; the worker is asked others.
                 self._free.put_nowait(place)
                 raise
             self._deaths = 0

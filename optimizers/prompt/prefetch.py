@@ -1,6 +1,7 @@
 """Runs of a teacher, made concurrently before DSPy's sequential bootstrap loops."""
 
 import asyncio
+import logging
 from collections.abc import Sequence
 
 import dspy
@@ -13,6 +14,8 @@ from hoptimizer.optimizers.prompt.bootstrap_loops import BootstrapLoop
 from hoptimizer.optimizers.teacher import teacher, teacher_settings
 from hoptimizer.optimizers.teacher_runs import TeacherRuns, replaying
 from hoptimizer.programs import Program
+
+_log = logging.getLogger(__name__)
 
 
 def prefetch(context: CompileContext, loops: Sequence[BootstrapLoop], threshold: float) -> Program:
@@ -28,7 +31,8 @@ def prefetch(context: CompileContext, loops: Sequence[BootstrapLoop], threshold:
         optimizer.compile(context.program, teacher=teacher, trainset=trainset)
 
     The optimizer finds every run already made, including failed ones, and chooses the same demonstrations as without
-    this function. It must be given the ``teacher_settings`` of :mod:`hoptimizer.optimizers.teacher`.
+    this function. It must be given the ``teacher_settings`` of :mod:`hoptimizer.optimizers.teacher`. Where no run
+    reaches the threshold, it goes on without demonstrations, which a warning says.
 
     Args:
         context: the compile; its program, on the teacher's language model where there is one, is the teacher.
@@ -48,6 +52,15 @@ def prefetch(context: CompileContext, loops: Sequence[BootstrapLoop], threshold:
         runs = TeacherRuns(dspy.settings.lm, context.workers)
         run_async(_all_waves(taught, context, loops, threshold, runs))
         check_format(runs.made)
+    if runs.scores and max(runs.scores) < threshold:
+        _log.warning(
+            "optimizer.metric_threshold=%g: the best of %d runs of the teacher has %s %.2f, so that none is "
+            "demonstrated; lower it, or take a better teacher",
+            threshold,
+            len(runs.scores),
+            context.objective.label,
+            max(runs.scores),
+        )
     return replaying(taught, runs)
 
 
@@ -106,7 +119,9 @@ async def _succeeds(
     except DSPyError:
         return False  # The bootstrap meets the same failure, and counts it.
     # Scored in a thread: the objective may wait for a judge, which must not hold up the other runs.
-    return await asyncio.to_thread(context.objective, example, run.prediction, None) >= threshold
+    score = await asyncio.to_thread(context.objective, example, run.prediction, None)
+    runs.scores.append(score)
+    return score >= threshold
 
 
 def _labeled(taught: Program, loop: BootstrapLoop) -> Program:
