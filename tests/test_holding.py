@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import mlflow
 import pytest
@@ -55,6 +56,25 @@ def test_the_runs_of_a_killed_process_end_with_the_next_command_and_its_work_goe
         assert run.info.run_id == outer
     assert statuses(tracker)[outer] == "FINISHED"
     assert list(HeldRuns(uri).left()) == []
+
+
+def test_a_run_that_another_process_only_looks_after_is_waited_for(uri):
+    held, looking = HeldRuns(uri), HeldRuns(uri)
+    with pytest.raises(KeyError), held.hold("0" * 32):
+        raise KeyError  # it is one of those that were left
+    looked, over = threading.Event(), threading.Event()
+
+    def look():
+        for _ in looking.left():
+            looked.set()
+            over.wait(0.5)
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    looked.wait()
+    with held.hold("0" * 32):
+        pass
+    looker.join()
 
 
 def test_a_run_that_is_under_way_on_another_machine_stays_that_ones(uri, tmp_path, monkeypatch):

@@ -16,6 +16,8 @@ SQLITE = "sqlite:///"
 """What the tracking URI of a SQLite store begins with."""
 
 _RUN = ".run"
+# Seconds. Another process may be looking after what was left, and asks the store about this run.
+_MOMENT = 3.0
 # Drivers of databases take a password as it is, with "/" and "#" in it.
 _LOGIN = re.compile(r"^(https?://)[^/?#]*@|^((?!https?:)[\w+.-]+://)[^:/@]*(?::[^@]*)?@")
 _OF_A_LOGIN = re.compile("user|username|uid|password|passwd|pwd", re.IGNORECASE)
@@ -92,7 +94,7 @@ class HeldRuns:
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         file = self._folder / f"{run_id}{_RUN}"
-        lock = FileLock(file, blocking=False)
+        lock = FileLock(file, timeout=_MOMENT)
         try:
             lock.acquire()
         except Timeout as error:
