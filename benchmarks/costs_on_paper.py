@@ -5,7 +5,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, get_args
 
 from rich.box import MARKDOWN
 from rich.table import Table
@@ -18,7 +18,6 @@ COUNTS = (100, 1_000, 10_000, 100_000, 1_000_000)
 CANDIDATES = (2, 20, 200, 2_000, 20_000)
 # Questions that are simulated one by one; of more, the rest take as long each.
 SIMULATED = 5_000
-ROUTINGS: tuple[Routing, ...] = ("fewest", "random")
 # The words of an atlas passage (docs/retrievers.md), those of DPR's Wikipedia, tokens a word (SmolLM2's tokenizer).
 ATLAS_WORDS, WIKIPEDIA_WORDS, TOKENS_A_WORD = 29, 100, 1.33
 # docs/retrievers.md, `python benchmarks/scale.py`: bytes and CPU seconds a passage of 29 words, at a million of them.
@@ -227,12 +226,12 @@ def run_rows(workloads: Sequence[Workload], prices: Prices, passages: int, what:
 
 def routing_rows(workloads: Sequence[Workload], prices: Prices, passages: int) -> list[dict[str, Any]]:
     """Hours of 10,000 questions by how calls are divided among the replicas, with more and more under way."""
-    server, rows = large(prices), []
+    server, most, rows = large(prices), int(prices.in_flight), []
     for workload in workloads:
-        for in_flight in (int(prices.in_flight) // 4, int(prices.in_flight), 4 * int(prices.in_flight)):
+        for in_flight in (most // 4, most, 4 * most):
             fewest, drawn = (
                 asked(workload, server, 10_000, in_flight, search_seconds(passages), routing).seconds / HOUR
-                for routing in ROUTINGS
+                for routing in get_args(Routing)
             )
             row = {"program": workload.program, "in_flight": in_flight, "fewest_hours": fewest, "random_hours": drawn}
             rows.append(row | {"longer": f"{100 * (drawn / fewest - 1):+.0f}%"})

@@ -23,7 +23,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from simulation import Routing
+from simulation import Routing, routed
 
 _OUTPUT = re.compile(r"(?:the field|then) `\[\[ ## (\w+) ## ]]`(?! and then ending)")
 _INPUT = re.compile(r"\[\[ ## (\w+) ## ]]\n(.*?)\n\n(?=\[\[ ## |Respond with)", re.DOTALL)
@@ -134,8 +134,7 @@ class FixedLatencyServer(ABC):
     async def _fails(self, start: float) -> bool:
         """Whether a call fails, once its time is over."""
         now, kind = asyncio.get_running_loop().time, self.behaviour
-        drawn = kind.routing == "random"
-        replica = self._random.choice(self._replicas) if drawn else min(self._replicas, key=lambda one: one.calls)
+        replica = routed(self._replicas, kind.routing, self._random)
         replica.calls += 1
         async with replica.slots:
             begun = now() if kind.slots else start

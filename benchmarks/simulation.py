@@ -13,11 +13,25 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Literal
+from typing import Literal, Protocol, TypeVar
 
 RETRIES = 3
 Then = Callable[[], None]
 Routing = Literal["fewest", "random"]
+
+
+class _Replica(Protocol):
+    @property
+    def calls(self) -> int:
+        """Those that are there, waiting or served."""
+
+
+AnyReplica = TypeVar("AnyReplica", bound=_Replica)
+
+
+def routed(replicas: Sequence[AnyReplica], routing: Routing, source: random.Random) -> AnyReplica:
+    """The replica that a call goes to: that with the fewest calls, or one that is drawn."""
+    return source.choice(replicas) if routing == "random" else min(replicas, key=lambda replica: replica.calls)
 
 
 @dataclass(frozen=True)
@@ -211,12 +225,7 @@ class _Run:
                 self.unanswered += 1
                 self.next_question()
 
-        self.driver.visit(lambda: self.replica().visit(answered))
-
-    def replica(self) -> _Station:
-        if self.setting.routing == "random":
-            return self.random.choice(self.replicas)
-        return min(self.replicas, key=lambda replica: replica.calls)
+        self.driver.visit(lambda: routed(self.replicas, self.setting.routing, self.random).visit(answered))
 
 
 def simulate(setting: Setting, questions: Sequence[Sequence[int]], number: int = 0, seed: int = 7) -> Outcome:

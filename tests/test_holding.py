@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import mlflow
 import pytest
@@ -62,12 +63,12 @@ def test_a_run_that_another_process_only_looks_after_is_waited_for(uri):
     held, looking = HeldRuns(uri), HeldRuns(uri)
     with pytest.raises(KeyError), held.hold("0" * 32):
         raise KeyError  # it is one of those that were left
-    looked, over = threading.Event(), threading.Event()
+    looked = threading.Event()
 
     def look():
         for _ in looking.left():
             looked.set()
-            over.wait(0.5)
+            time.sleep(0.5)
 
     looker = threading.Thread(target=look)
     looker.start()

@@ -151,23 +151,19 @@ class Pool(Generic[Answer]):
                 outcome: Answer | Refusal = await answer
             except asyncio.CancelledError:
                 self.workers.ray.cancel(answer)
-                self._free.put_nowait(place)
                 raise
             except (errors.RayActorError, errors.ObjectLostError) as error:  # an answer can be lost with its node, too
                 self._lost(seat, error)
                 continue
             except errors.OutOfDiskError as error:
-                self._free.put_nowait(place)
                 raise ServiceError(
                     f"executor=ray: no space is left on a node's disk, where Ray keeps what is in transit "
                     f"({_reason(error)}); free some, and give the same command again"
                 ) from error
-            except errors.RayError:
-                # What a worker's code raised is the failure of one question; the worker is asked others.
+            finally:
+                # Whatever became of the question; at a worker that died the place is passed over.
                 self._free.put_nowait(place)
-                raise
             self._deaths = 0
-            self._free.put_nowait(place)
             if isinstance(outcome, Refusal):
                 raise _told(outcome, f"worker on {seat.host}: ")
             return outcome

@@ -59,7 +59,7 @@ class ColBERTServer(Retriever):
 
     def __init__(self, url: str, corpus: Corpus) -> None:
         self._url, self._shown = url, without_secrets(url)
-        self._corpus, self._passages = corpus, corpus.passages
+        self._corpus = corpus
         # Places by hashes: the texts themselves would be a second corpus, in memory.
         self._places = {hash(_plain(served_text(passage))): place for place, passage in enumerate(corpus)}
         # However many search, the server gets so many requests at once, over as many connections.
@@ -121,7 +121,7 @@ class ColBERTServer(Retriever):
 
     def _passage(self, found: _Found) -> Passage:
         place = self._places.get(hash(_plain(found.text)))
-        known = None if place is None else self._passages[place]
+        known = None if place is None else self._corpus.passages[place]
         if known is None or _plain(served_text(known)) != _plain(found.text):
             title, bar, rest = found.text.partition(" | ")
             # It counts its passages by itself: its 17 is not the corpus' passage of that id.
