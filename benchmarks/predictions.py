@@ -26,7 +26,8 @@ from rich.table import Table
 
 from hoptimizer import Tracker, Workbench, load_config
 from hoptimizer.eval.runner import Evaluation, evaluate
-from hoptimizer.tracking.artifacts import PART, log_evaluation, predictions_file
+from hoptimizer.tracking.artifacts import PART, log_evaluation
+from hoptimizer.tracking.naming import predictions_file
 from reporting import benchmark_parser, show
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))

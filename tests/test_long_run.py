@@ -9,7 +9,8 @@ from hoptimizer import Tracker, UserError, Workbench, load_config, workbench
 from hoptimizer.eval import Evaluation, Question, evaluate
 from hoptimizer.eval.runner import QuestionResult
 from hoptimizer.models import usage
-from hoptimizer.tracking.artifacts import DECIMALS, PART, log_evaluation, parts_tag, predictions_file
+from hoptimizer.tracking.artifacts import DECIMALS, PART, log_evaluation
+from hoptimizer.tracking.naming import parts_tag, predictions_file
 
 ANSWER = "[[ ## answer ## ]]\nLyon\n\n[[ ## completed ## ]]"
 

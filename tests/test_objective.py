@@ -19,7 +19,8 @@ from hoptimizer.eval.runner import Evaluation, QuestionResult, evaluate, mean_sc
 from hoptimizer.programs import RAG, StepRecord
 from hoptimizer.study.lines import Figures, aggregate
 from hoptimizer.study.table import sheets
-from hoptimizer.tracking.artifacts import Links, log_evaluation, predictions_file
+from hoptimizer.tracking.artifacts import Links, log_evaluation
+from hoptimizer.tracking.naming import predictions_file
 
 QUESTION = Question(id="q", question="Where?", answers=["Lyon"], passages=["a", "b"])
 BARE = Question(id="r", question="Where else?", answers=["Lyon"])

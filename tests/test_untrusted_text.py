@@ -25,7 +25,8 @@ from hoptimizer.eval.runner import evaluate
 from hoptimizer.models.adapters import LMAdapter
 from hoptimizer.programs import RAG, RAISF, EfficientRAG, IRCoT
 from hoptimizer.retrieval import Passage
-from hoptimizer.tracking.artifacts import log_evaluation, predictions_file
+from hoptimizer.tracking.artifacts import log_evaluation
+from hoptimizer.tracking.naming import predictions_file
 
 QUESTION, OTHER = "Where was Marie Curie born?", "Which river flows through Basel?"
 RHINE = Passage("rhine", "Rhine", "The Rhine flows through Basel.")

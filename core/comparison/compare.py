@@ -14,7 +14,7 @@ from hoptimizer.comparison.result import Compared, Comparison
 from hoptimizer.eval import statistics
 from hoptimizer.eval.display.format import COLUMNS
 from hoptimizer.eval.metrics import METRICS
-from hoptimizer.tracking.artifacts import CORPUS, UNANSWERED
+from hoptimizer.tracking.naming import CORPUS, UNANSWERED
 from hoptimizer.tracking.tracker import Tracker
 
 

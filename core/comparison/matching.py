@@ -9,7 +9,7 @@ import pandas as pd
 from mlflow.entities import Run
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.tracking.artifacts import PREFIX
+from hoptimizer.tracking.naming import PREFIX
 from hoptimizer.tracking.tracker import Tracker
 
 _COMPILE = "compile"

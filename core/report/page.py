@@ -22,6 +22,7 @@ from hoptimizer.eval.display.sheet import MARK
 from hoptimizer.eval.statistics import CHANCE, RESAMPLES
 from hoptimizer.report.disagreements import RIGHT, disagreements, judged_by, worth_a_look
 from hoptimizer.report.steps import MOST, ShownStep, shown_step, steps_of
+from hoptimizer.tracking.naming import PREFIX
 from hoptimizer.tracking.tracker import Tracker
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def render(compared: Comparison, steps: Sequence[dict[str, list[Any]]], tracker:
     chosen = worth_a_look(compared, QUESTIONS)
     environment = jinja2.Environment(autoescape=True, finalize=_harmless, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
-    data = baseline.data.tags.get("hop.data", "")
+    data = baseline.data.tags.get(PREFIX + "data", "")
     return template.render(
         compared=compared,
         names=compared.names,

@@ -24,23 +24,21 @@ from hoptimizer.models.settings import LOCAL
 from hoptimizer.models.small.base import SmallModel
 from hoptimizer.programs import Ensemble, Program
 from hoptimizer.stored import state_to_store
-from hoptimizer.tracking.models import VARIANT, as_params, as_yaml, config_beside_models, log_model
-from hoptimizer.tracking.naming import FOLDED, logged_names, model_name
+from hoptimizer.tracking.models import as_params, as_yaml, config_beside_models, log_model
+from hoptimizer.tracking.naming import (
+    CONFIG,
+    CORPUS,
+    FOLDED,
+    PREFIX,
+    STATE,
+    UNANSWERED,
+    logged_names,
+    model_name,
+    parts_tag,
+    predictions_file,
+)
 from hoptimizer.tracking.server import outage
 
-PREFIX = "hop."
-VERSION = PREFIX + "version"
-"""The tag of the version of hoptimizer that made a run."""
-FINGERPRINT = PREFIX + "fingerprint"
-"""The tag that tells a run's piece of work from others, so that it can be continued."""
-CORPUS = PREFIX + "corpus_digest"
-"""The tag that tells the passages of a run's data from others."""
-UNANSWERED = "unanswered"
-"""The column of predictions that marks questions without a result."""
-
-CONFIG = f"{VARIANT}/config.yaml"
-STATE = f"{VARIANT}/program.json"
-PREDICTIONS = "predictions"
 PART = 2000
 """The most questions in one table: MLflow's page takes 0.3 MB of the browser's memory for each row of a table."""
 
@@ -69,16 +67,6 @@ class Links:
 
 
 NO_LINKS = Links()
-
-
-def predictions_file(split: str, moment: str, part: int = 1) -> str:
-    """The table of answers on a split, ``before`` or ``after`` compiling, or a further part of it."""
-    return f"{PREDICTIONS}/{split}-{moment}{f'-{part}' if part > 1 else ''}.json"
-
-
-def parts_tag(split: str, moment: str) -> str:
-    """The tag that says in how many parts a table of answers is kept, where it is more than one."""
-    return f"{PREFIX}{PREDICTIONS}/{split}-{moment}"
 
 
 def log_config(config: Config, data: DataSet) -> None:

@@ -13,11 +13,10 @@ from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
 
 from hoptimizer.common.progress import Report, silent
 from hoptimizer.optimizers.candidates import Candidate
-from hoptimizer.tracking.naming import FOLDED
+from hoptimizer.tracking.naming import CANDIDATE, FOLDED, KIND, PREFIX
 from hoptimizer.tracking.server import STORE_ERRORS, outage
 
-KIND = "candidate"
-NUMBER = "hop.candidate"
+NUMBER = PREFIX + "candidate"
 _TEXT_LENGTH = 500
 _PAUSE = 2.0  # seconds between two batches of a curve
 
@@ -62,7 +61,7 @@ class CompileLog:
         self._uri, self._client, self._run = uri, client, run
         found = self._client.search_runs(
             [run.info.experiment_id],
-            f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{run.info.run_id}' and tags.`hop.kind` = '{KIND}'",
+            f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{run.info.run_id}' and tags.`{KIND}` = '{CANDIDATE}'",
             max_results=10_000,
         )
         self._runs = {int(child.data.tags[NUMBER]): child.info.run_id for child in found}
@@ -132,7 +131,7 @@ class CompileLog:
         tags = {
             MLFLOW_PARENT_RUN_ID: self._run.info.run_id,
             MLFLOW_RUN_NAME: f"candidate {number}",
-            "hop.kind": KIND,
+            KIND: CANDIDATE,
             NUMBER: str(number),
         }
         return self._client.create_run(self._run.info.experiment_id, tags=tags).info.run_id

@@ -14,7 +14,8 @@ from hoptimizer.common.urls import line_without_secrets, without_secrets
 from hoptimizer.tracking.downloading import download, fetch_part
 from hoptimizer.tracking.holding import located
 from hoptimizer.tracking.journal import store_of
-from hoptimizer.tracking.models import IN_MODEL, VARIANT, model_of
+from hoptimizer.tracking.models import IN_MODEL, model_of
+from hoptimizer.tracking.naming import VARIANT
 from hoptimizer.tracking.server import STORE_ERRORS, answering
 
 _OF_A_RUN = re.compile(r"runs:/+(?P<run>[^/]+)")

@@ -17,9 +17,8 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import home, write_whole
 from hoptimizer.common.urls import without_secrets
 from hoptimizer.config import Config
-from hoptimizer.tracking.artifacts import FINGERPRINT, PREFIX
-from hoptimizer.tracking.compile_log import KIND as CANDIDATE
 from hoptimizer.tracking.holding import SQLITE, identity
+from hoptimizer.tracking.naming import CANDIDATE, FINGERPRINT, KIND, PREFIX
 from hoptimizer.tracking.reading import oldest_first
 from hoptimizer.tracking.server import STORE_ERRORS, Unreachable, is_remote, point_mlflow_at
 from hoptimizer.tracking.settings import UnknownRun
@@ -221,7 +220,7 @@ def tell_waiting(uri: str) -> None:
 
 def is_candidate(run: Run) -> bool:
     """Whether a run is that of a compile's candidate, of which nobody counts the runs."""
-    return bool(run.data.tags.get(PREFIX + "kind") == CANDIDATE)
+    return bool(run.data.tags.get(KIND) == CANDIDATE)
 
 
 def keep_run(config: Config, work: Callable[[Tracker], T], source: str | None = None) -> T:

@@ -24,10 +24,8 @@ from hoptimizer.genai.prompts import LINKED, copy_prompts
 from hoptimizer.programs import Program
 from hoptimizer.stored import state_to_store
 from hoptimizer.tracking.holding import located
-from hoptimizer.tracking.naming import model_name
+from hoptimizer.tracking.naming import VARIANT, model_name
 from hoptimizer.tracking.server import outage
-
-VARIANT = "variant"
 
 # Where an MLflow model keeps its variant, below the model's own folder.
 IN_MODEL = "artifacts"

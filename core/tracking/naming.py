@@ -1,4 +1,4 @@
-"""What runs, models and metrics are called in MLflow: by what tells them apart, and what is looked for first."""
+"""What runs, models, metrics, tags and files are called in MLflow."""
 
 import re
 from collections.abc import Mapping
@@ -14,6 +14,30 @@ HEADLINES = ("em", "f1", "accuracy", "recall", "objective", "passages", "lm_call
 """The metrics of a split that keep a short name, such as ``dev/f1``, besides the one that is maximized."""
 
 UNCOMPILED = "uncompiled"
+
+PREFIX = "hop."
+"""Begins the names of a run's tags that are ours."""
+VERSION = PREFIX + "version"
+"""The tag of the version of hoptimizer that made a run."""
+FINGERPRINT = PREFIX + "fingerprint"
+"""The tag that tells a run's piece of work from others, so that it can be continued."""
+CORPUS = PREFIX + "corpus_digest"
+"""The tag that tells the passages of a run's data from others."""
+KIND = PREFIX + "kind"
+"""The tag of what a run is: ``compile``, ``eval``, or one of those that follow."""
+CANDIDATE = "candidate"
+"""The kind of a run that a search's candidate has of its own, below the compile's."""
+NO_VARIANTS = ("compare", "study", CANDIDATE)
+"""The kinds of runs that scored no variant."""
+
+VARIANT = "variant"
+"""The folder of a run or a model that holds the variant: its config, its state and its small models."""
+CONFIG = f"{VARIANT}/config.yaml"
+STATE = f"{VARIANT}/program.json"
+PREDICTIONS = "predictions"
+"""The folder of a run that holds the tables of answers."""
+UNANSWERED = "unanswered"
+"""The column of predictions that marks questions without a result."""
 
 # MLflow refuses these in the name of a model or a prompt: / : . % " '
 _REFUSED = re.compile(r"[^\w-]+")
@@ -83,3 +107,13 @@ def without_fold(metrics: Mapping[str, float]) -> dict[str, float]:
         {'dev/f1': 0.5, 'dev/contains': 0.75}
     """
     return {name.removeprefix(FOLDED): value for name, value in metrics.items()}
+
+
+def predictions_file(split: str, moment: str, part: int = 1) -> str:
+    """The table of answers on a split, ``before`` or ``after`` compiling, or a further part of it."""
+    return f"{PREDICTIONS}/{split}-{moment}{f'-{part}' if part > 1 else ''}.json"
+
+
+def parts_tag(split: str, moment: str) -> str:
+    """The tag that says in how many parts a table of answers is kept, where it is more than one."""
+    return f"{PREFIX}{PREDICTIONS}/{split}-{moment}"

@@ -18,8 +18,7 @@ from mlflow.entities import Run
 from hoptimizer.common.errors import ServiceError, UserError
 from hoptimizer.common.urls import http_address, without_secrets
 from hoptimizer.tracking.holding import SQLITE, located
-from hoptimizer.tracking.naming import FOLDED
-from hoptimizer.tracking.reading import NO_VARIANTS
+from hoptimizer.tracking.naming import FOLDED, KIND, NO_VARIANTS
 from hoptimizer.tracking.server import check_server
 
 # The columns of the page of runs: MLflow keeps such a view as a tag of the experiment.
@@ -45,7 +44,7 @@ def page_of(uri: str, run: Run | None = None, experiment: str | None = None) -> 
     client = mlflow.MlflowClient(tracking_uri=located(uri))
     found = [one for one in client.search_experiments() if experiment in (None, one.name)]
     ids = [one.experiment_id for one in found]
-    words = " and ".join(f"tags.`hop.kind` != '{kind}'" for kind in NO_VARIANTS)
+    words = " and ".join(f"tags.`{KIND}` != '{kind}'" for kind in NO_VARIANTS)
     runs = (
         client.search_runs(ids, words, max_results=_RUNS_READ, order_by=["attributes.start_time DESC"]) if ids else []
     )

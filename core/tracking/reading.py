@@ -15,9 +15,17 @@ from mlflow.exceptions import MlflowException
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.stored import read_stored, stored_config, stored_state
-from hoptimizer.tracking.artifacts import CONFIG, PREFIX, STATE, parts_tag, predictions_file
 from hoptimizer.tracking.downloading import download
-from hoptimizer.tracking.naming import without_fold
+from hoptimizer.tracking.naming import (
+    CONFIG,
+    KIND,
+    NO_VARIANTS,
+    PREFIX,
+    STATE,
+    parts_tag,
+    predictions_file,
+    without_fold,
+)
 from hoptimizer.tracking.server import STORE_ERRORS, answering
 from hoptimizer.tracking.settings import UnknownRun
 
@@ -26,9 +34,6 @@ FINISHED = " and attributes.status = 'FINISHED'"
 
 SPENT = {"calls": ("compile_calls", 1.0), "seconds": ("compile_minutes", 1 / 60)}
 """What a compile has spent: the name that tables have for it, and the unit."""
-
-NO_VARIANTS = ("compare", "study", "candidate")
-"""The kinds of runs that scored no variant."""
 
 
 def oldest_first(
@@ -83,7 +88,7 @@ class StoredRuns:
     @staticmethod
     def is_compiled(run: Run) -> bool:
         """Whether a run holds or scored a compiled program."""
-        return run.data.tags.get(PREFIX + "kind") == "compile" or PREFIX + "variant" in run.data.tags
+        return run.data.tags.get(KIND) == "compile" or PREFIX + "variant" in run.data.tags
 
     def config_values(self, run_id: str) -> dict[str, Any]:
         """The config of a run as plain data.
@@ -187,6 +192,6 @@ class StoredRuns:
 
     def runs(self) -> list[Run]:
         """Finished runs of the experiment that compiled or scored a program, oldest first."""
-        words = " and ".join(f"tags.`{PREFIX}kind` != '{kind}'" for kind in NO_VARIANTS) + FINISHED
+        words = " and ".join(f"tags.`{KIND}` != '{kind}'" for kind in NO_VARIANTS) + FINISHED
         with answering(self.uri):
             return list(oldest_first(self.client, [self.experiment.experiment_id], words))

@@ -17,11 +17,10 @@ from hoptimizer.common.progress import Report, in_notebook
 from hoptimizer.common.urls import without_secrets
 from hoptimizer.genai.prompts import LINKED
 from hoptimizer.genai.traces import TracedRun, copy_traces, delete_traces
-from hoptimizer.tracking.artifacts import FINGERPRINT, PREFIX
 from hoptimizer.tracking.compile_log import NUMBER
 from hoptimizer.tracking.journal import ARTIFACTS, DELIVERED, JOURNAL, Journal, check_address, is_candidate
 from hoptimizer.tracking.models import copy_model, link_model, local_folder, models_of
-from hoptimizer.tracking.naming import FOLDED
+from hoptimizer.tracking.naming import FINGERPRINT, FOLDED, KIND, PREFIX
 from hoptimizer.tracking.server import STORE_ERRORS, Refusals, Unreachable, is_remote, point_mlflow_at, store_failure
 from hoptimizer.tracking.settings import UnknownRun
 from hoptimizer.tracking.tracker import UNFINISHED, Tracker
@@ -31,7 +30,6 @@ _ID = re.compile(r"\b[0-9a-f]{32}\b")
 _TEXTS = (".csv", ".json", ".md", ".yaml")
 _MODEL = "m-"  # begins the ids of MLflow models
 _FAILURE = PREFIX + "failure"
-_KIND = PREFIX + "kind"
 _VARIANT = PREFIX + "variant"
 _FINISHED, _FAILED = RunStatus.to_string(RunStatus.FINISHED), RunStatus.to_string(RunStatus.FAILED)
 
@@ -147,7 +145,7 @@ class _Delivery:
                 yield DeliveredRun(
                     run_id=self._ids[run.info.run_id],
                     journal_id=run.info.run_id,
-                    kind=run.data.tags.get(_KIND, ""),
+                    kind=run.data.tags.get(KIND, ""),
                     name=run.info.run_name,
                     tracking_uri=without_secrets(self._uri),
                 )
@@ -171,7 +169,7 @@ class _Delivery:
         """Bring a run to its place."""
         if DELIVERED not in run.data.tags:  # else an earlier delivery ended before the run left the journal
             target = self._tracker(run).get(self._ids[run.info.run_id])
-            if run.data.tags.get(_KIND) != "study" or not _is_later(target, run):
+            if run.data.tags.get(KIND) != "study" or not _is_later(target, run):
                 self._fill(run, target)
         self._leave(run)
 
@@ -207,7 +205,7 @@ class _Delivery:
         yield f"tags.`{JOURNAL}` = '{run.info.run_id}'"
         if fingerprint := tags.get(FINGERPRINT):
             # The cells of a study, and its tables, are all in one run, however often it is continued.
-            yield f"tags.`{FINGERPRINT}` = '{fingerprint}'" + UNFINISHED * (tags[_KIND] != "study")
+            yield f"tags.`{FINGERPRINT}` = '{fingerprint}'" + UNFINISHED * (tags[KIND] != "study")
         if is_candidate(run):
             parent = self._ids.get(tags[MLFLOW_PARENT_RUN_ID], tags[MLFLOW_PARENT_RUN_ID])
             yield f"tags.`{MLFLOW_PARENT_RUN_ID}` = '{parent}' and tags.`{NUMBER}` = '{tags[NUMBER]}'"

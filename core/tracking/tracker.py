@@ -16,9 +16,9 @@ from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 from hoptimizer.common.disk import disk_failure
 from hoptimizer.common.errors import ServiceError, UserError
 from hoptimizer.common.urls import line_without_secrets, text_without_secrets, without_secrets
-from hoptimizer.tracking.artifacts import FINGERPRINT, PREDICTIONS, PREFIX, VERSION
 from hoptimizer.tracking.databases import keep_sessions_whole, make_store
 from hoptimizer.tracking.holding import HeldRuns, located
+from hoptimizer.tracking.naming import FINGERPRINT, KIND, PREDICTIONS, PREFIX, VERSION
 from hoptimizer.tracking.reading import FINISHED, StoredRuns
 from hoptimizer.tracking.server import (
     STORE_ERRORS,
@@ -120,7 +120,7 @@ class Tracker(StoredRuns):
 
     def _run(self, kind: str, name: str, fingerprint: str | None, reopen: bool) -> Iterator[Run]:
         unfinished = self._found(fingerprint, "" if reopen else UNFINISHED) if fingerprint else None
-        tags = {PREFIX + "kind": kind, VERSION: version("hoptimizer")}
+        tags = {KIND: kind, VERSION: version("hoptimizer")}
         if fingerprint:
             tags[FINGERPRINT] = fingerprint
         new_name = None if unfinished else name

@@ -13,7 +13,7 @@ from rich.text import Text
 from hoptimizer.common.urls import without_secrets
 from hoptimizer.eval.display.format import COLUMNS, COSTS, change, figure, figure_of, heading
 from hoptimizer.eval.display.sheet import Sheet
-from hoptimizer.tracking.compile_log import KIND as CANDIDATE
+from hoptimizer.tracking.naming import CANDIDATE
 from hoptimizer.tracking.settings import TrackingSettings
 from hoptimizer.tracking.sync import DeliveredRun
 from hoptimizer.variants import Variant, gain_line
