@@ -12,13 +12,15 @@ from filelock import FileLock
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.common.paths import draft_of, home, is_within
+from hoptimizer.common.paths import home, is_within
 from hoptimizer.retrieval.passage import Corpus
 
 Kind = Literal["exact", "plaid", "dense", "bm25"]
 Loaded = TypeVar("Loaded")
 
 _MANIFEST = "manifest.json"
+# The manifest, without files, of an index that is being built.
+_WANTED = "wanted.json"
 # Of a file larger than this, samples are read before it serves; reading gigabytes takes longer than asking a question.
 _LARGE = 32 << 20
 # So many samples, spread evenly from the first byte to the last, each of so many bytes.
@@ -75,6 +77,11 @@ def index_folder(corpus: Corpus, source: IndexSource, kind: Kind) -> Path:
     return home() / "indexes" / f"{corpus.digest[:16]}-{source.digest[:16]}-{kind}"
 
 
+def draft_folder(folder: Path) -> Path:
+    """Where the index of a folder is made."""
+    return folder.with_name(f".{folder.name}.part")
+
+
 def new_manifest(corpus: Corpus, source: IndexSource, kind: Kind, settings: dict[str, int]) -> Manifest:
     """What the manifest of an index must say, without ``files``."""
     return Manifest(
@@ -97,7 +104,8 @@ def open_index(folder: Path, wanted: Manifest, build: Callable[[Path], None], lo
     Args:
         folder: the index' folder.
         wanted: the manifest that it must have, without ``files``.
-        build: writes the index into the empty folder it is given.
+        build: writes the index into the folder it is given. What one that was ended has left there is there again, to
+            go on from or to write over.
         load: loads the index of a folder; what it raises as a ``BrokenIndexError`` is wrong with the index.
 
     Raises:
@@ -177,13 +185,25 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _build(folder: Path, wanted: Manifest, build: Callable[[Path], None]) -> None:
-    with draft_of(folder) as draft:
-        build(draft)
-        manifest = wanted.model_copy(update={"files": file_digests(draft), "samples": sample_digests(draft)})
-        (draft / _MANIFEST).write_text(json.dumps(manifest.model_dump(), indent=2) + "\n", encoding="utf-8")
-        if folder.exists():
-            shutil.rmtree(folder)
-        draft.replace(folder)
+    draft = _draft(folder, wanted)
+    build(draft)
+    (draft / _WANTED).unlink()
+    manifest = wanted.model_copy(update={"files": file_digests(draft), "samples": sample_digests(draft)})
+    (draft / _MANIFEST).write_text(json.dumps(manifest.model_dump(), indent=2) + "\n", encoding="utf-8")
+    if folder.exists():
+        shutil.rmtree(folder)
+    draft.replace(folder)
+
+
+def _draft(folder: Path, wanted: Manifest) -> Path:
+    """The folder in which an index is made, with what a build of the same one has left there that was ended."""
+    draft = draft_folder(folder)
+    asked = wanted.model_dump_json().encode()
+    if not (draft / _WANTED).is_file() or (draft / _WANTED).read_bytes() != asked:
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir()
+        (draft / _WANTED).write_bytes(asked)
+    return draft
 
 
 def file_digests(folder: Path) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from hoptimizer.retrieval.index_folder import BrokenIndexError, Manifest, check_index, index_folder
+from hoptimizer.retrieval.index_folder import BrokenIndexError, Manifest, check_index, draft_folder, index_folder
 from hoptimizer.retrieval.passage import Corpus
 from hoptimizer.retrieval.settings import (
     DenseSettings,
@@ -26,7 +26,8 @@ def index_info(settings: RetrieverOptions, corpus: Corpus) -> dict[str, Any]:
         server, ``hybrid`` for several retrievers, ``oracle``, ``own`` for a retriever of the user's;
         ``corpus``, its ``passages`` and ``corpus_digest``. For an index on disk also ``checkpoint`` and
         ``checkpoint_digest`` of what it was made with, ``folder``, ``bytes`` and ``state``: ``ready``,
-        ``absent`` (it will be built) or ``broken`` with the reason. For several retrievers ``of``, what there is to say
+        ``absent`` (it will be built), ``unfinished`` (a build is under way, or was ended, and the next one goes on)
+        or ``broken`` with the reason. For several retrievers ``of``, what there is to say
         of each.
 
     Raises:
@@ -67,7 +68,7 @@ def index_info(settings: RetrieverOptions, corpus: Corpus) -> dict[str, Any]:
 
 def _on_disk(folder: Path, wanted: Manifest) -> dict[str, Any]:
     """What there is to say of an index in a folder."""
-    state = "absent"
+    state = "unfinished" if draft_folder(folder).is_dir() else "absent"
     if folder.is_dir():
         try:
             check_index(folder, wanted, whole=True)

@@ -11,9 +11,11 @@ import torch
 from hoptimizer.common.errors import UserError
 from hoptimizer.eval.datasets.dataset import load
 from hoptimizer.eval.datasets.settings import DataSettings
-from hoptimizer.retrieval import Corpus, Passage, RetrieverSettings, build_retriever, index_info
+from hoptimizer.retrieval import Corpus, DenseSettings, Passage, RetrieverSettings, build_retriever, index_info
+from hoptimizer.retrieval.colbert import plaid_build
 from hoptimizer.retrieval.colbert.checkpoint import find_checkpoint, load_checkpoint
 from hoptimizer.retrieval.colbert.encoder import ColBERTEncoder
+from hoptimizer.retrieval.encoders import windows
 from hoptimizer.retrieval.index_folder import index_folder
 
 SETTINGS = RetrieverSettings(index="exact")
@@ -136,21 +138,81 @@ def test_an_index_is_built_once_and_found_again(corpus, own_indexes):
     assert second.calls == []
 
 
-def test_what_a_killed_build_left_goes_with_the_next_one(corpus, own_indexes):
-    class KilledError(BaseException):
-        """A signal that ends a process without a chance to clean up."""
+class KilledError(BaseException):
+    """A signal that ends a process without a chance to clean up."""
 
-    def killed(done, total):
-        [draft] = own_indexes.glob(".*.part")
-        shutil.copytree(draft, own_indexes / "kept")  # as it is when the process ends here
-        raise KilledError
 
+def killed_at(passages):
+    """Progress that ends the build once so many passages are encoded."""
+
+    def progress(done, total):
+        if done >= passages:
+            raise KilledError
+
+    return progress
+
+
+def files_of(indexes):
+    """The bytes of every file of the one index, by its name."""
+    [folder] = [path for path in indexes.iterdir() if path.is_dir()]
+    assert not folder.name.startswith(".")
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture
+def small_windows(monkeypatch):
+    """Windows of 8 passages, and samples of so many numbers that no corpus here is in one as a whole."""
+    monkeypatch.setattr(windows, "WINDOW", 8)
+    monkeypatch.setattr(plaid_build, "WINDOW", 8)
+    monkeypatch.setattr(plaid_build, "_SAMPLE", 384 * 250)
+
+
+KINDS = {
+    "exact": (SETTINGS, "vectors.f16"),
+    "plaid": (RetrieverSettings(index="plaid"), "vectors.i8"),
+    "plaid, 4 bits": (RetrieverSettings(index="plaid", bits=4), "residuals.u8"),
+    "dense": (DenseSettings(), None),  # its file has its whole length from the start
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_build_that_was_killed_goes_on(corpus, own_indexes, small_windows, kind):
+    settings, rows = KINDS[kind]
+    build_retriever(settings, corpus)
+    whole = files_of(own_indexes)
+    shutil.rmtree(own_indexes)
+    for passages in (3, 12, 30, 40):  # the first before a window was kept
+        with pytest.raises(KilledError):
+            build_retriever(settings, corpus, progress=killed_at(passages))
+        if rows:
+            [draft] = own_indexes.glob(".*.part")
+            with (draft / rows).open("ab") as file:
+                file.write(b"half a row")  # as it is where a process ends while it writes
+    ended = Counted()
+    build_retriever(settings, corpus, progress=ended)
+    assert [done for done, _ in ended.calls] == [40]  # those of the last window alone
+    assert files_of(own_indexes) == whole
+
+
+@pytest.mark.parametrize("change", ["cut off", "no state", "a bad state", "other settings"])
+def test_what_is_not_what_was_kept_begins_anew(corpus, own_indexes, small_windows, change):
     with pytest.raises(KilledError):
-        build_retriever(SETTINGS, corpus, progress=killed)
-    folder = index_folder(corpus, find_checkpoint("minilm"), "exact")
-    (own_indexes / "kept").rename(folder.with_name(f".{folder.name}.part"))
-    build_retriever(SETTINGS, corpus)
-    assert sorted(path.suffix for path in own_indexes.iterdir()) == ["", ".lock"]
+        build_retriever(SETTINGS, corpus, progress=killed_at(30))
+    [draft] = own_indexes.glob(".*.part")
+    match change:
+        case "cut off":
+            (draft / "scales.f32").write_bytes(b"")
+        case "no state":
+            (draft / "kept.json").unlink()
+        case "a bad state":
+            (draft / "kept.json").write_text("{")
+        case "other settings":
+            (draft / "wanted.json").write_text("{}")
+    ended = Counted()
+    build_retriever(SETTINGS, corpus, progress=ended)
+    assert [done for done, _ in ended.calls] == [8, 16, 24, 32, 40]
+    assert not any(path.name.startswith(".") for path in own_indexes.iterdir())
+    assert "kept.json" not in files_of(own_indexes)
 
 
 def test_a_changed_corpus_is_another_index(corpus, own_indexes):
@@ -207,14 +269,12 @@ def test_a_large_file_is_read_in_samples_before_it_serves_and_whole_on_demand(co
     assert len(caplog.records) == 3
 
 
-def test_an_index_that_was_cut_off_leaves_nothing_behind(corpus, own_indexes):
-    def stop(done, total):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        build_retriever(SETTINGS, corpus, progress=stop)
-    assert not [entry for entry in own_indexes.iterdir() if entry.is_dir()]
+def test_an_index_that_was_cut_off_is_no_index(corpus, own_indexes):
     assert index_info(SETTINGS, corpus)["state"] == "absent"
+    with pytest.raises(KilledError):
+        build_retriever(SETTINGS, corpus, progress=killed_at(1))
+    assert not [entry for entry in own_indexes.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
+    assert index_info(SETTINGS, corpus)["state"] == "unfinished"
 
 
 def test_info_tells_what_the_index_is_tied_to(corpus, own_indexes):

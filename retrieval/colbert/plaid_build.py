@@ -12,8 +12,7 @@ passages at a time.
 import json
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -25,6 +24,8 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.common.progress import Progress
 from hoptimizer.retrieval.colbert.encoder import PassageTokenEncoder
 from hoptimizer.retrieval.colbert.rounded import round_vectors
+from hoptimizer.retrieval.colbert.token_store import ORDER, order
+from hoptimizer.retrieval.encoders.growing import GrowingFiles
 from hoptimizer.retrieval.encoders.windows import WINDOW
 
 CODES, PLACES, LENGTHS = "codes.i32", "places.npy", "lengths.npy"
@@ -39,6 +40,8 @@ Batch = tuple[list[int], list[torch.Tensor]]
 """The places in the corpus of some passages, and the vectors ``(tokens, dim)`` of each, fp16."""
 # Of each batch the pairs of a cell and a passage in it, as numbers of 64 bits; put in order in the end, and removed.
 _MEMBERS = "members.i64"
+# What was found in a sample, for a build that goes on after this one was ended.
+_FOUND = "sample.pt"
 # So many of these pairs are put in order at a time.
 _PAIRS = 1 << 22
 _SEED = 123
@@ -67,33 +70,25 @@ def build(
     Raises:
         UserError: there are too few tokens, or their vectors can't be packed.
     """
-    from hoptimizer.retrieval.colbert.centroids import find_centroids  # brings faiss
-
     whole = settings["nbits"] == WHOLE
     bits = WHOLE if whole else _bits(encoder.dim, settings["nbits"])
-    drawn, sample = _sample(encoder, texts)
-    sampled = sum(len(places) for places, _ in sample)
-    if sampled == len(texts):
-        batches: Iterable[Batch] = sample  # nothing is encoded twice
+    found = folder / _FOUND
+    sample: list[Batch] = []
+    if found.exists():  # by a build that was ended
+        centroids, apart = torch.load(found)
     else:
-        batches = encoder.passages(texts)
-        sample.clear()
-    tokens = len(drawn) / sampled * len(texts)
-    apart = 0 if whole else held_out(*drawn.shape)
-    if not (whole or apart):
-        raise UserError(f"retriever.bits: {len(texts)} short passages are too few for residuals: leave it at 8")
-    kept, training = _divided(drawn, apart)
-    del drawn
-    partitions = int(2 ** math.floor(math.log2(16 * math.sqrt(tokens))))
-    centroids = find_centroids(training, partitions, settings["kmeans_niters"])
-    del training
+        centroids, apart, sample = _centroids(encoder, texts, settings["kmeans_niters"], whole=whole)
+        if not sample:
+            torch.save((centroids, apart), found.with_suffix(".part"))
+            found.with_suffix(".part").replace(found)
     torch.save(centroids.half(), folder / CENTROIDS)
-    compressor: _Compressor = _Whole(centroids) if whole else _Residuals(folder, centroids, kept, bits)
-    places, lengths = _compress(folder, compressor, batches, len(texts), progress)
-    _write_cells(folder, len(centroids))
-    np.save(folder / PLACES, places)
-    np.save(folder / LENGTHS, lengths)
+    compressor: _Compressor = _Whole(centroids) if whole else _Residuals(folder, centroids, apart, bits)
+    lengths = _compress(folder, compressor, len(centroids), encoder, texts, sample, progress)
+    for name in compressor.FILES:
+        with (folder / name).open("ab") as file:
+            file.write(bytes(file.tell() // int(lengths.sum()) * PADDING))
     compressor.describe(lengths)
+    found.unlink(missing_ok=True)
 
 
 class _Compressor(Protocol):
@@ -181,6 +176,27 @@ def _bits(dim: int, most: int) -> int:
     return fitting[0]
 
 
+def _centroids(
+    encoder: PassageTokenEncoder, texts: Sequence[str], iterations: int, *, whole: bool
+) -> tuple[torch.Tensor, torch.Tensor, list[Batch]]:
+    """Centroids of a sample of the passages' vectors; vectors of it that are set apart, unless they are kept whole; and
+    the sample itself where it is of all passages, so that nothing is encoded twice."""
+    from hoptimizer.retrieval.colbert.centroids import find_centroids  # brings faiss
+
+    drawn, sample = _sample(encoder, texts)
+    sampled = sum(len(places) for places, _ in sample)
+    tokens = len(drawn) / sampled * len(texts)
+    if sampled < len(texts):
+        sample.clear()
+    apart = 0 if whole else held_out(*drawn.shape)
+    if not (whole or apart):
+        raise UserError(f"retriever.bits: {len(texts)} short passages are too few for residuals: leave it at 8")
+    kept, training = _divided(drawn, apart)
+    del drawn
+    partitions = int(2 ** math.floor(math.log2(16 * math.sqrt(tokens))))
+    return find_centroids(training, partitions, iterations), kept, sample
+
+
 def _sample(encoder: PassageTokenEncoder, texts: Sequence[str]) -> tuple[torch.Tensor, list[Batch]]:
     """Passages drawn at random, as many as colbert-ai draws, but with no more than ``_SAMPLE`` numbers.
 
@@ -237,39 +253,39 @@ def buckets(residuals: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Ten
 def _compress(
     folder: Path,
     compressor: _Compressor,
-    batches: Iterable[Batch],
-    total: int,
+    cells: int,
+    encoder: PassageTokenEncoder,
+    texts: Sequence[str],
+    sample: list[Batch],
     progress: Progress,
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Write the centroids and vectors of batches as they come, and which passages have tokens in which cells.
+) -> NDArray[np.int64]:
+    """Write the vectors of passages as they come, of the sample if it is of all; and which have tokens in which cells.
 
     Returns:
-        The place in the corpus of each passage in the order in which they are written, and its number of tokens.
+        The number of tokens of each passage, in the order in which they are written.
     """
-    places: list[int] = []
-    lengths: list[int] = []
-    with ExitStack() as files:
-        names = (*compressor.FILES, _MEMBERS)
-        *opened, members = [files.enter_context((folder / name).open("wb")) for name in names]
-        for batch, vectors in batches:
-            parts = [compressor.compress(part) for part in torch.cat(vectors).split(_TOKENS)]
-            cells, *rows = [torch.cat(part).numpy() for part in zip(*parts, strict=True)]
-            for file, written in zip(opened, rows, strict=True):
-                file.write(written.tobytes())
-            counts = [len(one) for one in vectors]
-            passages = np.repeat(np.arange(len(places), len(places) + len(batch)), counts)
-            members.write(np.unique(cells << 32 | passages).tobytes())
-            places += batch
-            lengths += counts
-            progress(len(places), total)
-        for file, written in zip(opened, rows, strict=True):
-            file.write(bytes(written[:1].nbytes * PADDING))
-    return np.array(places, dtype=np.int64), np.array(lengths, dtype=np.int64)
+    with GrowingFiles(folder, compressor.FILES, (*ORDER, _MEMBERS)) as written:
+        done = written.passages
+        for window in [sample] if sample else encoder.in_order(texts, done):
+            for places, vectors in window:
+                parts = [compressor.compress(part) for part in torch.cat(vectors).split(_TOKENS)]
+                codes, *rows = [torch.cat(part).numpy() for part in zip(*parts, strict=True)]
+                in_order, lengths = order(places, vectors)
+                passages = np.repeat(np.arange(done, done + len(places)), lengths)
+                written.append(*rows, in_order, lengths, np.unique(codes << 32 | passages))
+                done += len(places)
+                progress(done, len(texts))
+            if not sample:
+                written.keep(done)
+        _write_cells(folder, written.numbers(_MEMBERS), cells)
+        in_order, lengths = (written.numbers(name) for name in ORDER)
+        np.save(folder / PLACES, in_order)
+        np.save(folder / LENGTHS, lengths)
+    return lengths
 
 
-def _write_cells(folder: Path, cells: int) -> None:
+def _write_cells(folder: Path, pairs: NDArray[np.int64], cells: int) -> None:
     """Write the passages of each cell, as colbert-ai reads them."""
-    pairs = np.memmap(folder / _MEMBERS, dtype=np.int64, mode="r")
     parts = [pairs[start : start + _PAIRS] for start in range(0, len(pairs), _PAIRS)]
     counts = np.sum([np.bincount(part >> 32, minlength=cells) for part in parts], axis=0)
     passages = np.zeros(len(pairs) + counts.max(), dtype=np.int32)  # as much padding as a cell is large
@@ -280,4 +296,3 @@ def _write_cells(folder: Path, cells: int) -> None:
         passages[np.arange(len(ordered)) + np.repeat(free[found] - firsts, here)] = ordered & 0xFFFFFFFF
         free[found] += here
     torch.save((torch.from_numpy(passages), torch.from_numpy(counts)), folder / CELLS)
-    (folder / _MEMBERS).unlink()

@@ -1,7 +1,6 @@
 """The token vectors of a corpus on disk, memory-mapped."""
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from hoptimizer.common.progress import Progress
 from hoptimizer.retrieval.colbert.encoder import PassageTokenEncoder
 from hoptimizer.retrieval.colbert.rounded import round_vectors
+from hoptimizer.retrieval.encoders.growing import GrowingFiles
 from hoptimizer.retrieval.index_folder import BrokenIndexError
 from hoptimizer.retrieval.mapped import mapped
 
@@ -20,6 +20,8 @@ _SCALES = "scales.f32"
 _CHANGED = "changed.f32"
 _PLACES = "places.npy"
 _LENGTHS = "lengths.npy"
+ORDER = ("places.i64", "lengths.i64")
+"""Of an index that is being built, the files of each stored passage's place in the corpus and number of tokens."""
 
 
 class TokenStore:
@@ -53,24 +55,26 @@ class TokenStore:
 
     @staticmethod
     def write(folder: Path, encoder: PassageTokenEncoder, texts: Sequence[str], progress: Progress) -> None:
-        """Encode passages into six files of ``folder``."""
-        places: list[int] = []
-        lengths: list[int] = []
-        with ExitStack() as files:
-            opened = [
-                files.enter_context((folder / name).open("wb")) for name in (_VECTORS, _ROUNDED, _SCALES, _CHANGED)
-            ]
-            for batch, vectors in encoder.passages(texts):
-                places.extend(batch)
-                lengths.extend(len(v) for v in vectors)
-                whole = torch.cat(vectors)
-                rounded, scales = round_vectors(whole)
-                changed = (whole - rounded * scales[:, None]).norm(dim=1)
-                for file, written in zip(opened, (whole, rounded, scales, changed), strict=True):
-                    file.write(written.numpy().tobytes())
-                progress(len(places), len(texts))
-        np.save(folder / _PLACES, np.array(places, dtype=np.int64))
-        np.save(folder / _LENGTHS, np.array(lengths, dtype=np.int64))
+        """Encode passages into six files of ``folder``; what a build that was ended has left there stays."""
+        with GrowingFiles(folder, (_VECTORS, _ROUNDED, _SCALES, _CHANGED), ORDER) as written:
+            done = written.passages
+            for window in encoder.in_order(texts, done):
+                for places, vectors in window:
+                    whole = torch.cat(vectors)
+                    rounded, scales = round_vectors(whole)
+                    changed = (whole - rounded * scales[:, None]).norm(dim=1)
+                    rows = [one.numpy() for one in (whole, rounded, scales, changed)]
+                    written.append(*rows, *order(places, vectors))
+                    done += len(places)
+                    progress(done, len(texts))
+                written.keep(done)
+            for name, file in zip(ORDER, (_PLACES, _LENGTHS), strict=True):
+                np.save(folder / file, written.numbers(name))
+
+
+def order(places: list[int], vectors: Sequence[torch.Tensor]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """What the files ``ORDER`` get of a batch: the places of its passages, and how many vectors each has."""
+    return np.array(places, dtype=np.int64), np.array([len(one) for one in vectors], dtype=np.int64)
 
 
 def stored_order(folder: Path, places: str, lengths: str, passages: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from hoptimizer.common.progress import Progress
+from hoptimizer.retrieval.encoders.growing import GrowingFiles
 from hoptimizer.retrieval.encoders.windows import PassageEncoder
 from hoptimizer.retrieval.index_folder import BrokenIndexError
 from hoptimizer.retrieval.mapped import mapped
@@ -72,11 +73,14 @@ class VectorIndex:
 
     @staticmethod
     def write(folder: Path, encoder: PassageEncoder[Tensor], texts: Sequence[str], progress: Progress) -> None:
-        """Encode passages into ``folder``, in corpus order."""
-        rows = np.memmap(folder / VECTORS, dtype=np.float16, mode="w+", shape=(len(texts), encoder.dim))
-        done = 0
-        for places, vectors in encoder.passages(texts):
-            rows[places] = vectors.numpy()
-            done += len(places)
-            progress(done, len(texts))
-        rows.flush()
+        """Encode passages into ``folder``, in corpus order; what a build that was ended has left there stays."""
+        with GrowingFiles(folder, [VECTORS]) as written:
+            rows = np.memmap(folder / VECTORS, dtype=np.float16, mode="r+", shape=(len(texts), encoder.dim))
+            done = written.passages
+            for window in encoder.in_order(texts, done):
+                for places, vectors in window:
+                    rows[places] = vectors.numpy()
+                    done += len(places)
+                    progress(done, len(texts))
+                rows.flush()
+                written.keep(done)

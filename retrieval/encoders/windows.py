@@ -4,7 +4,7 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from itertools import tee
+from itertools import chain, tee
 from typing import Any, Generic, TypeVar
 
 from hoptimizer.retrieval.options import RetrieverOptions
@@ -38,10 +38,21 @@ class PassageEncoder(ABC, Generic[Vectors]):
         Yields:
             The places in ``texts`` of a batch's passages, and their vectors.
         """
+        return chain.from_iterable(self.in_order(texts))
+
+    def in_order(self, texts: Sequence[str], done: int = 0) -> Iterator[Iterator[tuple[list[int], Vectors]]]:
+        """Encode passages roughly by length, a window after the other.
+
+        Args:
+            texts: the passages.
+            done: how many of them are left out, as they were encoded before; they end with a window.
+
+        Yields:
+            For each window its batches, as of :meth:`passages`.
+        """
         lengths = [len(text) for text in texts]
         order = sorted(range(len(texts)), key=lengths.__getitem__)
-        for batches in self.windows(texts, (order[start : start + WINDOW] for start in range(0, len(order), WINDOW))):
-            yield from batches
+        return self.windows(texts, (order[start : start + WINDOW] for start in range(done, len(order), WINDOW)))
 
     def windows(
         self, texts: Sequence[str], windows: Iterable[Sequence[int]]
