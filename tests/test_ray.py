@@ -446,8 +446,9 @@ def vectors(monkeypatch, tmp_path):
     models = home() / "models"
 
     def build(settings, name, elsewhere=None):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "models").symlink_to(models)
+        if not (tmp_path / name).exists():
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "models").symlink_to(models)
         monkeypatch.setenv("HOPTIMIZER_HOME", str(tmp_path / name))
         told = []
         build_retriever(settings, corpus, elsewhere=elsewhere, progress=lambda *done: told.append(done))
@@ -458,9 +459,8 @@ def vectors(monkeypatch, tmp_path):
     return build
 
 
-@pytest.mark.parametrize("settings", [DenseSettings(), RetrieverSettings(index="exact")], ids=["dense", "colbert"])
-def test_an_index_of_vectors_from_elsewhere_is_the_one_of_this_process(vectors, settings, monkeypatch):
-    sizes = []
+def encoding_elsewhere(sizes, windows_until_the_end=None):
+    """What encodes windows as a worker does, and ends after so many; ``sizes`` gets those of the windows it took."""
 
     @contextlib.contextmanager
     def elsewhere(settings, digest, passages):
@@ -471,14 +471,39 @@ def test_an_index_of_vectors_from_elsewhere_is_the_one_of_this_process(vectors, 
         def each(windows):
             ahead = list(windows)  # other processes take several at once
             sizes.extend(map(len, ahead))
-            for window in ahead:
+            for number, window in enumerate(ahead):
+                if number == windows_until_the_end:
+                    raise ServiceError("the cluster's head has given no answer")
                 yield _tensors(asyncio.run(worker.answer(window)))
 
-        yield each
-        torch.set_num_threads(threads)
+        try:
+            yield each
+        finally:
+            torch.set_num_threads(threads)
 
-    assert vectors(settings, "elsewhere", elsewhere) == vectors(settings, "here")
+    return elsewhere
+
+
+VECTORS = pytest.mark.parametrize(
+    "settings", [DenseSettings(), RetrieverSettings(index="exact")], ids=["dense", "colbert"]
+)
+
+
+@VECTORS
+def test_an_index_of_vectors_from_elsewhere_is_the_one_of_this_process(vectors, settings):
+    sizes = []
+    assert vectors(settings, "elsewhere", encoding_elsewhere(sizes)) == vectors(settings, "here")
     assert sizes == [12, 12, 6]
+
+
+@VECTORS
+def test_an_index_that_others_began_goes_on_with_others_and_here(vectors, settings):
+    sizes = []
+    for _ in range(2):
+        with pytest.raises(ServiceError, match="no answer"):
+            vectors(settings, "elsewhere", encoding_elsewhere(sizes, 1))
+    assert sizes == [12, 12, 6, 12, 6]  # the second time without the first window
+    assert vectors(settings, "elsewhere") == vectors(settings, "here")
 
 
 @pytest.mark.parametrize(
