@@ -11,24 +11,17 @@ tokens are nearly as likely they can part.
 """
 
 import argparse
-import contextlib
-import json
 import os
-import signal
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 from processes import own_home, own_store
 from rich.table import Table
+from vllm_server import serving_vllm
 
 from hoptimizer import compile_variant, make_config
-from hoptimizer.common.errors import UserError
 from hoptimizer.eval import compare
 from hoptimizer.models.engine.engine import release
 from hoptimizer.models.lm import chosen_format
@@ -37,8 +30,6 @@ from hoptimizer.variants import Variant
 from reporting import benchmark_parser, load, percent, show, user_mistakes
 
 METRICS = ("f1", "recall")
-START = 900.0
-"""Seconds that vLLM may take to start."""
 
 
 def config(options: argparse.Namespace, lm: dict[str, Any], folder: Path) -> Any:  # noqa: ANN401 - a Config
@@ -69,42 +60,6 @@ def compiled(options: argparse.Namespace, lm: dict[str, Any]) -> tuple[Variant, 
             os.environ.pop("HOPTIMIZER_HOME")
             if before is not None:
                 os.environ["HOPTIMIZER_HOME"] = before
-
-
-@contextlib.contextmanager
-def vllm(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """The settings with which a config asks vLLM, which ends at the end with all its processes.
-
-    Raises:
-        UserError: it does not start.
-    """
-    words = [sys.executable, "-m", "hoptimizer.cli", "models", "serve", options.model, "--json", "--port", "0"]
-    words += ["--python", options.vllm] if options.vllm else []
-    process = subprocess.Popen([*words, "--", *options.extra], stdout=subprocess.PIPE, start_new_session=True)
-    try:
-        assert process.stdout is not None  # it is a pipe
-        line = process.stdout.readline()
-        if not line:
-            raise UserError(f"vLLM did not start (exit code {process.wait()}); its reason stands above")
-        told, deadline = json.loads(line), time.monotonic() + START
-        while not _is_up(told["url"]):
-            if process.poll() is not None:
-                raise UserError(f"vLLM did not start (exit code {process.returncode}); its reason stands above")
-            if time.monotonic() > deadline:
-                raise UserError(f"vLLM did not start in {START:.0f} s; what it says stands above")
-            time.sleep(1)
-        yield next(iter(told["lm"].values()))["default"]
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def _is_up(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/health", timeout=5).is_success
-    except httpx.HTTPError:
-        return False
 
 
 def figures(variant: Variant, seconds: float) -> dict[str, Any]:
@@ -145,8 +100,8 @@ def main() -> None:
             served["prompt_format"] = chosen_format(LMSettings.model_validate(local))
             theirs = compiled(options, served)
         else:
-            with vllm(options) as lm:
-                theirs = compiled(options, lm)
+            with serving_vllm(options.model, options.vllm, options.extra) as told:
+                theirs = compiled(options, next(iter(told["lm"].values()))["default"])
     sides = {"in process": figures(*ours), "vLLM": figures(*theirs)}
     ends = [variant.after.rows for variant, _ in (ours, theirs)]
     starts = [variant.before.rows for variant, _ in (ours, theirs) if variant.before]
