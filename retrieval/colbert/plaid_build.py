@@ -270,17 +270,17 @@ def _compress(
             for places, vectors in window:
                 parts = [compressor.compress(part) for part in torch.cat(vectors).split(_TOKENS)]
                 codes, *rows = [torch.cat(part).numpy() for part in zip(*parts, strict=True)]
-                in_order, lengths = order(places, vectors)
-                passages = np.repeat(np.arange(done, done + len(places)), lengths)
-                written.append(*rows, in_order, lengths, np.unique(codes << 32 | passages))
+                at, counts = order(places, vectors)
+                passages = np.repeat(np.arange(done, done + len(places)), counts)
+                written.append(*rows, at, counts, np.unique(codes << 32 | passages))
                 done += len(places)
                 progress(done, len(texts))
             if not sample:
                 written.keep(done)
         _write_cells(folder, written.numbers(_MEMBERS), cells)
-        in_order, lengths = (written.numbers(name) for name in ORDER)
-        np.save(folder / PLACES, in_order)
-        np.save(folder / LENGTHS, lengths)
+        for name, file in zip(ORDER, (PLACES, LENGTHS), strict=True):
+            np.save(folder / file, written.numbers(name))
+    lengths: NDArray[np.int64] = np.load(folder / LENGTHS)
     return lengths
 
 

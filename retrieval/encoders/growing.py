@@ -80,9 +80,9 @@ class GrowingFiles:
             file.write(written.tobytes())
 
     def numbers(self, name: str) -> NDArray[np.int64]:
-        """All that one of the files holds, which are numbers of 64 bits."""
+        """All that one of the files holds, which are numbers of 64 bits; memory-mapped."""
         self._flush()
-        return np.fromfile(self._state.with_name(name), dtype=np.int64)
+        return np.memmap(self._state.with_name(name), dtype=np.int64, mode="r")
 
     def keep(self, passages: int) -> None:
         """Have what was written so far, which are so many passages, outlive the process and the machine's power."""
