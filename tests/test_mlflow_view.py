@@ -1,6 +1,7 @@
 """What MLflow's users find of a variant: names, headlines, models, and the pages. The language model is scripted."""
 
 import json
+import math
 import socket
 import subprocess
 import sys
@@ -89,7 +90,11 @@ def test_runs_and_models_are_named_after_what_differs(compiled, settings):
 
 
 def test_a_run_has_few_headlines_and_all_else_is_folded_behind_them(compiled):
-    names = list(mlflow.get_run(compiled.run_id).data.metrics)
+    metrics = mlflow.get_run(compiled.run_id).data.metrics
+    names = list(metrics)
+    # A run's page lists them in this order.
+    assert names[:5] == [f"dev/{name}" for name in ("em", "f1", "recall", "passages", "lm_calls")]
+    assert not any(map(math.isnan, metrics.values()))
     heads = [name for name in names if not name.startswith("workings/")]
     assert sorted(heads) == sorted(names)[: len(heads)]
     assert {"dev/em", "dev/f1", "dev/recall"} <= set(heads)

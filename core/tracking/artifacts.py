@@ -1,6 +1,7 @@
 """What the active MLflow run keeps of a variant: its config, questions, scores, answers and program."""
 
 import json
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from hoptimizer.tracking.naming import (
     CONFIG,
     CORPUS,
     FOLDED,
+    HEADLINES,
     PREFIX,
     STATE,
     UNANSWERED,
@@ -89,6 +91,22 @@ def log_questions(data: DataSet, split: str, questions: Sequence[Question]) -> P
         )
     mlflow.log_input(dataset, context=split)
     return dataset
+
+
+def hold_headlines(split: str, questions: Sequence[Question], maximized: str) -> None:
+    """Log the headlines that there will be as no number yet, for the page of a run lists metrics in the order in which
+    they were first logged, and a compile tells of its search before it has them.
+
+    Args:
+        split: the split that will be answered.
+        questions: its questions.
+        maximized: the name of the metric that is maximized.
+    """
+    sure = {"em", "f1", "passages", "lm_calls", maximized} | (
+        {"recall"} if any(q.passages for q in questions) else set()
+    )
+    ahead = dict.fromkeys((name for name in (*HEADLINES, maximized) if name in sure), math.nan)
+    mlflow.log_metrics(logged_names(ahead, split, maximized))
 
 
 def log_evaluation(
