@@ -203,7 +203,8 @@ class Objective:
     def _scored(self, question: Gold, prediction: Any, verdict: Verdict | None, failed: bool) -> Scored:  # noqa: ANN401 - a dspy.Prediction
         values, failure = measured(question, prediction, self.own)
         if failed:  # no answer is not the right one, even where that has no letter after normalisation
-            values |= {name: 0.0 for name, metric in METRICS.items() if metric.percent and name in values}
+            scores = [metric.name for metric in (*METRICS.values(), *self.own) if metric.percent]
+            values |= {name: 0.0 for name in scores if name in values}
         if verdict and verdict.accuracy is not None:
             values[ACCURACY] = verdict.accuracy
         # Without a verdict that counts in it, a sum would say that the answer is wrong.

@@ -32,6 +32,9 @@ _REASONING = re.compile(r"o\d(-(mini|nano|pro|preview))?(-[\d-]+)?|gpt-5(\.\d+)?
 
 # Providers that LiteLLM looks up another one's variables for.
 _ITS_VARIABLES = {"ollama_chat": "ollama"}
+# How variables end that name a provider's server. Where one of the first two is set, DSPy leaves a call to LiteLLM,
+# which reads them in this order; the others are Azure's, as its own library has them.
+_SERVER = ("BASE_URL", "API_BASE", "OPENAI_ENDPOINT", "OPENAI_RESOURCE")
 
 # How a server is reached, which does not decide on its answers.
 _CONNECTION = ("timeout", "num_retries", "max_concurrency")
@@ -228,8 +231,7 @@ def server_in_environment(model: str) -> str | None:
     if not slash or model.startswith(LOCAL) or not provider.isascii():
         return None
     provider = _ITS_VARIABLES.get(provider, provider)
-    # DSPy leaves a call to LiteLLM where one of them is set, which reads them in this order.
-    values = (os.environ.get(f"{provider.upper()}_{ending}") for ending in ("BASE_URL", "API_BASE"))
+    values = (os.environ.get(f"{provider.upper()}_{ending}") for ending in _SERVER)
     return next((without_secrets(value) for value in values if value), None)
 
 

@@ -12,7 +12,7 @@ from hoptimizer.common.text import sentences
 from hoptimizer.programs.collection import Collection
 from hoptimizer.programs.program import Program
 from hoptimizer.programs.question_tree import asked_for, normalized
-from hoptimizer.programs.reader import ReaderKind, answer_of, make_reader, read, stated_answer
+from hoptimizer.programs.reader import ReaderKind, answer_of, declines, make_reader, read, stated_answer
 from hoptimizer.programs.steps.pages import find_pages
 from hoptimizer.retrieval import Passage, Retriever
 from hoptimizer.signatures import FollowUp, NextSentence, NextThought, ProposeTitles
@@ -151,8 +151,9 @@ class IRCoT(Program):
         if self.follow_up is None:
             return stated_answer(chain[-1]), facts
         prediction = await self.step("follow_up", question=question, facts=" ".join(chain))
-        known = (prediction.final_answer or "") if prediction.enough == "yes" else None
-        return known, [self._query(asked_for(prediction.look_up)), *facts]
+        final = prediction.final_answer or ""
+        known = prediction.enough == "yes" and not (final and declines(final))
+        return final if known else None, [self._query(asked_for(prediction.look_up)), *facts]
 
     def _query(self, text: str) -> str:
         return (_INTERROGATIVES.sub("", text).strip() if self.drop_interrogatives else "") or text

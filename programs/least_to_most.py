@@ -8,6 +8,7 @@ from hoptimizer.common.options import Positive
 from hoptimizer.programs.collection import in_turn
 from hoptimizer.programs.program import Program
 from hoptimizer.programs.question_tree import UNKNOWN
+from hoptimizer.programs.reader import given_answer
 from hoptimizer.programs.steps.splitting import split
 from hoptimizer.retrieval import Passage, Retriever
 from hoptimizer.signatures import AnswerWithFindings, DecomposeInOrder, ReadWithFindings
@@ -68,9 +69,13 @@ class LeastToMost(Program):
         findings: list[str] = []
         found: list[list[Passage]] = []
         for part in parts:
-            asked = part.filled_in({n: answers[at] for n, at in part.references.items() if at is not None})
+            needed = {n: answers[at] for n, at in part.references.items() if at is not None}
+            if UNKNOWN in needed.values():  # nobody can look that up
+                answers.append(UNKNOWN)
+                continue
+            asked = part.filled_in(needed)
             found.append(await self.look_up(asked))
-            answers.append(await self.answer(asked, findings, found[-1]) or UNKNOWN)
+            answers.append(given_answer(await self.answer(asked, findings, found[-1])) or UNKNOWN)
             findings = [*findings, f"{asked} {answers[-1]}"]
         passages = in_turn([await self.look_up(question), *found], self.max_passages)
         return await self.answer(question, findings, passages), passages

@@ -23,17 +23,29 @@ ReaderKind = Literal["direct", "cot", "phrase", "none"]
 
 _PHRASE = re.compile(r"\banswer is\b\s*:?\s*", re.IGNORECASE)
 # What a model says in the place of an answer where it has none. Titles begin alike ("Nowhere in Africa").
+_SOURCE = r"(passages?|contexts?|texts?|information|documents?|question)"
+_SUBJECT = (
+    r"((based on|according to|from) [^,]{1,60},\s*)?"
+    r"(((the|this|that|such)\s+)?((exact|correct|specific)\s+)?(it|they|this|that|answer|question|information)"
+    r"(\s+to\s+(the|this|that|your)\s+question)?\s+((is|are|was)\s+)?)?"
+)
 _NO_ANSWER = re.compile(
-    r"(it is\s+|they are\s+)?(not|nowhere|cannot be|can['’]t be|could not be)\s+(\w+\s+)?"
+    _SUBJECT + r"(not|nowhere|cannot be|can['’]t be|could not be)\s+(\w+\s+)?"
     r"(in|given|stated|mentioned|provided|found|available|known|clear|specified|contained|present|here|there|possible|"
-    r"determined|answered|inferred|said)\b(.*\b(passages?|contexts?|texts?|information|documents?)\b.*)?\W*"
-    r"|(unknown|unclear|unavailable|undetermined|unspecified|insufficient (information|evidence|context)|n/a)"
-    r"(\W.*\b(passages?|contexts?|texts?|information|documents?)\b.*)?\W*"
+    rf"determined|answered|inferred|said)\b(.*\b{_SOURCE}\b.*)?\W*"
+    rf"|{_SUBJECT}(unknown|unclear|unavailable|undetermined|unspecified|n/a)(\W.*\b{_SOURCE}\b.*)?\W*"
+    rf"|{_SUBJECT}(there is\s+)?((not enough|insufficient)\s+(\w+\s+){{0,2}}(information|evidence|context)|"
+    r"no\s+(\w+\s+){0,2}information|no\s+(\w+\s+){0,2}(evidence|context)(?=\s))"
+    rf"(\s+(is\s+)?(available|given|provided|found|known)\b.*|\s+(about|on|to|in)\b.*|\W.*\b{_SOURCE}\b.*)?\W*"
+    rf"|{_SUBJECT}(unable|impossible|not possible) to (determine|answer|tell|say|know|find|identify|infer)\b.*"
     r"|(sorry,?\s+)?i( am|['’]m)?\s+(do not|don['’]t|not|cannot|can['’]t)\s+(know|sure|certain|tell|say|answer)\b"
-    r"(.*\b(answers?|that|this|question|passages?|contexts?|texts?|information|documents?)\b.*)?\W*"
-    r"|(none of the|the) (passages?|contexts?|texts?|documents?) (say|says|state|mention|do not|does not|don['’]t)\b.*",
+    rf"(.*\b(answers?|that|this|{_SOURCE})\b.*)?\W*"
+    r"|i (do not|don['’]t) have\s+(\w+\s+){0,3}(information|evidence|context|knowledge)\b.*"
+    r"|(none of the|the|these)\s+((given|provided|available)\s+)?(passages?|contexts?|texts?|documents?)\s+"
+    r"((provided|given|above)\s+)?(say|says|state|mention|do not|does not|don['’]t|doesn['’]t)\b.*",
     re.IGNORECASE | re.DOTALL,
 )
+_AROUND = "*_`\"'“”‘’[](){}<> \t\n"
 
 
 def stated_answer(chain: str) -> str | None:
@@ -73,12 +85,13 @@ def given_answer(answer: str | None) -> str | None:
 def declines(answer: str) -> bool:
     """Whether a model says that it has no answer, or says nothing.
 
-    >>> [declines(answer) for answer in ("", "I don't know.", "Not mentioned in the passages", "N/A")]
+    >>> [declines(answer) for answer in ("", "I don't know.", "Not mentioned in the passages", "**Unknown**")]
     [True, True, True, True]
     >>> [declines(answer) for answer in ("Nowhere in Africa", "Not Fade Away", "I Don't Know How She Does It")]
     [False, False, False]
     """
-    return not answer.strip() or bool(_NO_ANSWER.fullmatch(answer.strip()))
+    said = answer.strip(_AROUND)
+    return not said or bool(_NO_ANSWER.fullmatch(said))
 
 
 def _answer(text: str) -> str:

@@ -1,5 +1,6 @@
 """The calls of one piece of work: kept, counted, and ended by a budget."""
 
+import asyncio
 import os
 import time
 from functools import partial
@@ -14,6 +15,7 @@ from small_models import tiny_lm
 from hoptimizer.models import LMSettings, build_lm
 from hoptimizer.models import usage as calls
 from hoptimizer.models.lm import tuned
+from hoptimizer.models.settings import server_in_environment
 from hoptimizer.models.usage import AnswerCache, BudgetExhausted, CallCache, Usage, UsageMeter
 from hoptimizer.optimizers.labels.examples import TrainingExample
 from hoptimizer.optimizers.labels.labelling import PendingExample, collect
@@ -146,6 +148,25 @@ def test_two_servers_that_the_environment_names_share_no_answers(tmp_path, monke
         dspy.cache = AnswerCache(tmp_path / "shared")
         assert build_lm(LMSettings(model="openai/m", api_base=another.url, api_key="none"))("the same") == ["beta"]
         assert len(another.bodies) == 1, "it is the same server, whatever names it"
+
+
+@pytest.mark.parametrize("variable", ["AZURE_OPENAI_ENDPOINT", "AZURE_OPENAI_RESOURCE", "AZURE_API_BASE"])
+def test_a_deployment_of_azures_is_another_one_on_another_resource(monkeypatch, variable):
+    found = []
+    for value in ("https://one.example.org", "https://another.example.org"):
+        monkeypatch.setenv(variable, value)
+        found.append(server_in_environment("azure/deployed"))
+    assert found == ["https://one.example.org", "https://another.example.org"]
+
+
+def test_a_call_from_async_code_is_the_same_as_from_other_code(tmp_path):
+    dspy.cache = CallCache(tmp_path / "calls", None)
+    meter = UsageMeter(lambda spent: False)
+    with ChatServer(lambda body: "words") as server, dspy.context(meter=meter):
+        lm = dspy.LM("openai/m", api_base=server.url, api_key="none", temperature=0)
+        assert lm("the same") == asyncio.run(lm.acall("the same")) == lm("the same") == ["words"]
+        assert asyncio.run(lm.acall("another")) == lm("another")
+        assert (len(server.bodies), meter.spent.calls) == (2, 2)
 
 
 def test_dspys_own_cache_keeps_no_answer_of_a_server_that_the_environment_names(monkeypatch):

@@ -225,12 +225,14 @@ def test_least_to_most_looks_the_question_up_where_it_has_no_parts(said):
     assert inputs(prediction, "reader") == [{"question": MILL, "findings": [], "context": ["mill"]}]
 
 
-def test_least_to_most_goes_on_where_a_part_can_not_be_answered():
+@pytest.mark.parametrize("missing", [UNREADABLE, {"answer": "No information available."}])
+@pytest.mark.parametrize(("last", "answer"), [({"answer": "Rome"}, "Rome"), (UNREADABLE, "")])
+def test_least_to_most_looks_up_no_part_that_refers_to_what_is_unknown(missing, last, answer):
     retriever = ScriptedRetriever(FOUND)
-    said = [in_order(BUILDER, "Where was #1 born?"), UNREADABLE, {"answer": "Bern"}, UNREADABLE]
-    prediction = run(LeastToMost(retriever), *said)
+    prediction = run(LeastToMost(retriever), in_order(BUILDER, "Where was #1 born?", "Where was #2?"), missing, last)
+    assert retriever.queries == [BUILDER, MILL]
     assert inputs(prediction, "reader")[1]["findings"] == [f"{BUILDER} unknown"]
-    assert prediction.answer == ""
+    assert prediction.answer == answer
 
 
 # Demonstrate-search-predict

@@ -202,6 +202,14 @@ def test_a_servers_passage_is_not_the_one_that_the_corpus_gave_its_number():
     assert [(passage.id, passage.title) for passage in found] == [("server/1", "Lyon"), ("1", "Oslo"), ("3", "Bonn")]
 
 
+def test_a_passage_that_the_corpus_has_twice_is_the_one_that_the_server_names():
+    corpus = Corpus([Passage("a", "Oslo", "A city."), Passage("b", "Oslo", "A city.")])
+    with ChatServer() as server:
+        server.get = lambda: (200, {"topk": [{"text": "Oslo | A city.", "pid": pid} for pid in ("a", "b")]})
+        [found] = ColBERTServer(server.url, corpus).search(["Where?"], 2)
+    assert [passage.id for passage in found] == ["a", "b"]
+
+
 def test_a_retriever_that_breaks_off_is_asked_again(monkeypatch):
     monkeypatch.setattr("hoptimizer.retrieval.colbert.server._BACKOFF", tenacity.wait_none())
     whole = json.dumps({"topk": [{"text": "Lyon | A city.", "pid": 1, "score": 2.0}]}).encode()

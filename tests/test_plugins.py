@@ -1,5 +1,6 @@
 """Parts of a user's own: by entry point and by dotted path, from the example package."""
 
+import asyncio
 import importlib
 import json
 import os
@@ -449,6 +450,19 @@ def fussy(example: dspy.Example, prediction: dspy.Prediction) -> float | None:
 
 
 brevity = Metric("brevity", "words", lambda _, prediction: float(len(prediction.answer.split())), percent=False)
+
+
+def pleased(example: dspy.Example, prediction: dspy.Prediction) -> float:
+    """Has nothing to say against an answer that is not there."""
+    return 1.0
+
+
+def test_a_metric_of_ones_own_is_0_where_the_program_failed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "my_metrics", sys.modules[__name__])
+    objective = Objective.parse("my_metrics:pleased")
+    nothing = dspy.Prediction(answer="", passages=[])
+    scored = [asyncio.run(objective.ascore(QUESTIONS[0], nothing, failed=failed)) for failed in (True, False)]
+    assert [one.values["pleased"] for one in scored] == [0.0, 1.0]
 
 
 def test_a_metric_of_ones_own_that_fails_is_that_of_a_wrong_answer(monkeypatch):

@@ -87,6 +87,11 @@ def test_cot_in_the_papers_protocol_takes_the_answer_from_the_end_of_the_chain()
         ("So the answer is: Na.", "Na"),
         ("So the answer is: Unknown Pleasures.", "Unknown Pleasures"),
         ("So the answer is: None of the Above.", "None of the Above"),
+        ("So the answer is: No Answer.", "No Answer"),
+        ("So the answer is: No Context.", "No Context"),
+        ("So the answer is: Impossible to Forget.", "Impossible to Forget"),
+        ("So the answer is: The Text of the Bible.", "The Text of the Bible"),
+        ("So the answer is: Based on a True Story.", "Based on a True Story"),
         ("The answer is: Rome. No, Rome is older. So the answer is: Bern.", "Bern"),
     ],
 )
@@ -109,6 +114,16 @@ def test_a_chain_states_its_last_answer(chain, answer):
         ("So the answer is: insufficient information.", "insufficient information"),
         ("So the answer is: N/A.", "N/A"),
         ("So the answer is: unknown (the passages do not say).", "unknown (the passages do not say)"),
+        ("So the answer is: No information available.", "No information available"),
+        ("So the answer is: There is not enough information.", "There is not enough information"),
+        ("So the answer is: Unable to determine.", "Unable to determine"),
+        ("So the answer is: It is unclear.", "It is unclear"),
+        ("So the answer is: **Unknown**", "**Unknown**"),
+        ("So the answer is: [unknown].", "[unknown]"),
+        ("So the answer is: The question cannot be answered.", "The question cannot be answered"),
+        ("So the answer is: I do not have enough information.", "I do not have enough information"),
+        ("So the answer is: From the passages, it cannot be said.", "From the passages, it cannot be said"),
+        ("So the answer is: The provided passages do not say.", "The provided passages do not say"),
         ("", ""),
     ],
 )
@@ -144,6 +159,16 @@ def test_ircot_retrieves_with_each_thought_and_stops_when_the_facts_suffice():
     assert prediction.answer == "Welles"
     steps = ["retrieve", "reason", "follow_up", "retrieve", "reason", "follow_up", "reader"]
     assert [record.step for record in prediction.steps] == steps
+
+
+def test_ircot_goes_on_where_the_facts_suffice_for_no_answer():
+    retriever = ScriptedRetriever({QUESTION: [passage("ada")]})
+    first, second = thoughts("Ada starred in Kane.", "Welles directed Kane.")[::2]
+    unknown = {"enough": "yes", "final_answer": "Not mentioned in the passages.", "look_up": "Who directed Kane?"}
+    known = {"enough": "yes", "final_answer": "Welles", "look_up": ""}
+    prediction = run(IRCoT(retriever, reader="none"), first, unknown, second, known)
+    assert retriever.queries == [QUESTION, "Who directed Kane?"]
+    assert prediction.answer == "Welles"
 
 
 def test_ircot_searches_with_what_a_thought_leaves_open():

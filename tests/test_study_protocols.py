@@ -1,6 +1,7 @@
 """Papers' protocols in studies: values chosen on dev, paired tests in the table, and work that cells share."""
 
 import json
+import re
 import sys
 from collections import Counter
 
@@ -246,6 +247,16 @@ def test_texts_mean_nothing_to_latex_and_html():
     assert r"\bfseries 2.0 $\pm$ 1.0$^\dagger$" in tex
     assert r"\caption{f1 \& more. p $<$ 0.05}" in tex
     assert "\\begin{tabular}{lrr}\n\\toprule" in tex
+
+
+def test_the_bold_cells_of_a_table_are_bold_in_it_alone():
+    pages = [
+        Sheet("scores", ["name", "f1"], 1, [["a", number]], frozenset({(0, 1)})).html() for number in ("1.0", "2.0")
+    ]
+    rules = [set(re.findall(r"#(T_\w+)", page)) for page in pages]
+    assert [len(rule) for rule in rules] == [1, 1]
+    assert rules[0] != rules[1]
+    assert all(next(iter(rule)) in page for rule, page in zip(rules, pages, strict=True))
 
 
 def test_cells_share_their_data_their_index_and_their_rankings(write, monkeypatch, tmp_path):

@@ -1,5 +1,6 @@
 """A table of texts, in every way in which results are shown."""
 
+import hashlib
 import html
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -70,7 +71,9 @@ class Sheet:
     def html(self) -> str:
         """The table in HTML; its texts mean nothing to a browser."""
         styled = self._styled(html.escape).set_caption(html.escape(printable(self.title)))
-        table = str(styled.to_html(exclude_styles=False, table_uuid="table"))
+        # The rule of a bold cell names it by this, and a page may have several tables.
+        own = hashlib.sha256(repr(self).encode()).hexdigest()[:16]
+        table = str(styled.to_html(exclude_styles=False, table_uuid=own))
         return f"{table}<p>{html.escape(printable(self.note))}</p>\n" if self.note else table
 
     def _styled(self, escape: Callable[[str], str]) -> "Styler":

@@ -81,7 +81,7 @@ def annotated_examples(
 def _relevant(
     context: CompileContext, task: Task, questions: Sequence[Question], every: bool
 ) -> Iterator[PendingExample]:
-    """Examples of whether a passage holds the answer to a question; with ``every`` or to one of its hops."""
+    """Examples of whether a passage holds the answer to a question, or to one of its hops."""
     annotated = [question for question in questions if supporting(question)]
     found = _found(context.program, [question.question for question in annotated])
     no, yes = task.labels
@@ -89,10 +89,15 @@ def _relevant(
         contexts: list[list[str]] = [[] for _ in annotated]
         yield from map(_labelled, relevance_examples(annotated, found, contexts, context.corpus, labels=(no, yes)))
         return
-    for question, passages in zip(annotated, found, strict=True):
+    # Most of what a program judges are passages for the parts of a question, which its hops resemble.
+    asked = [(question.question, holding(question, context.corpus)) for question in annotated]
+    hops = [(hop.question, [hop.passage]) for question in annotated for hop in question.hops if hop.passage]
+    found += _found(context.program, [text for text, _ in hops])
+    for (text, gold), passages in zip([*asked, *hops], found, strict=True):
         for passage in passages:
-            label = task.labels[passage.id in holding(question, context.corpus)]
-            yield _labelled(TrainingExample({"question": question.question, "passage": str(passage)}, label))
+            yield _labelled(
+                TrainingExample({"question": text, "passage": str(passage)}, task.labels[passage.id in gold])
+            )
 
 
 def _sufficing(

@@ -28,8 +28,8 @@ SelfKnowledgeModel = Literal["probability", "encoder", "knn"]
 
 # Steps that learn from annotations or a teacher; self_knowledge depends on the language model alone.
 _TAUGHT: tuple[Step, ...] = ("relevance", "sufficiency", "decompose")
-# The most tokens that an encoder reads of all passages of a search together.
-_TOGETHER = 512
+# The most tokens that an encoder reads, of a question with a passage and with all passages of a search.
+_READS = {"relevance": 256, "sufficiency": 512}
 
 
 class Distill(Optimizer):
@@ -202,8 +202,8 @@ class Distill(Optimizer):
         if task.labels:
             # A small model knows few answers: with the best F1 it would often claim to know all of them.
             aim: Aim = "balanced_accuracy" if step == "self_knowledge" else "f1"
-            if step == "sufficiency":
-                chosen["max_tokens"] = _TOGETHER
+            if step in _READS:
+                chosen["max_tokens"] = _READS[step]
             train_classifier(task, train, dev, ClassifierTrainingConfig(**chosen, calibrate=aim), folder, report)
         else:
             train_generator(task, train, dev, GeneratorTrainingConfig(**chosen), folder, report)

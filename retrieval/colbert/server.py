@@ -120,13 +120,16 @@ class ColBERTServer(Retriever):
         return self._connections.session
 
     def _passage(self, found: _Found) -> Passage:
-        place = self._places.get(hash(_plain(found.text)))
-        known = None if place is None else self._corpus.passages[place]
-        if known is None or _plain(served_text(known)) != _plain(found.text):
+        text, id = _plain(found.text), str(found.pid)
+        place = self._places.get(hash(text))
+        # Where the corpus has a passage twice, the server may call it by the id that it has there.
+        named = [self._corpus[id]] if id in self._corpus else []
+        alike = [] if place is None else [self._corpus.passages[place]]
+        known = next((one for one in (*named, *alike) if _plain(served_text(one)) == text), None)
+        if known is None:
             title, bar, rest = found.text.partition(" | ")
             # It counts its passages by itself: its 17 is not the corpus' passage of that id.
-            id = f"server/{found.pid}" if str(found.pid) in self._corpus else str(found.pid)
-            known = Passage(id, title if bar else "", rest if bar else found.text)
+            known = Passage(f"server/{id}" if named else id, title if bar else "", rest if bar else found.text)
         return known if found.score is None else known.scored(found.score)
 
 
