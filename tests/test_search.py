@@ -266,11 +266,12 @@ def test_a_budget_that_ends_before_a_candidate_is_scored_is_refused(run, name, c
         run(name, {"budget": {"lm_calls": calls}}, program=program)
 
 
-def test_a_price_that_nobody_knows_is_no_budget(run):
+def test_a_price_that_nobody_knows_is_no_budget(run, caplog):
     with pytest.raises(UserError, match="no price is known for scripted/model"):
         run("copro", {"budget": {"usd": 2}}, reflection_lm=None)
     _, told, _ = run("copro", {"budget": {"usd": 2}})  # the model that proposes may have one
     assert "usd" not in told["figures"]["spent"]
+    assert "no price is known for scripted/model, so that the others' calls alone count" in caplog.text
 
 
 def test_a_budget_in_minutes_that_ends_before_a_candidate_says_so_in_minutes(run):

@@ -1,5 +1,6 @@
 """The parts that every search over prompts shares: budget, record of candidates, and prompt format."""
 
+import logging
 import math
 import sys
 import time
@@ -28,6 +29,7 @@ PROBE = 8
 """The number of dev questions that the cost of a question is estimated from."""
 # The least number of seconds between two reports of what was spent.
 _PAUSE = 0.2
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -169,10 +171,10 @@ class Search(Optimizer):
             raise self._too_small(f"about {self.budget.told(candidate)}")
         if self.budget and self.budget.usd is not None and not meter.spent.usd:
             served = [lm for lm in self._lms(context) if not is_local(lm)]
-            if served == [dspy.settings.lm]:  # another one may have a price
-                raise UserError(
-                    f"optimizer.budget.usd: no price is known for {dspy.settings.lm.model}; give lm_calls or minutes"
-                )
+            unknown = f"optimizer.budget.usd: no price is known for {dspy.settings.lm.model}"
+            if served == [dspy.settings.lm]:
+                raise UserError(f"{unknown}; give lm_calls or minutes")
+            _log.warning("%s, so that the others' calls alone count; give lm_calls or minutes as well", unknown)
         return whole
 
     def _reporter(self, context: SearchContext, whole: Usage) -> Callable[[Usage], None]:
