@@ -126,14 +126,24 @@ def test_a_broken_index_is_said_and_built_anew(corpus, home, caplog, case):
     assert index_info(SETTINGS, corpus)["state"] == "ready"
 
 
-def test_an_index_that_was_cut_off_leaves_nothing_behind(corpus, home, monkeypatch):
-    def stop(*args, **options):
+def test_an_index_that_was_cut_off_is_made_anew(corpus, home, monkeypatch):
+    save = bm25s.BM25.save
+
+    def stop(self, folder, **options):
+        save(self, folder, **options)
+        (folder / "data.csc.index.npy").write_bytes(b"half")
         raise KeyboardInterrupt
 
     monkeypatch.setattr(bm25s.BM25, "save", stop)
     with pytest.raises(KeyboardInterrupt):
         BM25Retriever(corpus)
-    assert not [entry for entry in (home / "indexes").iterdir() if entry.is_dir()]
+    folders = [one.name for one in (home / "indexes").iterdir() if one.is_dir()]
+    assert all(name.startswith(".") for name in folders)
+    monkeypatch.undo()
+    monkeypatch.setenv("HOPTIMIZER_HOME", str(home))
+    assert BM25Retriever(corpus).search(["city"], 1) == BM25Retriever(corpus).search(["city"], 1)
+    [made] = [one.name for one in (home / "indexes").iterdir() if one.is_dir()]
+    assert not made.startswith(".")
 
 
 def test_a_corpus_without_a_word_is_refused_in_one_line():
