@@ -1,18 +1,20 @@
 """How well our retrievers retrieve, and how fast the embedded ColBERT checkpoint does beside colbert-ai's own encoder.
 
-    python benchmarks/retrieval.py --data DIR [--recall | --bits] [--json]
+    python benchmarks/retrieval.py --data DIR [--recall | --bits | --probes] [--json]
 
 DIR holds a folder for each data set that the checkpoint was trained on (``hotpotqa``, ``2wikimultihopqa``,
 ``musique``), with the published files as ``read_sets`` of ``hoptimizer.optimizers.training.retriever.colbert_data``
 reads them. Recall is measured on their dev questions, which the training left out, and for retrievers that were not
 trained on any of them, on all questions; ``--recall`` measures nothing else. ``--bits`` measures what compressing
 PLAID's vectors costs, and nothing else: on all questions of 2WikiMultihopQA, since the compression alone differs.
+``--probes`` measures what is lost where dense retrieval searches some cells alone: on all questions and the passages
+of all sets in one corpus.
 """
 
 import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -42,6 +44,7 @@ CUTS = (2, 5, 10)
 DEPTH = 100
 SEED = 7
 BITS: tuple[Literal[8, 4, 2], ...] = (8, 4, 2)
+PROBES = (16, 64, 256, 1024)
 BASE = "bm25"
 SINGLE: dict[str, RetrieverOptions] = {
     BASE: RetrieverSettings(name="bm25"),
@@ -123,36 +126,67 @@ def shares(exact: Sequence[list[Passage]], other: Sequence[list[Passage]]) -> li
 def measure_bits(one: RetrievalSet) -> dict[str, Any]:
     """By the bits of a dimension: PLAID's share of the exact index' top 10, its recall less exact's, its bytes."""
     asked = one.dev + one.train
+
+    def size(settings: RetrieverSettings) -> int:
+        folder, _ = index_of(settings, one.corpus, find_checkpoint(settings.checkpoint))
+        return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+    others = [RetrieverSettings(index="plaid", bits=bits) for bits in BITS]
+    figures = beside_exact(RetrieverSettings(index="exact"), dict(zip(BITS, others, strict=True)), asked, one.corpus)
+    for row, settings in zip(figures["others"], others, strict=True):
+        row["bytes"] = size(settings)
+    return figures
+
+
+def measure_probes(sets: Sequence[RetrievalSet]) -> dict[str, Any]:
+    """By the cells that are searched: the share of the exact index' top 10, recall less exact's, seconds."""
+    asked = [question for one in sets for question in one.dev + one.train]
+    passages = {passage.id: passage for one in sets for passage in one.corpus}
+    corpus = Corpus(list(passages.values()), "all")
+    others = {probes: DenseSettings(index="ivf", probes=probes) for probes in PROBES}
+    return beside_exact(DenseSettings(index="exact"), others, asked, corpus)
+
+
+def beside_exact(
+    exact: RetrieverOptions,
+    others: Mapping[int, RetrieverOptions],
+    asked: Sequence[QuestionWithContext],
+    corpus: Corpus,
+) -> dict[str, Any]:
+    """What indexes find of what an exact one does, by a number that tells them apart."""
     queries = [a.question.question for a in asked]
 
-    def ranked(settings: RetrieverSettings) -> list[list[Passage]]:
-        return build_retriever(settings, one.corpus, progress=report).search(queries, max(CUTS))
+    def ranked(settings: RetrieverOptions) -> tuple[list[list[Passage]], float]:
+        retriever = build_retriever(settings, corpus, progress=report)
+        retriever.search(queries[:2], max(CUTS))
+        start = time.perf_counter()
+        found = [ranking for query in queries for ranking in retriever.search([query], max(CUTS))]
+        return found, (time.perf_counter() - start) / len(queries)
 
-    exact = ranked(RetrieverSettings(index="exact"))
-    recalls = recall(exact, asked)
+    best, exact_seconds = ranked(exact)
+    recalls = recall(best, asked)
     rows = []
-    for bits in BITS:
-        settings = RetrieverSettings(index="plaid", bits=bits)
-        rankings = ranked(settings)
-        folder, _ = index_of(settings, one.corpus, find_checkpoint(settings.checkpoint))
-        agreement = mean(shares(exact, rankings))
+    for number, settings in others.items():
+        rankings, seconds = ranked(settings)
+        agreement = mean(shares(best, rankings))
         lost = {
             cut: mean([b - a for a, b in zip(recalls[cut], found, strict=True)])
             for cut, found in recall(rankings, asked).items()
         }
         rows.append(
             {
-                "bits": bits,
-                "bytes": sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()),
+                "number": number,
+                "seconds_per_query": seconds,
                 "agreement@10": [agreement.mean, agreement.low, agreement.high],
                 "recall - exact's": {cut: [e.mean, e.low, e.high] for cut, e in lost.items()},
             }
         )
     return {
-        "passages": len(one.corpus),
+        "passages": len(corpus),
         "n": len(asked),
         "exact's recall": {cut: mean(values).mean for cut, values in recalls.items()},
-        "plaid": rows,
+        "exact seconds": exact_seconds,
+        "others": rows,
     }
 
 
@@ -213,20 +247,24 @@ def recall_tables(figures: dict[str, Any]) -> list[Table]:
     return tables
 
 
-def bits_table(figures: dict[str, Any]) -> Table:
-    """What each number of bits keeps and costs."""
+def exact_table(figures: dict[str, Any], number: str) -> Table:
+    """What indexes keep of the exact one, and what each takes."""
     ours = ", ".join(f"{share:.3f} at {cut}" for cut, share in figures["exact's recall"].items())
     table = Table(
-        "bits",
+        number,
         "MB",
+        "ms a query",
         "exact's top 10",
         *(f"recall@{cut} - exact's" for cut in CUTS),
-        title=f"{figures['n']} questions, {figures['passages']} passages; exact's recall: {ours}",
+        title=f"{figures['n']} questions, {figures['passages']} passages; exact's recall: {ours}; "
+        f"{1000 * figures['exact seconds']:.1f} ms a query",
+        box=MARKDOWN,
     )
-    for row in figures["plaid"]:
+    for row in figures["others"]:
         cells = [row["agreement@10"], *row["recall - exact's"].values()]
         shown = [f"{m:.3f} [{low:.3f}, {high:.3f}]" for m, low, high in cells]
-        table.add_row(str(row["bits"]), f"{row['bytes'] / 1e6:.0f}", *shown)
+        size = f"{row['bytes'] / 1e6:.0f}" if "bytes" in row else "–"
+        table.add_row(str(row["number"]), size, f"{1000 * row['seconds_per_query']:.1f}", *shown)
     return table
 
 
@@ -253,18 +291,22 @@ def main() -> None:
     only = parser.add_mutually_exclusive_group()
     only.add_argument("--recall", action="store_true", help="measure recall alone")
     only.add_argument("--bits", action="store_true", help="measure PLAID's bits alone")
+    only.add_argument("--probes", action="store_true", help="measure dense retrieval's cells alone")
     options = parser.parse_args()
     with user_mistakes():
         sets = read_sets(options.data)
         if options.recall:
             recalls = {"recall": [figures for one in sets for figures in measure_recall(one)]}
             return show(recalls, options.json, *recall_tables(recalls))
+        if options.probes:
+            probes = measure_probes(sets)
+            return show(probes, options.json, exact_table(probes, "probes"))
         wiki = next((one for one in sets if one.name == "2wikimultihopqa"), None)
         if wiki is None:
             raise UserError(f"{options.data}: no folder 2wikimultihopqa in it, which PLAID is measured on")
         if options.bits:
             bits = measure_bits(wiki)
-            return show(bits, options.json, bits_table(bits))
+            return show(bits, options.json, exact_table(bits, "bits"))
         corpus = extra_corpus(options.data / wiki.name)
         passages: list[Passage] = random.Random(SEED).sample(corpus.passages, min(640, len(corpus)))
         figures = {

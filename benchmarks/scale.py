@@ -1,6 +1,7 @@
 """What a corpus of many passages takes: time, memory and disk of each step, and a straight line to 21 million.
 
-    python benchmarks/scale.py [--data DIR] [--sizes 10000 100000 1000000] [--plaid 5000 10000] [--sample 1000] [--json]
+    python benchmarks/scale.py [--data DIR] [--sizes 10000 100000 1000000] [--plaid 5000 10000] [--dense 5000 10000]
+        [--sample 1000] [--json]
 
 The passages are those of DIR (a data set's folder, or a bundled set's name: by default atlas) again and again, with
 other names in each copy: every word of a title gets an ending of its own, in the texts too, so that the vocabulary
@@ -11,10 +12,11 @@ grows as it does in a real corpus. Each step runs in a process of its own, in an
 - bm25 index, bm25 open: the index is built; corpus and index are opened again
 - bm25 search: ten passages for each of up to 100 questions of DIR, one question at a time; the time is a question's
 - plaid index, plaid open, plaid search: likewise with `index: plaid` and the embedded checkpoint, for --plaid's sizes
+- dense index, ivf index and so on: likewise with `dense`, MiniLM, and `index: exact` or `ivf`, for --dense's sizes
 
-With --sample no more passages than that are encoded for PLAID, once: all others get the vectors of one of these, each
-with a little noise of its own. What is left is PLAID's own work; encoding is linear, and measured by
-benchmarks/retrieval.py.
+With --sample no more passages than that are encoded for PLAID and dense retrieval, once: all others get the vectors of
+one of these, each with a little noise of its own. What is left is the indexes' own work; encoding is linear, and
+measured by benchmarks/retrieval.py.
 
 Seconds are by the clock, CPU seconds those of the step's process, which other work on the machine lengthens less. The
 peak is the resident set of the process as the system gives it, mapped files included; disk is what the step added. 21
@@ -35,6 +37,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import count, islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,7 +46,8 @@ from rich.box import MARKDOWN
 from rich.table import Table
 
 from hoptimizer.eval import DataSet, load
-from hoptimizer.retrieval import Passage, RetrieverSettings, build_retriever
+from hoptimizer.retrieval import DenseSettings, Passage, RetrieverSettings, build_retriever
+from hoptimizer.retrieval.build import build_encoder
 from hoptimizer.retrieval.encoders.windows import Each, Elsewhere
 from hoptimizer.retrieval.options import RetrieverOptions
 from reporting import benchmark_parser, show, user_mistakes
@@ -56,6 +60,7 @@ SAMPLE = "SCALE_SAMPLE"  # tells a step's process what --sample says
 NOISE, NOISES = 0.3, 1 << 16  # the length of what is added to a vector of length 1, and how many of them there are
 SYLLABLES = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
 BM25, PLAID = RetrieverSettings(name="bm25"), RetrieverSettings(index="plaid")
+DENSE, IVF = DenseSettings(index="exact"), DenseSettings(index="ivf")
 
 
 @dataclass(frozen=True)
@@ -124,11 +129,11 @@ def read(folder: Path) -> float:
     return time.perf_counter() - start
 
 
-def index(settings: RetrieverSettings, folder: Path) -> float:
+def index(settings: RetrieverOptions, folder: Path) -> float:
     """Build a retriever's index, or open the one that is there."""
     data = load(str(folder / "data"))
     sample = int(os.environ[SAMPLE])
-    elsewhere = vectors_of(data.corpus.texts[:sample]) if sample and settings.index == "plaid" else None
+    elsewhere = vectors_of(data.corpus.texts[:sample]) if sample and settings is not BM25 else None
     start = time.perf_counter()
     build_retriever(settings, data.corpus, progress=report, elsewhere=elsewhere)
     return time.perf_counter() - start
@@ -139,10 +144,7 @@ def vectors_of(texts: Sequence[str]) -> Elsewhere:
 
     @contextmanager
     def elsewhere(settings: RetrieverOptions, digest: str, passages: int) -> Iterator[Each]:
-        from hoptimizer.retrieval.colbert.checkpoint import find_checkpoint
-        from hoptimizer.retrieval.colbert.retriever import load_encoder
-
-        encoder = load_encoder(find_checkpoint(PLAID.checkpoint))
+        encoder, _ = build_encoder(settings)
         own = [
             (texts[place], found)
             for places, batch in encoder.passages(texts)
@@ -156,27 +158,29 @@ def vectors_of(texts: Sequence[str]) -> Elsewhere:
             if text in known:
                 return known[text]
             number = zlib.crc32(text.encode())
-            like, start = own[number % len(own)][1], number % NOISES
-            return torch.nn.functional.normalize(like.float() + noise[start : start + len(like)], dim=-1).half()
+            like, start = own[number % len(own)][1].float(), number % NOISES
+            added = noise[start] if like.dim() == 1 else noise[start : start + len(like)]
+            return torch.nn.functional.normalize(like + added, dim=-1).half()
 
-        def each(windows: Iterable[list[str]]) -> Iterator[Iterable[tuple[list[int], list[torch.Tensor]]]]:
+        def each(windows: Iterable[list[str]]) -> Iterator[Iterable[tuple[list[int], Any]]]:
+            together = torch.stack if isinstance(settings, DenseSettings) else list
             for window in windows:
                 rows = [list(range(start, min(start + 32, len(window)))) for start in range(0, len(window), 32)]
-                yield ((some, [vectors(window[row]) for row in some]) for some in rows)
+                yield ((some, together([vectors(window[row]) for row in some])) for some in rows)
 
         yield each
 
     return elsewhere
 
 
-def reopen(settings: RetrieverSettings, folder: Path) -> float:
+def reopen(settings: RetrieverOptions, folder: Path) -> float:
     """Load the data set and open its index."""
     start = time.perf_counter()
     build_retriever(settings, load(str(folder / "data")).corpus)
     return time.perf_counter() - start
 
 
-def search(settings: RetrieverSettings, folder: Path) -> float:
+def search(settings: RetrieverOptions, folder: Path) -> float:
     """Search with each question; seconds per question."""
     data = load(str(folder / "data"))
     retriever = build_retriever(settings, data.corpus)
@@ -188,7 +192,7 @@ def search(settings: RetrieverSettings, folder: Path) -> float:
     return (time.perf_counter() - start) / len(questions)
 
 
-def steps(settings: RetrieverSettings, name: str) -> dict[str, Callable[[Path], float]]:
+def steps(settings: RetrieverOptions, name: str) -> dict[str, Callable[[Path], float]]:
     """The steps of a retriever."""
     return {
         f"{name} index": lambda folder: index(settings, folder),
@@ -199,6 +203,8 @@ def steps(settings: RetrieverSettings, name: str) -> dict[str, Callable[[Path], 
 
 CORPUS_STEPS: dict[str, Callable[[Path], float]] = {"import": import_all, "first read": read}
 BM25_STEPS, PLAID_STEPS = steps(BM25, "bm25"), steps(PLAID, "plaid")
+DENSE_STEPS = steps(DENSE, "dense") | steps(IVF, "ivf")
+STEPS = CORPUS_STEPS | BM25_STEPS | PLAID_STEPS | DENSE_STEPS
 
 
 def report(done: int, total: int) -> None:
@@ -251,18 +257,22 @@ def main() -> None:
     parser.add_argument("--data", default="atlas", help="the data set whose passages are repeated")
     parser.add_argument("--sizes", type=int, nargs="*", default=[10_000, 100_000, 1_000_000], help="passages, for BM25")
     parser.add_argument("--plaid", type=int, nargs="*", default=[], help="passages, for PLAID")
-    parser.add_argument("--sample", type=int, default=0, help="passages to encode for PLAID (default: all)")
-    parser.add_argument("--step", choices=[*CORPUS_STEPS, *BM25_STEPS, *PLAID_STEPS], help="used by itself")
+    parser.add_argument("--dense", type=int, nargs="*", default=[], help="passages, for dense retrieval")
+    parser.add_argument("--sample", type=int, default=0, help="passages to encode (default: all)")
+    parser.add_argument("--step", choices=[*STEPS], help="used by itself")
     parser.add_argument("--folder", type=Path, help="used by itself")
     options = parser.parse_args()
     with user_mistakes():
         if options.step:
-            step = (CORPUS_STEPS | BM25_STEPS | PLAID_STEPS)[options.step]
-            return print(step(options.folder))
+            return print(STEPS[options.step](options.folder))
         data = load(options.data)
         costs = [
             cost
-            for sizes, wanted in ((options.sizes, [*CORPUS_STEPS, *BM25_STEPS]), (options.plaid, [*PLAID_STEPS]))
+            for sizes, wanted in (
+                (options.sizes, [*CORPUS_STEPS, *BM25_STEPS]),
+                (options.plaid, [*PLAID_STEPS]),
+                (options.dense, [*DENSE_STEPS]),
+            )
             for passages in sizes
             for cost in measure_size(data, passages, wanted, options.sample)
         ]

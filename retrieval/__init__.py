@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import lazy_loader
 
 from hoptimizer.retrieval.build import build_retriever
+from hoptimizer.retrieval.dense.settings import DenseSettings
 from hoptimizer.retrieval.engines.settings import (
     NextPlaidSettings,
     OpenSearchSettings,
@@ -15,12 +16,7 @@ from hoptimizer.retrieval.info import index_info
 from hoptimizer.retrieval.options import RerankSettings
 from hoptimizer.retrieval.passage import Corpus, Passage
 from hoptimizer.retrieval.retriever import Retriever
-from hoptimizer.retrieval.settings import (
-    DenseSettings,
-    HybridSettings,
-    OracleSettings,
-    RetrieverSettings,
-)
+from hoptimizer.retrieval.settings import HybridSettings, OracleSettings, RetrieverSettings
 
 if TYPE_CHECKING:
     from hoptimizer.retrieval.bm25 import BM25Retriever
@@ -64,6 +60,7 @@ __getattr__, __dir__, _ = lazy_loader.attach(
         "colbert.retriever": ["ColBERTRetriever"],
         "colbert.server": ["ColBERTServer"],
         "dense.retriever": ["DenseRetriever"],
+        "dense.settings": ["DenseSettings"],
         "engines.settings": ["NextPlaidSettings", "OpenSearchSettings", "PostgresSettings", "QdrantSettings"],
         "hybrid": ["HybridRetriever"],
         "info": ["index_info"],
@@ -72,6 +69,6 @@ __getattr__, __dir__, _ = lazy_loader.attach(
         "passage": ["Corpus", "Passage"],
         "rerank": ["RerankedRetriever"],
         "retriever": ["Retriever"],
-        "settings": ["DenseSettings", "HybridSettings", "OracleSettings", "RetrieverSettings"],
+        "settings": ["HybridSettings", "OracleSettings", "RetrieverSettings"],
     },
 )

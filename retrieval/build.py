@@ -5,6 +5,7 @@ from typing import Any
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.progress import Progress
+from hoptimizer.retrieval.dense.settings import DenseSettings
 from hoptimizer.retrieval.encoders.windows import Elsewhere, PassageEncoder
 from hoptimizer.retrieval.engines.settings import (
     NextPlaidSettings,
@@ -16,7 +17,6 @@ from hoptimizer.retrieval.options import RetrieverOptions
 from hoptimizer.retrieval.passage import Corpus
 from hoptimizer.retrieval.retriever import Retriever
 from hoptimizer.retrieval.settings import (
-    DenseSettings,
     HybridSettings,
     OracleSettings,
     RetrieverSettings,

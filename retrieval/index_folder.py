@@ -15,7 +15,7 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import home, is_within
 from hoptimizer.retrieval.passage import Corpus
 
-Kind = Literal["exact", "plaid", "dense", "bm25"]
+Kind = Literal["exact", "plaid", "dense", "ivf", "bm25"]
 Loaded = TypeVar("Loaded")
 
 _MANIFEST = "manifest.json"
@@ -49,7 +49,7 @@ class Manifest(BaseModel):
         passages: how many there are.
         checkpoint: what it was made with, as the user named it.
         checkpoint_digest: SHA-256 of that.
-        kind: ``exact`` or ``plaid`` for ColBERT, ``dense`` or ``bm25``.
+        kind: ``exact`` or ``plaid`` for ColBERT, ``dense`` or ``ivf`` for one vector a passage, or ``bm25``.
         settings: settings that the index was built with.
         files: SHA-256 of every file, by its path in the folder.
         samples: SHA-256 of the size and of samples of every large file.

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from hoptimizer.retrieval.index_folder import BrokenIndexError, Manifest, check_index, draft_folder, index_folder
+from hoptimizer.retrieval.dense.settings import DenseSettings
+from hoptimizer.retrieval.index_folder import BrokenIndexError, Manifest, check_index, draft_folder
 from hoptimizer.retrieval.passage import Corpus
 from hoptimizer.retrieval.settings import (
-    DenseSettings,
     HybridSettings,
     OracleSettings,
     RetrieverOptions,
@@ -50,8 +50,7 @@ def index_info(settings: RetrieverOptions, corpus: Corpus) -> dict[str, Any]:
     if isinstance(settings, DenseSettings):
         from hoptimizer.retrieval.dense import model, retriever
 
-        found = model.find_model(settings)
-        return info | _on_disk(index_folder(corpus, found, "dense"), retriever.manifest(corpus, found))
+        return info | _on_disk(*retriever.index_of(settings, corpus, model.find_model(settings)))
     if not isinstance(settings, RetrieverSettings):
         return info
     if settings.url:

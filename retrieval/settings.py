@@ -20,6 +20,7 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.common.options import options_model, part_options
 from hoptimizer.common.plugins import Registry, subclass_of
 from hoptimizer.common.urls import names_host, without_secrets
+from hoptimizer.retrieval.dense.settings import DenseSettings
 from hoptimizer.retrieval.engines.settings import (
     NextPlaidSettings,
     OpenSearchSettings,
@@ -29,11 +30,6 @@ from hoptimizer.retrieval.engines.settings import (
 from hoptimizer.retrieval.hybrid import Fusion
 from hoptimizer.retrieval.options import RetrieverOptions
 from hoptimizer.retrieval.retriever import Retriever
-
-DENSE = "all-minilm-l6-v2"
-"""The encoder of the weights store that a dense retriever takes by default."""
-
-Pooling = Literal["mean", "cls", "last"]
 
 
 class RetrieverSettings(RetrieverOptions):
@@ -100,43 +96,6 @@ class RetrieverSettings(RetrieverOptions):
     def urls(self) -> tuple[str, ...]:
         """The ColBERT server, if there is one."""
         return (self.url,) if self.url else ()
-
-
-class DenseSettings(RetrieverOptions):
-    """One vector for a passage (Karpukhin et al., 2020), such as Contriever's, E5's, BGE's or MiniLM's.
-
-    Where an option is ``None``, the files of sentence-transformers in the model's folder say it; where there are none,
-    vectors are the mean of all hidden states with length 1, and texts are up to 512 tokens without a prefix.
-
-    Attributes:
-        name: ``dense``.
-        model: the encoder: a name of the weights store, a hub id or a folder, in the format of transformers or
-            sentence-transformers, with weights as safetensors.
-        pooling: which hidden states a text's vector is made of: the ``mean`` of all, the first (``cls``) or the
-            ``last``.
-        normalize: whether vectors have length 1, so that scores are cosines.
-        query_prefix: stands before every query, such as E5's ``"query: "``.
-        passage_prefix: stands before every passage.
-        max_tokens: the most tokens of a text; the encoder may read fewer.
-        k: passages that a search returns; ``None`` for as many as the program takes by default.
-
-    Example:
-        >>> from hoptimizer.retrieval import DenseSettings
-        >>> DenseSettings(model="intfloat/e5-base-v2", query_prefix="query: ", passage_prefix="passage: ").shown
-        'dense intfloat/e5-base-v2'
-    """
-
-    name: Literal["dense"] = "dense"
-    model: str = Field(DENSE, min_length=1)
-    pooling: Pooling | None = None
-    normalize: bool | None = None
-    query_prefix: str | None = None
-    passage_prefix: str | None = None
-    max_tokens: int | None = Field(None, ge=8)
-
-    @property
-    def _found_by(self) -> str:
-        return f"{self.name} {self.model}"
 
 
 def _member(section: Any) -> RetrieverOptions:  # noqa: ANN401 - whatever the config holds

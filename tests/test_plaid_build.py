@@ -7,12 +7,13 @@ from pydantic import ValidationError
 
 from hoptimizer.eval import load
 from hoptimizer.retrieval import Corpus, Passage, RetrieverSettings
-from hoptimizer.retrieval.colbert import centroids, plaid_build
-from hoptimizer.retrieval.colbert.centroids import NearestCentroids
+from hoptimizer.retrieval.colbert import plaid_build
 from hoptimizer.retrieval.colbert.checkpoint import find_checkpoint
 from hoptimizer.retrieval.colbert.encoder import ColBERTEncoder
 from hoptimizer.retrieval.colbert.plaid import PlaidIndex
 from hoptimizer.retrieval.colbert.retriever import index_of
+from hoptimizer.retrieval.encoders import centroids
+from hoptimizer.retrieval.encoders.centroids import NearestCentroids
 
 PASSAGES = 100
 

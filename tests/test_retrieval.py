@@ -47,7 +47,12 @@ def corpus():
     return Corpus([Passage(f"p{i}", title, text) for i, (title, text) in enumerate(FACTS)], "facts")
 
 
-KINDS = {"bm25": RetrieverSettings(name="bm25"), "colbert": RetrieverSettings(), "dense": DenseSettings()}
+KINDS = {
+    "bm25": RetrieverSettings(name="bm25"),
+    "colbert": RetrieverSettings(),
+    "dense": DenseSettings(),
+    "dense, ivf": DenseSettings(index="ivf"),
+}
 
 
 @pytest.fixture(scope="module", params=KINDS)

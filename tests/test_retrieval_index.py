@@ -172,6 +172,7 @@ KINDS = {
     "plaid": (RetrieverSettings(index="plaid"), "vectors.i8"),
     "plaid, 4 bits": (RetrieverSettings(index="plaid", bits=4), "residuals.u8"),
     "dense": (DenseSettings(), None),  # its file has its whole length from the start
+    "dense, ivf": (DenseSettings(index="ivf"), None),
 }
 
 

@@ -107,7 +107,7 @@ class _Whole:
     FILES: ClassVar[tuple[str, ...]] = (ROUNDED, SCALES)
 
     def __init__(self, centroids: torch.Tensor) -> None:
-        from hoptimizer.retrieval.colbert.centroids import NearestCentroids
+        from hoptimizer.retrieval.encoders.centroids import NearestCentroids
 
         self._nearest = NearestCentroids(centroids)
 
@@ -134,7 +134,7 @@ class _Residuals:
         from colbert.indexing.codecs.residual import ResidualCodec
         from colbert.infra import ColBERTConfig
 
-        from hoptimizer.retrieval.colbert.centroids import NearestCentroids
+        from hoptimizer.retrieval.encoders.centroids import NearestCentroids
 
         self._folder = folder
         self._config: Any = ColBERTConfig(dim=centroids.shape[1], nbits=bits)
@@ -181,7 +181,7 @@ def _centroids(
 ) -> tuple[torch.Tensor, torch.Tensor, list[Batch]]:
     """Centroids of a sample of the passages' vectors; vectors of it that are set apart, unless they are kept whole; and
     the sample itself where it is of all passages, so that nothing is encoded twice."""
-    from hoptimizer.retrieval.colbert.centroids import find_centroids  # brings faiss
+    from hoptimizer.retrieval.encoders.centroids import find_centroids  # brings faiss
 
     drawn, sample = _sample(encoder, texts)
     sampled = sum(len(places) for places, _ in sample)

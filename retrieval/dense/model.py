@@ -8,9 +8,9 @@ from typing import Any
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.models.folder import check_model
+from hoptimizer.retrieval.dense.settings import DENSE, DenseSettings, Pooling
 from hoptimizer.retrieval.encoders.model_files import SAFE_FILES, digest_of, local_folder
 from hoptimizer.retrieval.encoders.sentence_modules import SETTINGS, Module, read_modules, read_settings
-from hoptimizer.retrieval.settings import DENSE, DenseSettings, Pooling
 
 _POOLING = "config.json"
 # The names that a prompt for passages goes by, the first that is there counts.

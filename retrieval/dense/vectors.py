@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hoptimizer.common.progress import Progress
@@ -17,7 +18,7 @@ VECTORS = "vectors.f16"
 # Vectors that are compared at a time, and queries.
 _CHUNK = 8192
 _QUERIES = 64
-_DECIMALS = 4
+DECIMALS = 4
 # How far off a product of two vectors of length 1 can be in fp32, several thousand dimensions included.
 _ROUNDING = 1e-3
 
@@ -68,19 +69,38 @@ class VectorIndex:
         places = (estimates >= least).nonzero().squeeze(1)
         scores = (self._vectors[places].double() * query.double()).sum(dim=1)
         # Rounded, so that equal passages tie whatever they were encoded with.
-        best = scores.round(decimals=_DECIMALS).sort(descending=True, stable=True)
+        best = scores.round(decimals=DECIMALS).sort(descending=True, stable=True)
         return list(zip(places[best.indices[:k]].tolist(), best.values[:k].tolist(), strict=True))
 
     @staticmethod
     def write(folder: Path, encoder: PassageEncoder[Tensor], texts: Sequence[str], progress: Progress) -> None:
         """Encode passages into ``folder``, in corpus order; what a build that was ended has left there stays."""
         with GrowingFiles(folder, [VECTORS]) as written:
-            rows = np.memmap(folder / VECTORS, dtype=np.float16, mode="r+", shape=(len(texts), encoder.dim))
-            done = written.passages
-            for window in encoder.in_order(texts, done):
-                for places, vectors in window:
-                    rows[places] = vectors.numpy()
-                    done += len(places)
-                    progress(done, len(texts))
-                rows.flush()
-                written.keep(done)
+            encode(written, folder / VECTORS, encoder, texts, progress)
+
+
+def encode(
+    written: GrowingFiles, file: Path, encoder: PassageEncoder[Tensor], texts: Sequence[str], progress: Progress
+) -> NDArray[np.float16]:
+    """Encode the passages that a file does not have yet.
+
+    Args:
+        written: the file, as one that grows.
+        file: where it is.
+        encoder: gives the passages their vectors.
+        texts: all passages, in corpus order.
+        progress: called with the passages encoded so far and all there are.
+
+    Returns:
+        All vectors ``(passages, dim)``, in corpus order; memory-mapped.
+    """
+    rows = np.memmap(file, dtype=np.float16, mode="r+", shape=(len(texts), encoder.dim))
+    done = written.passages
+    for window in encoder.in_order(texts, done):
+        for places, vectors in window:
+            rows[places] = vectors.numpy()
+            done += len(places)
+            progress(done, len(texts))
+        rows.flush()
+        written.keep(done)
+    return rows
