@@ -17,8 +17,8 @@ from hoptimizer.retrieval.index_folder import Kind, Manifest, index_folder, new_
 from hoptimizer.retrieval.passage import Corpus, Passage
 from hoptimizer.retrieval.retriever import Retriever
 
-# Up to so many passages, all of them are compared in a fraction of a second on two cores.
-EXACT_LIMIT = 500_000
+# Up to so many passages, all of them are compared in a tenth of a second on two cores.
+EXACT_LIMIT = 200_000
 
 
 class Index(Protocol):
