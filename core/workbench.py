@@ -221,9 +221,9 @@ class Workbench:
         # DSPy keeps the latest 10,000 calls and steps of a process, and has no setting for these calls.
         base_lm.MAX_HISTORY_SIZE = HISTORY
         lm, adapter = self.lms["default"], build_adapter()
-        spread = spread and any(settings.is_local for settings in self.config.lm.values())
+        local = self.config.local_models if spread else []
         answering = (
-            language_models_of(self.config.executor, self.config.workers) if spread else contextlib.nullcontext()
+            language_models_of(self.config.executor, local, self.config.workers) if local else contextlib.nullcontext()
         )
         with answering, dspy.context(lm=lm, adapter=adapter, max_history_size=HISTORY, trace=None):
             yield

@@ -10,7 +10,7 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.models.engine.loading import device_and_dtype, loading
 from hoptimizer.models.folder import fingerprints
 from hoptimizer.models.small.encoder import PairTokenizer, by_length
-from hoptimizer.retrieval.encoders.model_files import SAFE_FILES, local_folder
+from hoptimizer.retrieval.encoders.model_files import model_folder
 from hoptimizer.retrieval.encoders.text_encoder import load_checked
 from hoptimizer.retrieval.passage import Passage
 from hoptimizer.retrieval.retriever import Retriever
@@ -29,7 +29,7 @@ class CrossEncoder:
     """Scores passages for a query by a model of transformers with one label, and remembers the latest scores.
 
     Args:
-        name: hub id or folder of the model, with weights as safetensors.
+        name: hub id or folder of the model.
         max_tokens: the most tokens of query and passage together; the passage is cut.
 
     Raises:
@@ -40,7 +40,7 @@ class CrossEncoder:
     """
 
     def __init__(self, name: str, max_tokens: int) -> None:
-        folder = str(local_folder(name, _KEY, _EXAMPLE, allow=SAFE_FILES))
+        folder = str(model_folder(name, _KEY, _EXAMPLE))
         self._device, dtype = device_and_dtype()
         with loading(folder, "a cross-encoder"):
             config = AutoConfig.from_pretrained(folder, trust_remote_code=False)

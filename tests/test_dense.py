@@ -2,9 +2,11 @@
 
 import logging
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from small_encoders import HIDDEN, save_dense, save_modules, tiny_bert, write
 from torch import nn
 from transformers import AutoModel, AutoTokenizer
@@ -182,7 +184,7 @@ def without_a_layer(folder):
         (lambda f: save_dense(f / "2_Dense", (8, 8), "torch.nn.Tanh"), "no linear.weight for vectors of 16 numbers"),
         (lambda f: write(f, "config_sentence_transformers.json", {"prompts": [1]}), "expected texts by name"),
         (lambda f: write(f, "sentence_bert_config.json", {"max_seq_length": "long"}), "is no number of tokens"),
-        (without_weights, "model.safetensors"),
+        (without_weights, "lack embeddings"),
         (without_a_layer, r"lack encoder\.layer\.1\.output\.dense\.weight"),
         (lambda f: write(f, "config.json", {"model_type": "own", "auto_map": {"AutoModel": "own.Own"}}), "can't load"),
     ],
@@ -193,6 +195,53 @@ def test_what_is_not_known_or_broken_is_one_line(tmp_path, change, said):
     with pytest.raises(UserError, match=said) as error:
         DenseEncoder(find_model(DenseSettings(model=str(tmp_path))))
     assert "\n" not in str(error.value)
+
+
+def test_weights_that_are_pickles_of_tensors_are_read_where_there_are_no_others(tmp_path, in_fp32):
+    whole, digest = encoded(tiny_bert(tmp_path), TEXTS), find_model(DenseSettings(model=str(tmp_path))).digest
+    weights = load_file(tmp_path / "model.safetensors")
+    torch.save(weights, tmp_path / "pytorch_model.bin")
+    assert find_model(DenseSettings(model=str(tmp_path))).digest == digest  # these are not read beside safetensors
+    (tmp_path / "model.safetensors").unlink()
+    for one, other in zip(encoded(tmp_path, TEXTS), whole, strict=True):
+        assert torch.equal(one, other)
+    digest = find_model(DenseSettings(model=str(tmp_path))).digest
+    torch.save({name: weight + 1 for name, weight in weights.items()}, tmp_path / "pytorch_model.bin")
+    assert find_model(DenseSettings(model=str(tmp_path))).digest != digest
+
+
+class Mine:
+    """What a pickle may make where nothing keeps it from that."""
+
+    def __reduce__(self):
+        return Path.touch, (Path("ran"),)
+
+
+def test_pickles_that_would_run_code_are_refused_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tiny_bert(tmp_path / "bert")
+    (tmp_path / "bert" / "model.safetensors").unlink()
+    torch.save({"embeddings": Mine()}, tmp_path / "bert" / "pytorch_model.bin")
+    with pytest.raises(UserError, match=r"can't load .* as an encoder: ") as error:
+        DenseEncoder(find_model(DenseSettings(model="./bert")))
+    assert "\n" not in str(error.value)
+    assert not Path("ran").exists()
+
+
+def test_pickles_are_fetched_only_where_a_repository_has_no_safetensors(tmp_path, monkeypatch):
+    asked = []
+
+    def fetch(name, allow_patterns, ignore_patterns):
+        asked.append("pytorch_model*.bin" in allow_patterns)
+        return str(tmp_path / name)
+
+    monkeypatch.setattr("hoptimizer.retrieval.encoders.model_files.snapshot_download", fetch)
+    tiny_bert(tmp_path / "some" / "safe")
+    tiny_bert(tmp_path / "some" / "old")
+    (tmp_path / "some" / "old" / "model.safetensors").unlink()
+    for name in ("some/safe", "some/old"):
+        find_model(DenseSettings(model=name))
+    assert asked == [False, False, True]
 
 
 @pytest.mark.parametrize("name", ["no such encoder", "./nowhere"])

@@ -14,6 +14,7 @@ from test_layout import FOLDERS, ROOT, imported, imported_at_once
 
 from hoptimizer import (
     ServiceError,
+    Tracker,
     UserError,
     Workbench,
     load_config,
@@ -22,7 +23,7 @@ from hoptimizer import (
 from hoptimizer.common.paths import home
 from hoptimizer.eval import load
 from hoptimizer.eval.runner import QuestionResult, aevaluate, aevaluate_by
-from hoptimizer.executors import head
+from hoptimizer.executors import head, together
 from hoptimizer.executors.connection import connected
 from hoptimizer.executors.encoding import _tensors
 from hoptimizer.executors.evaluation import Asked, aevaluate_on
@@ -30,10 +31,11 @@ from hoptimizer.executors.kept_rows import KeptRows
 from hoptimizer.executors.passage_worker import EncodingTask, PassageWorker
 from hoptimizer.executors.pool import Pool, Workers
 from hoptimizer.executors.settings import RayExecutor
-from hoptimizer.executors.task import Refusal, Task, unmasked
+from hoptimizer.executors.task import Node, Refusal, Task, unmasked
 from hoptimizer.executors.worker import Worker
 from hoptimizer.programs import StepRecord
 from hoptimizer.retrieval import Corpus, DenseSettings, RetrieverSettings, build_retriever
+from hoptimizer.variants import Scoring
 
 CONFIG = {"data": {"name": "atlas", "dev": 12}, "program": {"name": "rag", "reader": "none"}, "retriever": "bm25"}
 
@@ -343,6 +345,17 @@ def test_a_head_that_stays_away_ends_the_work_in_one_line_with_what_was_answered
     assert 1 <= len(KeptRows(bench, None).read(bench.data.split("dev"))) <= 6
 
 
+def test_a_study_ends_with_the_head_and_no_cell_of_it_counts_as_failed(bench, tmp_path, monkeypatch):
+    monkeypatch.setattr(head, "_PAUSE", 0.02)
+    monkeypatch.setattr(head, "_LIMIT", 0.3)
+    ray = ScriptedRay(lambda _, question: asyncio.sleep(60))
+    monkeypatch.setattr(together, "connected", lambda _: contextlib.nullcontext(ray))
+    scorings = [Scoring(bench.config, "dev", None, lambda *_: None) for _ in range(5)]
+    ended = together.answer_on_cluster(scorings, Tracker(f"sqlite:///{tmp_path}/m.db", "x"), RayExecutor(name="ray"))
+    with pytest.raises(ServiceError, match=r"head at .* has given no answer for 0\.3 s"):
+        list(ended)
+
+
 def test_one_watch_of_the_head_serves_all_who_need_it_and_ends_them_all(monkeypatch):
     monkeypatch.setattr(head, "_PAUSE", 0.2)
     monkeypatch.setattr(head, "_LIMIT", 0.3)
@@ -389,7 +402,8 @@ def test_whatever_answers_can_be_scored(bench):
 def started(bench, values=None, **task):
     """A worker, which knows nothing of Ray, and what it says to its start."""
     worker = Worker()
-    told = asyncio.run(worker.start(values or unmasked(bench.config), Task(**({"data": bench.data.digest} | task))))
+    task = {"data": bench.data.digest, "node": Node.for_models(())} | task
+    told = asyncio.run(worker.start(values or unmasked(bench.config), Task(**task)))
     return worker, told
 
 
@@ -413,7 +427,7 @@ def test_a_worker_answers_as_this_process_does(bench):
 @pytest.mark.parametrize(
     ("task", "changed", "line"),
     [
-        ({"versions": {"hoptimizer": "0.0.1"}}, {}, "it has hoptimizer .* and not 0.0.1; install the same versions"),
+        ({"node": Node({"hoptimizer": "0.0.1"})}, {}, "it has hoptimizer .* and not 0.0.1; install the same versions"),
         ({"data": "another"}, {}, "data: .* holds other data than the driver's; copy it to all nodes"),
         ({}, {"data": "/nowhere/set"}, "/nowhere/set: no such folder"),
         ({}, {"lm": "local/nothing-like-it"}, "lm.default: local/nothing-like-it: neither a name of the weights store"),
@@ -509,7 +523,7 @@ def test_an_index_that_others_began_goes_on_with_others_and_here(vectors, settin
 @pytest.mark.parametrize(
     ("changed", "line"),
     [
-        ({"versions": {"torch": "1.0"}}, "it has torch .* and not 1.0; install the same versions on all nodes"),
+        ({"node": Node({"torch": "1.0"})}, "it has torch .* and not 1.0; install the same versions on all nodes"),
         ({"digest": "another"}, "dense all-minilm-l6-v2: its model there is another one than the driver's; copy it"),
         (
             {"settings": {"name": "dense", "model": "/nowhere/x"}},

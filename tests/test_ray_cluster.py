@@ -97,6 +97,13 @@ def wait_for(found, process):
     return value
 
 
+def wait_until_none(found):
+    deadline = time.monotonic() + LIMIT
+    while found():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 @SLOW
 def test_a_study_on_a_cluster_has_the_table_of_one_in_a_process(cluster, tmp_path, monkeypatch):
     base = {"data": {"name": "atlas", "dev": 20}, "program": {"name": "rag", "reader": "none"}, "retriever": "bm25"}
@@ -192,22 +199,49 @@ def test_workers_and_a_node_that_are_killed_cost_only_what_they_had_in_hand_and_
 
 
 @SLOW
+def test_ctrl_c_ends_the_work_and_the_same_command_goes_on(cluster, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with ChatServer(lambda _: THOUGHT, seconds=1) as server:
+        words = [*evaluation(server), "retriever.k=3"]
+        ray = f"executor={{name: ray, address: '{cluster.address}', tasks: 2, cpus: 1}}"
+        process = hop(tmp_path, "eval", *words, ray, "--split", "test", "--json")
+        wait_for(lambda: kept() >= 8, process)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert "Traceback" not in err
+        known = kept()
+        assert 8 <= known < 60
+        wait_until_none(lambda: [one for node in cluster.list_all_nodes() for one in workers_of(node)])
+        server.seconds = 0
+        server.bodies.clear()
+        result(hop(tmp_path, "eval", *words, ray, "--split", "test", "--json"))
+        assert len(server.bodies) <= 60 - known
+
+
+@SLOW
 def test_a_head_that_is_killed_early_ends_the_command_in_one_line_and_the_same_goes_on_elsewhere(
     cluster, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    with ChatServer(lambda _: THOUGHT, seconds=2) as server:
+    with ChatServer(lambda _: THOUGHT, seconds=4) as server:
         words = evaluation(server)
-        ray = f"executor={{name: ray, address: '{cluster.address}', tasks: 2, cpus: 1}}"
+        ray = f"executor={{name: ray, address: '{cluster.address}', tasks: 1, cpus: 1}}"
         process = hop(tmp_path, "eval", *words, ray, "--split", "test", "--json")
         wait_for(lambda: kept() >= 4, process)
+        lm = {"model": "openai/x", "api_base": server.url, "api_key": "x"}
+        base = {"data": {"name": "atlas", "dev": 60}, "program": "direct", "workers": 2, "lm": {"default": lm}}
+        (tmp_path / "study.yaml").write_text(json.dumps({"base": base, "grid": {"data.dev": [55, 56, 57, 58, 59, 60]}}))
+        study = hop(tmp_path, "study", "study.yaml", "tracking.uri=sqlite:///study.db", ray)
+        wait_for(lambda: sum(len(workers_of(node)) for node in cluster.list_all_nodes()) == 2, study)
         cluster.head_node.kill_gcs_server(check_alive=False)
-        _, err = process.communicate(timeout=LIMIT)
-        [line] = [line for line in err.splitlines() if line.startswith("hop: ")]
-        assert "head at" in line
-        assert "has given no answer for 20 s; what was answered is kept" in line
-        assert process.returncode == 1
-        assert "Traceback" not in err
+        for command in (process, study):
+            _, err = command.communicate(timeout=LIMIT)
+            [line] = [line for line in err.splitlines() if line.startswith("hop: ")]
+            assert "head at" in line
+            assert "has given no answer for 20 s; what was answered is kept" in line
+            assert command.returncode == 1
+            assert "Traceback" not in err
         known = kept()
         assert 4 <= known < 60
         server.seconds = 0

@@ -13,7 +13,7 @@ from hoptimizer.executors.elsewhere import language_models_of
 from hoptimizer.executors.lm_worker import LMWorker, Untakable
 from hoptimizer.executors.pool import Pool, Workers
 from hoptimizer.executors.settings import InProcess, RayExecutor
-from hoptimizer.executors.task import Refusal, versions
+from hoptimizer.executors.task import Node, Refusal
 from hoptimizer.models import LMSettings, build_lm
 from hoptimizer.models.engine import engine
 from hoptimizer.models.engine.calls import answered_by
@@ -100,12 +100,19 @@ def test_a_worker_without_the_weights_or_with_other_versions_says_so(tmp_path):
     refusal = asyncio.run(LMWorker().answer(calls[0]))
     assert isinstance(refusal, Refusal)
     assert refusal.message.startswith(f"can't load '{tmp_path}/gone' as a language model: ")
-    assert asyncio.run(LMWorker().start({"torch": "1.0"})).message.startswith("it has torch ")
-    assert asyncio.run(LMWorker().start(versions("torch"))) is None
+    assert asyncio.run(LMWorker().start(Node({"torch": "1.0"}))).message.startswith("it has torch ")
+    folder = tmp_path / "own"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"the driver's")
+    node = Node.for_models([str(folder), "smollm2-135m-instruct"])
+    assert asyncio.run(LMWorker().start(node)) is None
+    (folder / "model.safetensors").write_bytes(b"an older one")
+    told = asyncio.run(LMWorker().start(node)).message
+    assert told.startswith(f"lm: a folder of {folder}, smollm2-135m-instruct holds other files than the driver's")
 
 
 def test_only_a_cluster_answers_elsewhere():
-    with language_models_of(InProcess(name="in_process"), 4):
+    with language_models_of(InProcess(name="in_process"), [], 4):
         assert engine.elsewhere() is None
 
 

@@ -131,7 +131,7 @@ def as_pickles(folder):
     [
         (two_labels, "has 2 labels, not one score"),
         (without_a_head, r"lack classifier\.bias"),
-        (as_pickles, "model.safetensors"),
+        (as_pickles, "lack bert"),
         (lambda f: write(f, "config.json", {"model_type": "own", "auto_map": {"AutoModel": "own.Own"}}), "can't load"),
     ],
 )

@@ -1,6 +1,7 @@
 """What is done in other processes, where the config's executor is a cluster."""
 
 import contextlib
+from collections.abc import Sequence
 
 from hoptimizer.common.options import Options
 from hoptimizer.executors.settings import RayExecutor
@@ -20,11 +21,14 @@ def encoders_of(executor: Options) -> Elsewhere | None:
     return encoders_on(executor)
 
 
-def language_models_of(executor: Options, at_once: int) -> contextlib.AbstractContextManager[None]:
+def language_models_of(
+    executor: Options, names: Sequence[str], at_once: int
+) -> contextlib.AbstractContextManager[None]:
     """Within it, other processes answer the calls of ``local/`` models, where this one is not to do it.
 
     Args:
         executor: the config's ``executor`` section.
+        names: what the models are called.
         at_once: calls under way at each of them, at most.
 
     Raises:
@@ -34,4 +38,4 @@ def language_models_of(executor: Options, at_once: int) -> contextlib.AbstractCo
         return contextlib.nullcontext()
     from hoptimizer.executors.language_models import language_models_on  # brings the engine
 
-    return language_models_on(executor, at_once)
+    return language_models_on(executor, names, at_once)

@@ -11,7 +11,7 @@ from hoptimizer.eval.runner import Evaluation, EvaluationProgress, QuestionResul
 from hoptimizer.executors.head import Head
 from hoptimizer.executors.kept_rows import KeptRows
 from hoptimizer.executors.pool import Pool, Workers
-from hoptimizer.executors.task import Task, unmasked
+from hoptimizer.executors.task import Node, Task, unmasked
 from hoptimizer.workbench import Workbench
 
 
@@ -52,7 +52,8 @@ async def aevaluate_on(workers: Workers, asked: Asked, tasks: int, beside: int =
     known = kept.read(asked.questions)
     left = len(asked.questions) - len(known)
     size = min(tasks, left, *(max(1, most // beside) for most in _limits(config)))
-    task = Task(bench.data.digest, asked.state, variant_of(asked.run_id) if asked.run_id else "")
+    node = Node.for_models(config.local_models, computes=bool(config.local_models or config.retriever.encoders))
+    task = Task(bench.data.digest, node, asked.state, variant_of(asked.run_id) if asked.run_id else "")
     told = (_values(bench, max(size, 1) * beside), task)
     pool: Pool[QuestionResult] = Pool(workers, size, told, share=-(-config.workers // max(size, 1)))
 

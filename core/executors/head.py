@@ -13,6 +13,10 @@ from hoptimizer.common.errors import ServiceError
 _PAUSE, _TIMEOUT, _LIMIT = 2.0, 5.0, 20.0
 
 
+class LostHeadError(ServiceError):
+    """The head of a cluster is gone, and with it whatever was to be asked there."""
+
+
 class Head:
     """The head of a cluster, which is watched while somebody needs it; one watch serves all of them.
 
@@ -33,7 +37,7 @@ class Head:
         A head that is back before that has kept nothing up: calls go from the driver to the workers themselves.
 
         Raises:
-            ServiceError: the head is gone.
+            LostHeadError: the head is gone.
         """
         task = asyncio.current_task()
         assert task is not None  # this is awaited
@@ -45,7 +49,7 @@ class Head:
             if task not in self._ended:
                 raise
             task.uncancel()
-            raise ServiceError(
+            raise LostHeadError(
                 f"executor=ray: the cluster's head at {self._address} has given no answer for {_LIMIT:g} s; what was "
                 "answered is kept, and the same command goes on once there is a cluster again, or with "
                 "executor.address=local"

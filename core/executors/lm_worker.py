@@ -1,13 +1,12 @@
 """What runs in a worker's process while a program is compiled: the ``local/`` language models that it is asked."""
 
 import asyncio
-from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 
 from dspy import lm15
 
-from hoptimizer.executors.task import Refusal, differing
+from hoptimizer.executors.task import Node, Refusal
 from hoptimizer.executors.worker import OnNode, refusal_of
 from hoptimizer.models.engine.calls import Call
 from hoptimizer.models.engine.engine import answer, release_outdated
@@ -37,16 +36,16 @@ class Untakable:
 class LMWorker(OnNode):
     """Answers the calls of language models that are loaded here, from this machine's weights."""
 
-    async def start(self, there: Mapping[str, str]) -> Refusal | None:
+    async def start(self, node: Node) -> Refusal | None:
         """See whether this machine answers as the driver would.
 
         Args:
-            there: the driver's versions.
+            node: what its machine must have.
 
         Returns:
             why it does not, or ``None``.
         """
-        told = differing(there)
+        told = node.lacking()
         return Refusal(told) if told else None
 
     async def answer(self, call: Call) -> Completion | Untakable | Refusal:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hoptimizer.executors.task import COMPUTING, Refusal, differing, versions
+from hoptimizer.executors.task import Node, Refusal
 from hoptimizer.executors.worker import OnNode, refusal_of
 from hoptimizer.retrieval.build import build_encoder
 from hoptimizer.retrieval.settings import settings_model
@@ -23,12 +23,12 @@ class EncodingTask:
     Attributes:
         settings: of the retriever, as plain data.
         digest: of the model that it must have.
-        versions: what the driver has of :func:`~hoptimizer.executors.task.versions`.
+        node: what else its machine must have.
     """
 
     settings: dict[str, Any]
     digest: str
-    versions: dict[str, str] = field(default_factory=lambda: versions(*COMPUTING))
+    node: Node = field(default_factory=lambda: Node.for_models(()))
 
 
 class PassageWorker(OnNode):
@@ -43,7 +43,7 @@ class PassageWorker(OnNode):
         Returns:
             why it can't be loaded, or ``None``.
         """
-        if told := differing(task.versions):
+        if told := task.node.lacking():
             return Refusal(told)
         try:
             settings = settings_model(task.settings["name"]).model_validate(task.settings)

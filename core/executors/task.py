@@ -2,13 +2,14 @@
 
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
 from pydantic import BaseModel, SecretStr
 
 from hoptimizer.config import Config
+from hoptimizer.models.folder import fingerprints
 
 COMPUTING = ("torch", "transformers")
 """The packages on which the last bits of what a model computes depend."""
@@ -24,15 +25,40 @@ def versions(*packages: str) -> dict[str, str]:
     return {"Python": python} | {name: version(name) for name in ("hoptimizer", "dspy", *packages)}
 
 
-def differing(there: Mapping[str, str]) -> str | None:
-    """What a worker says where its versions are others than the driver's; ``None`` where they are the same.
+@dataclass(frozen=True)
+class Node:
+    """What a worker's machine must have in common with the driver's.
 
-    Args:
-        there: the driver's.
+    Attributes:
+        versions: as of :func:`versions`.
+        models: the language models that are loaded there, by their names.
+        fingerprints: of those that are folders, as of :func:`~hoptimizer.models.folder.fingerprints`; empty where the
+            driver's machine has none of these folders.
     """
-    here = versions(*(name for name in there if name != "Python"))
-    told = ", ".join(f"{name} {here[name]} and not {found}" for name, found in there.items() if here[name] != found)
-    return f"it has {told}; install the same versions on all nodes" if told else None
+
+    versions: dict[str, str]
+    models: tuple[str, ...] = ()
+    fingerprints: str = ""
+
+    @classmethod
+    def for_models(cls, names: Sequence[str], *, computes: bool = True) -> "Node":
+        """What must be there as it is here.
+
+        Args:
+            names: of the language models that are loaded there.
+            computes: whether models are.
+        """
+        return cls(versions(*(COMPUTING if computes else ())), tuple(names), fingerprints(names))
+
+    def lacking(self) -> str | None:
+        """What a worker says where its machine has something else; ``None`` where it has all of it."""
+        here = versions(*(name for name in self.versions if name != "Python"))
+        told = [f"{name} {here[name]} and not {found}" for name, found in self.versions.items() if here[name] != found]
+        if told:
+            return f"it has {', '.join(told)}; install the same versions on all nodes"
+        if self.fingerprints and fingerprints(self.models) != self.fingerprints:
+            return f"lm: a folder of {', '.join(self.models)} holds other files than the driver's; copy it to all nodes"
+        return None
 
 
 @dataclass(frozen=True)
@@ -41,15 +67,15 @@ class Task:
 
     Attributes:
         data: digest of the data set that it must have.
+        node: what else its machine must have.
         state: the compiled program's state, or ``None`` for an uncompiled one.
         variant: where a compiled program's models are kept.
-        versions: what the driver has of :func:`versions`.
     """
 
     data: str
+    node: Node
     state: dict[str, Any] | None = None
     variant: str = ""
-    versions: dict[str, str] = field(default_factory=versions)
 
 
 @dataclass(frozen=True)

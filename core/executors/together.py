@@ -8,6 +8,7 @@ from hoptimizer.common.concurrency import beside
 from hoptimizer.eval.runner import Evaluation
 from hoptimizer.executors.connection import connected
 from hoptimizer.executors.evaluation import Asked, aevaluate_on
+from hoptimizer.executors.head import LostHeadError
 from hoptimizer.executors.pool import Workers
 from hoptimizer.executors.settings import RayExecutor
 from hoptimizer.executors.worker import Worker
@@ -33,6 +34,7 @@ def answer_on_cluster(scorings: Sequence[Scoring], tracker: Tracker, settings: R
 
     Raises:
         UserError: the cluster can't be had.
+        ServiceError: its head is gone, where none of them could be asked any more.
     """
     states = {run_id: tracker.load_state(run_id) for run_id in {one.run_id for one in scorings} if run_id}
     ended: queue.SimpleQueue[Outcome | None] = queue.SimpleQueue()
@@ -47,7 +49,7 @@ def answer_on_cluster(scorings: Sequence[Scoring], tracker: Tracker, settings: R
                 [outcome] = await asyncio.gather(
                     aevaluate_on(workers, _asked(scoring, states), tasks, beside), return_exceptions=True
                 )
-            if not isinstance(outcome, Evaluation | Exception):
+            if isinstance(outcome, LostHeadError) or not isinstance(outcome, Evaluation | Exception):
                 raise outcome
             ended.put((number, outcome))
 

@@ -13,7 +13,7 @@ from hoptimizer.compiled import restore
 from hoptimizer.config import make_config
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.runner import QuestionResult, ask
-from hoptimizer.executors.task import Refusal, Task, differing
+from hoptimizer.executors.task import Refusal, Task
 from hoptimizer.workbench import Workbench
 
 
@@ -45,10 +45,10 @@ class Worker(OnNode):
         Returns:
             why it can't be made, or ``None``.
         """
-        if told := differing(task.versions):
-            return Refusal(told)
         self.close()
         try:
+            if told := task.node.lacking():
+                return Refusal(told)
             self._context.run(self._make, values, task)
         except Exception as error:
             if refusal := refusal_of(error):

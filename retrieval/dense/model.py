@@ -9,7 +9,7 @@ from typing import Any
 from hoptimizer.common.errors import UserError
 from hoptimizer.models.folder import check_model
 from hoptimizer.retrieval.dense.settings import DENSE, DenseSettings, Pooling
-from hoptimizer.retrieval.encoders.model_files import SAFE_FILES, digest_of, local_folder
+from hoptimizer.retrieval.encoders.model_files import digest_of, model_folder, weights_of
 from hoptimizer.retrieval.encoders.sentence_modules import SETTINGS, Module, read_modules, read_settings
 
 _POOLING = "config.json"
@@ -70,7 +70,7 @@ def find_model(settings: DenseSettings) -> DenseModel:
     Raises:
         UserError: it can't be had, or has a module or a pooling that is not known here.
     """
-    folder = local_folder(settings.model, "retriever.model", DENSE, allow=SAFE_FILES)
+    folder = model_folder(settings.model, "retriever.model", DENSE)
     if not (folder / "config.json").is_file() and not (folder / "modules.json").is_file():
         raise UserError(f"retriever.model: {folder} has no config.json: expected an encoder's folder")
     check_model(folder)
@@ -86,11 +86,11 @@ def find_model(settings: DenseSettings) -> DenseModel:
     # The folder's own files by which it was decided are in the encoding.
     sha = hashlib.sha256(json.dumps(asdict(encoding), sort_keys=True).encode())
     for part in (encoder, *projections):
-        sha.update(digest_of(part, _DECIDING).encode())
+        sha.update(digest_of(part, (*_DECIDING, weights_of(part))).encode())
     return DenseModel(settings.model, encoder, projections, encoding, sha.hexdigest())
 
 
-_DECIDING = ("config.json", "tokenizer*", "vocab*", "merges.txt", "*.model", "*.safetensors")
+_DECIDING = ("config.json", "tokenizer*", "vocab*", "merges.txt", "*.model")
 
 
 def _published(folder: Path, modules: list[Module], pooled: bool) -> Encoding:

@@ -23,7 +23,7 @@ class DenseSettings(RetrieverOptions):
     Attributes:
         name: ``dense``.
         model: the encoder: a name of the weights store, a hub id or a folder, in the format of transformers or
-            sentence-transformers, with weights as safetensors.
+            sentence-transformers.
         pooling: which hidden states a text's vector is made of: the ``mean`` of all, the first (``cls``) or the
             ``last``.
         normalize: whether vectors have length 1, so that scores are cosines.

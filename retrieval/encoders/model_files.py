@@ -10,8 +10,9 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntry
 from hoptimizer.common.errors import UserError
 from hoptimizer.models.weights.store import resolve
 
-# What is read of a repository whose weights are safetensors; none of it can hold code.
+# None of it can hold code.
 SAFE_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
+_SAFETENSORS, _PICKLED = "*.safetensors", "pytorch_model*.bin"
 
 
 def local_folder(
@@ -44,6 +45,28 @@ def local_folder(
             f"{key}: {name!r} is no folder here and the hub did not give it "
             f"({type(error).__name__}): check the name and the network, or use {embedded!r}"
         ) from error
+
+
+def model_folder(name: str, key: str, embedded: str) -> Path:
+    """The folder of a model of transformers, with its pickled weights where there are no safetensors.
+
+    Arguments and errors are those of :func:`local_folder`.
+    """
+    folder = local_folder(name, key, embedded, allow=SAFE_FILES)
+    if any(folder.rglob(_SAFETENSORS)):
+        return folder
+    return local_folder(name, key, embedded, allow=[*SAFE_FILES, _PICKLED])
+
+
+def are_pickled(folder: Path) -> bool:
+    """Whether a folder has weights, but none as safetensors. PyTorch's restricted unpickler reads them, which makes
+    tensors and runs nothing."""
+    return any(folder.glob(_PICKLED)) and not any(folder.glob(_SAFETENSORS))
+
+
+def weights_of(folder: Path) -> str:
+    """The pattern of the files of a folder that its weights are read from."""
+    return _PICKLED if are_pickled(folder) else _SAFETENSORS
 
 
 def digest_of(folder: Path, patterns: Iterable[str]) -> str:

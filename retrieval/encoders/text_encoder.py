@@ -15,13 +15,14 @@ from transformers import (
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.models.engine.loading import loading
+from hoptimizer.retrieval.encoders.model_files import are_pickled
 
 
 def load_text_encoder(folder: Path, key: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, Any]:
     """An encoder in fp32, its tokenizer, which pads at the right, and its config.
 
     Args:
-        folder: weights as safetensors, config and tokenizer.
+        folder: weights, config and tokenizer.
         key: the config's key that names it, for messages.
 
     Raises:
@@ -40,8 +41,9 @@ def load_text_encoder(folder: Path, key: str) -> tuple[PreTrainedModel, PreTrain
 
 
 def load_checked(folder: str, config: Any, auto: Any) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, list[str]]:  # noqa: ANN401 - transformers' classes
-    """A model in fp32 for inference, from safetensors alone and without code of its own; its tokenizer, which pads at
-    the right; and the names of weights that the folder lacks, in order.
+    """A model in fp32 for inference, without code of its own, from safetensors or, where there are none, from pickles
+    that hold nothing but tensors; its tokenizer, which pads at the right; and the names of weights that the folder
+    lacks, in order.
 
     Args:
         folder: weights, config and tokenizer.
@@ -53,7 +55,8 @@ def load_checked(folder: str, config: Any, auto: Any) -> tuple[PreTrainedModel, 
         config=config,
         dtype=torch.float32,
         trust_remote_code=False,
-        use_safetensors=True,
+        use_safetensors=not are_pickled(Path(folder)),
+        weights_only=True,
         output_loading_info=True,
     )
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="right", trust_remote_code=False)
