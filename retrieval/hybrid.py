@@ -33,7 +33,11 @@ class HybridRetriever(Retriever):
         depth: passages of each retriever that are fused; at least as many as are asked for.
         fusion: ``ranks``, ``scores`` or, for parts of a corpus, ``parts``, which need neither depth nor weights.
         weights: one per retriever; ``None`` if all weigh alike.
-        corpus: of which each has a part; what it holds keeps its ids, and what another one holds is told apart by part.
+        corpus: what they search. Of parts, what it holds keeps its ids, and what another one holds is told apart by
+            part.
+
+    Attributes:
+        members, depth, fusion, weights, corpus: as given; the corpus is empty where none was.
 
     Example:
         >>> from hoptimizer.retrieval import BM25Retriever, Corpus, HybridRetriever, Passage
@@ -57,7 +61,7 @@ class HybridRetriever(Retriever):
         self.depth = depth
         self.fusion = fusion
         self.weights = weights
-        self._corpus = corpus or Corpus([])
+        self.corpus = corpus or Corpus([])
         self.computes = any(member.computes for member in members)
         self.elsewhere = any(member.elsewhere for member in members)
         self.at_once = min(member.at_once for member in members)
@@ -69,7 +73,7 @@ class HybridRetriever(Retriever):
     def search(self, queries: list[str], k: int) -> list[list[Passage]]:
         rankings = self._search_all(queries, self.pool(k))
         if self.fusion == "parts":
-            return [merged(one, self._corpus)[:k] for one in zip(*rankings, strict=True)]
+            return [merged(one, self.corpus)[:k] for one in zip(*rankings, strict=True)]
         return [fused(one, self.fusion, self.weights)[:k] for one in zip(*rankings, strict=True)]
 
     def _search_all(self, queries: list[str], k: int) -> list[list[list[Passage]]]:

@@ -108,6 +108,21 @@ def test_the_columns_of_the_hub_become_a_published_format(tmp_path: Path, row: d
         assert [hop.answer for hop in question.hops] == ["Ines Moreau", "Lyon"]
 
 
+def test_passages_of_the_hub_are_added_to_the_corpus(tmp_path: Path):
+    passages = [{"id": n, "title": f"Lyon ({n})", "text": "A city on the Rhone.", "embeddings": [0.5]} for n in (1, 2)]
+    folder = hub_folder(tmp_path, train=passages)
+    questions = tmp_path / "nq.jsonl"
+    questions.write_text(json.dumps({"question": "On which river is Lyon?", "answer": ["Rhone"]}) + "\n")
+    made = import_published("nq", {"dev": questions}, tmp_path / "out", corpus=f"hub:{folder}")
+    assert made.passages == 2
+    assert [passage.title for passage in load(str(tmp_path / "out")).corpus] == ["Lyon (1)", "Lyon (2)"]
+    (folder / "train.parquet").unlink()
+    parquet.write_table(pyarrow.Table.from_pylist([{"words": "none"}]), folder / "train.parquet")
+    call = lambda: import_published("nq", {"dev": questions}, tmp_path / "no", corpus=f"hub:{folder}")  # noqa: E731
+    assert_one_line(call, [f"hub:{folder}, train row 1", "'text'"])
+    assert not (tmp_path / "no").exists()
+
+
 def test_splits_of_the_hub_become_ours_and_can_be_divided(tmp_path: Path):
     rows = [of_the_hub({**HOTPOT, "_id": f"h{n}", "question": f"Mill {n}?"}) for n in range(6)]
     bare = [{**row, "id": f"t{row['id']}", "answer": None} for row in rows[:1]]

@@ -91,6 +91,17 @@ def test_where_the_nearest_cells_hold_too_few_all_are_searched(tmp_path):
     assert [score for _, score in ranking] == sorted((score for _, score in ranking), reverse=True)
 
 
+def test_searches_that_are_told_apart_by_no_pool_begin_alike(tmp_path):
+    _, index = both(tmp_path, bundles(PASSAGES), probes=16)
+    queries = bundles(50, seed=2).float()
+    shared = [k for k in range(1, 100) if index.pool(k) == 0]
+    assert shared == list(range(1, len(shared) + 1))
+    assert 2 < len(shared) < 99
+    longest = index.search(queries, shared[-1])
+    for k in shared:
+        assert index.search(queries, k) == [ranking[:k] for ranking in longest]
+
+
 def test_a_query_finds_the_same_in_any_company(tmp_path):
     _, index = both(tmp_path, bundles(PASSAGES), probes=2)
     queries = bundles(70, seed=2).float()

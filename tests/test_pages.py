@@ -47,6 +47,12 @@ def test_the_page_is_kept_and_the_search_scoped_to_the_nearest_titles():
     assert read.inputs["context"] == ["bears", "built", "hall"]
 
 
+def test_several_retrievers_of_one_corpus_are_scoped_too():
+    hybrid = HybridRetriever([BM25Retriever(CORPUS)] * 2, corpus=CORPUS)
+    prediction = run(RAG(hybrid, k=2, pages=3), TITLES, ANSWER)
+    assert ids(prediction) == ["bears", "built", "hall"]
+
+
 def test_every_search_of_a_chain_is_scoped():
     said = [
         TITLES,

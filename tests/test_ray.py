@@ -354,6 +354,7 @@ def test_a_study_ends_with_the_head_and_no_cell_of_it_counts_as_failed(bench, tm
     ended = together.answer_on_cluster(scorings, Tracker(f"sqlite:///{tmp_path}/m.db", "x"), RayExecutor(name="ray"))
     with pytest.raises(ServiceError, match=r"head at .* has given no answer for 0\.3 s"):
         list(ended)
+    assert ray.made == RayExecutor(name="ray").tasks  # no cell was begun after that
 
 
 def test_one_watch_of_the_head_serves_all_who_need_it_and_ends_them_all(monkeypatch):

@@ -32,7 +32,10 @@ def import_command(
         ),
     ] = None,
     corpus: Annotated[
-        Path | None, typer.Option(help="A file or folder with more passages to search among; of IIRC, its articles.")
+        str | None,
+        typer.Option(
+            help="A file or folder of more passages to search among, or hub:OWNER/NAME[:CONFIG]; of IIRC, its articles."
+        ),
     ] = None,
     decompositions: Annotated[
         list[Path] | None, typer.Option(help="2WikiMultihopQA's decompositions, for hops and rationales.")

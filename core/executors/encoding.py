@@ -12,7 +12,6 @@ import torch
 
 from hoptimizer.common.concurrency import beside
 from hoptimizer.executors.connection import connected
-from hoptimizer.executors.head import Head
 from hoptimizer.executors.passage_worker import Encoded, EncodingTask, PassageWorker
 from hoptimizer.executors.pool import Pool, Workers, entered
 from hoptimizer.executors.settings import RayExecutor
@@ -44,11 +43,10 @@ def encoders_on(executor: RayExecutor) -> Elsewhere:
         with connected(executor) as ray, Workers(ray, executor, PassageWorker) as workers, beside() as loop:
             size = min(executor.tasks, math.ceil(passages / WINDOW))
             task = EncodingTask(settings.model_dump(), digest)
-            head = Head(ray)
             pool: Pool[Encoded] = Pool(workers, size, (task,), _SHARE)
 
             async def encode(texts: list[str]) -> Encoded:
-                async with head.needed():
+                async with workers.head.needed():
                     return await pool.ask(texts)
 
             def each(windows: Iterable[list[str]]) -> Iterator[list[tuple[list[int], Any]]]:

@@ -8,7 +8,6 @@ from hoptimizer.compiled import variant_of
 from hoptimizer.config import Config
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.runner import Evaluation, EvaluationProgress, QuestionResult, aevaluate_by
-from hoptimizer.executors.head import Head
 from hoptimizer.executors.kept_rows import KeptRows
 from hoptimizer.executors.pool import Pool, Workers
 from hoptimizer.executors.task import Node, Task, unmasked
@@ -64,7 +63,7 @@ async def aevaluate_on(workers: Workers, asked: Asked, tasks: int, beside: int =
         kept.keep(row)
         return replace(row, question=question)
 
-    async with Head(workers.ray).needed(), pool:
+    async with workers.head.needed(), pool:
         return await aevaluate_by(
             answer,
             asked.questions,

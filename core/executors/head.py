@@ -29,16 +29,20 @@ class Head:
         self._needing: set[asyncio.Task[Any]] = set()
         self._ended: set[asyncio.Task[Any]] = set()
         self._watch: asyncio.Task[None] | None = None
+        self._is_lost = False
 
     @contextlib.asynccontextmanager
     async def needed(self) -> AsyncIterator[None]:
-        """What is awaited within it is cancelled where the head gives no answer for twenty seconds.
+        """What is awaited within it is cancelled where the head gives no answer for twenty seconds, and is not begun
+        once that was so: Ray itself would wait for the head, and the event loop with it.
 
         A head that is back before that has kept nothing up: calls go from the driver to the workers themselves.
 
         Raises:
             LostHeadError: the head is gone.
         """
+        if self._is_lost:
+            raise self._lost()
         task = asyncio.current_task()
         assert task is not None  # this is awaited
         self._needing.add(task)
@@ -49,17 +53,20 @@ class Head:
             if task not in self._ended:
                 raise
             task.uncancel()
-            raise LostHeadError(
-                f"executor=ray: the cluster's head at {self._address} has given no answer for {_LIMIT:g} s; what was "
-                "answered is kept, and the same command goes on once there is a cluster again, or with "
-                "executor.address=local"
-            ) from None
+            raise self._lost() from None
         finally:
             self._needing.discard(task)
             self._ended.discard(task)
             if not self._needing:
                 self._watch.cancel()
                 self._watch = None
+
+    def _lost(self) -> LostHeadError:
+        return LostHeadError(
+            f"executor=ray: the cluster's head at {self._address} has given no answer for {_LIMIT:g} s; what was "
+            "answered is kept, and the same command goes on once there is a cluster again, or with "
+            "executor.address=local"
+        )
 
     async def _watching(self) -> None:
         last = time.monotonic()
@@ -68,6 +75,7 @@ class Head:
             if await _answers(self._address):
                 last = time.monotonic()
             elif time.monotonic() - last >= _LIMIT:
+                self._is_lost = True
                 for task in self._needing - self._ended:
                     self._ended.add(task)
                     task.cancel()

@@ -7,7 +7,6 @@ from concurrent.futures import Future
 
 from hoptimizer.common.concurrency import beside
 from hoptimizer.executors.connection import connected
-from hoptimizer.executors.head import Head
 from hoptimizer.executors.lm_worker import LMWorker, Untakable
 from hoptimizer.executors.pool import Pool, Workers, entered
 from hoptimizer.executors.settings import RayExecutor
@@ -41,11 +40,10 @@ def language_models_on(executor: RayExecutor, names: Sequence[str], at_once: int
         True
     """
     with connected(executor) as ray, Workers(ray, executor, LMWorker) as workers, beside() as loop:
-        head = Head(ray)
         pool: Pool[Completion | Untakable] = Pool(workers, executor.tasks, (Node.for_models(names),), at_once)
 
         async def ask(call: Call) -> Completion:
-            async with head.needed():
+            async with workers.head.needed():
                 outcome = await pool.ask(call)
             if isinstance(outcome, Untakable):
                 raise outcome.error

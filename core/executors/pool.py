@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 from hoptimizer.common.errors import ServiceError, UserError
+from hoptimizer.executors.head import Head
 from hoptimizer.executors.settings import RayExecutor
 from hoptimizer.executors.task import Refusal
 
@@ -31,10 +32,14 @@ class Workers:
         settings: what a worker takes.
         kind: the class of what runs in a worker's process, with the methods ``host``, ``start`` and ``answer``, as
             :class:`~hoptimizer.executors.worker.Worker` has them.
+
+    Attributes:
+        ray, settings: as given.
+        head: the cluster's, without which there is no work.
     """
 
     def __init__(self, ray: ModuleType, settings: RayExecutor, kind: type[Any]) -> None:
-        self.ray, self.settings = ray, settings
+        self.ray, self.settings, self.head = ray, settings, Head(ray)
         self._class = ray.remote(kind).options(
             num_cpus=settings.cpus, num_gpus=settings.gpus, max_concurrency=_MOST_CALLS, max_restarts=0
         )

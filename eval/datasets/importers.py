@@ -1,6 +1,6 @@
 """From a published data set's files to a data set's folder."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,7 @@ from hoptimizer.eval.datasets.published_formats import (
 )
 from hoptimizer.eval.datasets.question import AnyText, Question, Record, Text
 from hoptimizer.eval.datasets.reading import SEEN, PublishedReader, Skipped, Source
-from hoptimizer.eval.datasets.rows import OnProblem, fail, own_file, read_rows, require
+from hoptimizer.eval.datasets.rows import DataRow, OnProblem, fail, own_file, read_rows, require
 from hoptimizer.eval.splits import check_splits, divided
 
 FORMATS: dict[str, type[Published]] = {
@@ -102,7 +102,7 @@ def import_published(
     paths: Path | Mapping[str, Path | str] | None,
     out: Path,
     *,
-    corpus: Path | None = None,
+    corpus: Path | str | None = None,
     decompositions: Sequence[Path] = (),
     sizes: Mapping[str, float] | None = None,
     seed: int = 0,
@@ -125,7 +125,8 @@ def import_published(
             are of a test file's items without annotations. Of the hub, the names of its splits; all by default.
         out: the folder to make.
         corpus: more passages to search among: JSON or JSON lines, CSV, TSV or parquet with ``title``, ``text`` and
-            perhaps ``id``, or a folder of such files; of IIRC, its linked pages.
+            perhaps ``id``, or a folder of such files, or ``hub:OWNER/NAME[:CONFIG]``, a data set of the hub with
+            these columns; of IIRC, its linked pages.
         decompositions: files of 2WikiMultihopQA's decompositions, for hops and rationales.
         sizes: of the splits: shares of their file (up to 1 each, up to 1 together) or numbers of questions. By default
             a file alone is divided into 80, 10 and 10 percent, one among several splits equally, and all is taken of
@@ -158,7 +159,7 @@ def import_published(
         if issubclass(item, IircItem) and files:
             pool_articles(expanded(corpus) if corpus else find_articles(files), pool, files, progress)
         elif corpus:
-            _pool_extra(expanded(corpus), pool, report, progress)
+            _pool_extra(str(corpus), pool, report, progress)
         chains = _read_decompositions([expanded(path) for path in decompositions])
         aliases = _read_aliases(files) if issubclass(item, WikiItem) else {}
         reader = PublishedReader(item, pool, report, chains, aliases, unanswerable, progress)
@@ -209,9 +210,8 @@ def _of_hub(found: hub.HubSet, paths: Path | Mapping[str, Path | str] | None) ->
     return [(splits, Source(f"{found.name}, {split}", found.splits[split])) for splits, split in named]
 
 
-def _pool_extra(path: Path, pool: PassagePool, report: OnProblem, progress: Report) -> None:
-    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
-    for row in (row for file in files for row in read_rows(file, report, damaged=fail)):
+def _pool_extra(corpus: str, pool: PassagePool, report: OnProblem, progress: Report) -> None:
+    for row in _extra_rows(corpus, report):
         try:
             extra = require(ExtraPassage, row)
             pool.add(extra.title, extra.text, extra.id)
@@ -221,7 +221,15 @@ def _pool_extra(path: Path, pool: PassagePool, report: OnProblem, progress: Repo
         if len(pool) % SEEN == 0:
             progress("passages", len(pool), 0, "")
     if not len(pool):
-        raise UserError(f"{path}: no passages in it; give a file of passages with title and text")
+        raise UserError(f"{corpus}: no passages in it; give a file of passages with title and text")
+
+
+def _extra_rows(corpus: str, report: OnProblem) -> Iterator[DataRow]:
+    if corpus.startswith(hub.PREFIX):
+        return (row for split in hub.open_table(corpus).values() for row in split(report))
+    path = expanded(corpus)
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    return (row for file in files for row in read_rows(file, report, damaged=fail))
 
 
 def _read_decompositions(paths: Sequence[Path]) -> dict[str, Decomposition]:

@@ -41,8 +41,8 @@ async def find_pages(program: Program, question: str, number: int | None) -> Pag
     if number is None or main_page() is None:
         return Pages()
     corpus = getattr(program.retriever, "corpus", None)
-    if corpus is None:
-        raise UserError("program.pages: the retriever does not tell its corpus; take bm25, dense or colbert")
+    if not corpus:
+        raise UserError("program.pages: the retriever does not tell its corpus; take bm25, dense, colbert or hybrid")
     main = page_passage(corpus, main_page() or "")
     said = await program.step("titles", page=main, question=question, number=number)
     titles = nearest_titles((said.titles or [])[:number], corpus.pages.keys())

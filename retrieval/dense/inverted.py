@@ -58,6 +58,12 @@ class InvertedIndex:
         self._starts = self._sizes.cumsum() - self._sizes
         self._lists = ScatteredRows(folder / _LISTS, torch.float16, (passages, dim))
         self._probes = min(probes, cells)
+        # What the nearest cells hold, whichever these are.
+        self._least = int(np.sort(self._sizes)[: self._probes].sum())
+
+    def pool(self, k: int) -> int:
+        """As :meth:`~hoptimizer.retrieval.retriever.Retriever.pool`: beyond what some cells hold, more are searched."""
+        return k if k > self._least else 0
 
     @torch.inference_mode()
     def search(self, queries: Tensor, k: int) -> list[list[tuple[int, float]]]:

@@ -24,6 +24,9 @@ EXACT_LIMIT = 200_000
 class Index(Protocol):
     """What both kinds of index offer."""
 
+    def pool(self, k: int) -> int:
+        """As :meth:`~hoptimizer.retrieval.retriever.Retriever.pool`."""
+
     def search(self, queries: Tensor, k: int) -> list[list[tuple[int, float]]]:
         """Places in the corpus and scores of the ``k`` best passages of each of the queries ``(queries, dim)``."""
 
@@ -84,6 +87,9 @@ class DenseRetriever(Retriever):
             return index(found, passages, encoder.dim)
 
         self._index = open_index(folder, wanted, build=build, load=load)
+
+    def pool(self, k: int) -> int:
+        return self._index.pool(k)
 
     def search(self, queries: list[str], k: int) -> list[list[Passage]]:
         if not queries:

@@ -46,6 +46,10 @@ class VectorIndex:
             raise BrokenIndexError(f"{VECTORS} holds what is no number")
         self._error = _ROUNDING * longest
 
+    def pool(self, k: int) -> int:
+        """As :meth:`~hoptimizer.retrieval.retriever.Retriever.pool`."""
+        return 0
+
     @torch.inference_mode()
     def search(self, queries: Tensor, k: int) -> list[list[tuple[int, float]]]:
         """The ``k`` best passages of each query.
