@@ -13,12 +13,15 @@ from pathlib import Path
 import dspy
 import mlflow
 import pytest
+import torch
 from dspy.clients.provider import Provider
 from dspy.clients.utils_finetune import TrainingStatus
 from dspy.utils.exceptions import LMServerError
+from peft import PeftModel
 from scripted import Listener, ScriptedLM, ScriptedRetriever, passage
 from serving import answer_in_fresh_process, kept
 from small_models import CITIES, conversations, start_toy_lm, tiny_lm, tiny_t5, train_toy_lm
+from transformers import AutoModelForCausalLM
 
 from hoptimizer import Tracker, compile_variant, evaluate_variant, load_config, load_variant
 from hoptimizer.common.errors import UserError
@@ -87,7 +90,16 @@ def test_adapters_are_merged_into_the_weights(tmp_path):
     lm = train_toy_lm(tmp_path, lora=4)
     scores = json.loads((folder_of(lm) / "finetuned.json").read_text())["scores"]
     assert scores["loss"] < scores["start"]
-    assert not list(folder_of(lm).glob("adapter*"))
+    saved = folder_of(lm) / "adapter"
+    assert sorted(file.name for file in saved.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
+    settings = json.loads((saved / "adapter_config.json").read_text())
+    base = settings["base_model_name_or_path"]
+    assert base == json.loads((folder_of(lm) / "finetuned.json").read_text())["config"]["base"]
+    text = torch.arange(12)[None]
+    before, whole = (AutoModelForCausalLM.from_pretrained(one, dtype=torch.float32) for one in (base, folder_of(lm)))
+    logits = [model(text).logits for model in (before, whole)]
+    again = PeftModel.from_pretrained(before, saved)(text).logits
+    assert (again - logits[1]).norm() < 0.05 * (logits[0] - logits[1]).norm()  # its weights are rounded to bf16
 
 
 def test_a_training_that_was_killed_goes_on_to_the_same_weights(trained, tmp_path):

@@ -58,7 +58,7 @@ def told(tmp_path_factory):
     adapters = save_adapters(tmp_path_factory.mktemp("adapters"))
     command = [sys.executable, "-m", "hoptimizer.cli", "models", "serve", EMBEDDED, "--json", "--port", "0"]
     command += ["--lora", f"noisy={adapters}", "--", "--max-model-len", str(CONTEXT), "--enforce-eager"]
-    env = {"VLLM_CPU_KVCACHE_SPACE": "1"} | os.environ
+    env = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"} | os.environ
     # A session of its own: vLLM starts processes that would outlive it.
     process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True)
     told = json.loads(process.stdout.readline())
@@ -72,7 +72,7 @@ def told(tmp_path_factory):
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(1)
-    yield told
+    yield told | {"adapters": str(adapters)}
     started = [process.pid, *(child.pid for child in psutil.Process(process.pid).children(recursive=True))]
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -131,12 +131,26 @@ def test_a_prompt_that_outgrows_the_context_is_shortened(told):
     assert (step.failure, step.calls) == (None, 2)
 
 
-def test_adapters_answer_under_their_own_name(told):
-    names = [one["id"] for one in httpx.get(f"{told['url']}/v1/models").json()["data"]]
-    assert names == [EMBEDDED, "noisy"]
+def served(told):
+    return [one["id"] for one in httpx.get(f"{told['url']}/v1/models").json()["data"]]
+
+
+def italys_capital(told, name):
     with dspy.context(adapter=build_adapter()):
-        said = [
-            build_lm(LMSettings(**settings(told, name)))("The capital of France is Paris. The capital of Italy is")
-            for name in names
-        ]
-    assert said[0] != said[1]
+        return build_lm(LMSettings(**settings(told, EMBEDDED, model=f"openai/{name}")))(
+            "The capital of France is Paris. The capital of Italy is"
+        )
+
+
+def test_adapters_answer_under_their_own_name(told):
+    assert served(told) == [EMBEDDED, "noisy"]
+    assert italys_capital(told, EMBEDDED) != italys_capital(told, "noisy")
+
+
+def test_adapters_are_taken_on_and_dropped_while_it_runs(told):
+    later = {"lora_name": "later", "lora_path": told["adapters"]}
+    httpx.post(f"{told['url']}/v1/load_lora_adapter", json=later, timeout=60).raise_for_status()
+    assert served(told) == [EMBEDDED, "noisy", "later"]
+    assert italys_capital(told, "later") == italys_capital(told, "noisy")
+    httpx.post(f"{told['url']}/v1/unload_lora_adapter", json={"lora_name": "later"}, timeout=60).raise_for_status()
+    assert served(told) == [EMBEDDED, "noisy"]

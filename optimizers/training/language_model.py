@@ -161,7 +161,7 @@ def train_writer(
     _, start = evaluate()
     best = loop.run()
     if config.lora:
-        model = merged(trained, loop.master_weights, dtype)
+        model = merged(trained, loop.master_weights, dtype, config.base, folder)
     return model, replace(best, facts={"start": start["loss"], **best.facts})
 
 
