@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from hoptimizer.programs.collection import each_once
 from hoptimizer.programs.program import Program
 from hoptimizer.programs.reader import make_reader, read_aloud
 from hoptimizer.retrieval import Passage, Retriever
@@ -12,13 +13,15 @@ from hoptimizer.retrieval import Passage, Retriever
 class IterRetGen(Program):
     """Retrieves with the question and all that it said the last time, and reads again (section 3.1).
 
-    Each round reads what it has found itself, and nothing else of earlier rounds.
+    Each round reads what it has found itself, and nothing of earlier rounds.
 
     Args:
         retriever: where passages come from.
         k: passages that each round finds and reads.
         rounds: how often it retrieves and reads (the paper's T). Where nothing was said, nothing new can be found, and
             no further round follows.
+        keep: which passages count as found: those of the ``last`` round, which its answer is read from, or of ``all``,
+            as where EfficientRAG's paper measures recall.
         reader: ``cot`` or ``phrase`` says a chain of thought, which is searched with as a whole; ``direct`` an answer
             alone.
 
@@ -47,20 +50,24 @@ class IterRetGen(Program):
         retriever: Retriever,
         k: int = 5,
         rounds: Annotated[int, Field(ge=1)] = 2,
+        keep: Literal["last", "all"] = "last",
         reader: Literal["direct", "cot", "phrase"] = "cot",
     ) -> None:
         super().__init__(retriever, k)
         self.rounds = rounds
+        self.keep = keep
         self.reader = make_reader(reader, passages=True)
 
     async def solve(self, question: str) -> tuple[str, list[Passage]]:
         query, answer = question, ""
+        found: list[Passage] = []
         for number in range(1, self.rounds + 1):
             passages = await self.retrieve(query)
+            found = each_once([*found, *passages])
             said = await read_aloud(self, question, passages)
             answer = said.answer or answer  # one that can't be understood does not undo the one before
             if number == self.rounds or not said.text:
                 break
             # The question comes first: retrievers cut queries that are too long at the end.
             query = f"{question} {said.text}"
-        return answer, passages
+        return answer, found if self.keep == "all" else passages

@@ -81,6 +81,13 @@ def test_iter_retgen_searches_with_the_question_and_all_that_it_said():
     assert counts(prediction.steps) | expected == counts(prediction.steps)
 
 
+def test_iter_retgen_can_count_what_every_round_found():
+    retriever = ScriptedRetriever({MILL: [passage("mill"), passage("inn")], LED: [passage("ada"), passage("mill")]})
+    prediction = run(IterRetGen(retriever, keep="all"), GUESS, {"reasoning": "Ada is of Bern.", "answer": "Bern"})
+    assert ids(prediction) == ["mill", "inn", "ada"]
+    assert inputs(prediction, "reader")[-1] == {"question": MILL, "context": ["ada", "mill"]}
+
+
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_iter_retgen_stops_after_its_rounds(rounds):
     prediction = run(IterRetGen(ScriptedRetriever({}), rounds=rounds), *[GUESS] * rounds)
