@@ -112,3 +112,15 @@ def test_every_link_between_pages_leads_somewhere():
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_files_of_other_tools_are_yaml_and_call_hop_as_it_is():
+    found = [whole for page in PAGES for text in blocks(page, "yml") for whole in yaml.safe_load_all(text)]
+    assert len(found) == 4
+    [job] = [one for one in found if one.get("kind") == "RayJob"]
+    command, *words = shlex.split(job["spec"]["entrypoint"])
+    assert (command, words[:2]) == ("hop", ["eval", "/data/my.yaml"])
+    config = load_config(None, ["data=atlas", *words[2:]])
+    assert (config.executor.name, config.executor.tasks) == ("ray", 8)
+    groups = [job["spec"]["rayClusterSpec"]["headGroupSpec"], *job["spec"]["rayClusterSpec"]["workerGroupSpecs"]]
+    assert [group["template"]["spec"]["containers"][0]["name"] for group in groups] == ["ray", "ray"]
