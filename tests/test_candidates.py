@@ -103,7 +103,10 @@ def test_the_first_value_of_a_setting_is_kept(client, run):
     log.settle({"MIPROv2.seed": 7})
     log.settle({"MIPROv2.seed": 8, "MIPROv2.num_trials": 3})
     opened(client, client.get_run(run.info.run_id)).settle({"MIPROv2.seed": 9})
-    assert client.get_run(run.info.run_id).data.params == {"MIPROv2.seed": "7", "MIPROv2.num_trials": "3"}
+    assert client.get_run(run.info.run_id).data.params == {
+        "workings/MIPROv2.seed": "7",
+        "workings/MIPROv2.num_trials": "3",
+    }
 
 
 def test_costs_are_metrics_and_at_hand(client, run):

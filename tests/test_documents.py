@@ -378,6 +378,15 @@ def test_a_hub_data_set_with_any_columns_is_a_table(tmp_path: Path):
     assert made.splits == {"train": 1, "dev": 1}
 
 
+def test_a_check_says_so_where_it_can_not_tell_lengths(tmp_path: Path, monkeypatch):
+    folder = tmp_path / "set"
+    import_documents(None, Path(__file__).parents[1] / "examples" / "handbook", folder)
+    told = "the lengths of passages were not checked"
+    assert not any(told in warning for warning in check(folder).warnings)
+    monkeypatch.setenv("HOPTIMIZER_HOME", str(tmp_path / "fresh"))
+    assert any(told in warning for warning in check(folder).warnings)
+
+
 def test_a_check_warns_of_what_spoils_scores(tmp_path: Path):
     long = Passage("long", "Alma", "The ferry sails on. " * 80)
     corpus = Corpus([long, Passage("short", "Oslo", "Oslo is a port.")])

@@ -2,7 +2,9 @@
 
 import doctest
 import inspect
+import re
 from importlib import import_module
+from pathlib import Path
 
 import dspy
 import pytest
@@ -50,3 +52,11 @@ def test_every_face_explains_names_without_repetition():
         names = import_module(face).__all__
         assert len(set(names)) == len(names)
         assert any(of == face for of, _ in NAMES)
+
+
+def test_every_public_name_has_a_place_among_the_pages_of_the_api():
+    folder = Path(__file__).parents[1] / "docs" / "api"
+    pages = "".join(file.read_text() for file in folder.glob("*.md"))
+    assert [face for face in FACES if f"::: {face}\n" not in pages] == []
+    [members] = re.findall(r"members: \[(.*)\]", pages)
+    assert sorted(members.split(", ")) == sorted(import_module("hoptimizer").__all__)

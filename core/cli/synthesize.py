@@ -71,6 +71,9 @@ def synthesize_command(
     lines = [f"{made.folder}: {splits} questions ({types}), {made.passages} passages; use it with data={made.folder}"]
     if total < n:
         lines.append(f"{total} of {n} questions: more documents or a larger teacher give more")
+    wanted = round(n * multi)
+    if (found := made.types.get("bridge", 0)) < wanted:
+        lines.append(f"{found} of {wanted} questions over two passages: a larger teacher writes more of them")
     dropped = sum(made.dropped.values())
     lines.append(f"{made.attempts} attempts" + (f", of which {dropped} were dropped:" if dropped else ""))
     lines += [f"{count:>4}  {reason}" for reason, count in made.dropped.items()]

@@ -18,7 +18,7 @@ from hoptimizer.eval.datasets.dataset import DataSet
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.metrics import METRICS, Metric, metric
 from hoptimizer.genai.spans import TYPES, times
-from hoptimizer.retrieval import Passage
+from hoptimizer.retrieval import Corpus, Passage
 
 _INPUTS = ("question", "main")
 
@@ -124,28 +124,32 @@ def predictor(program: dspy.Module) -> Callable[..., dict[str, Any]]:
         >>> mlflow.tracing.enable()
     """
 
+    # Of a program of hoptimizer's, or of the variant that has it.
+    corpus = getattr(getattr(getattr(program, "program", program), "retriever", None), "corpus", None)
+
     def predict(question: str, main: str | None = None) -> dict[str, Any]:
         prediction = program(question=question, main=main)
         if span := mlflow.get_current_active_span():  # none where tracing is switched off
-            _trace_steps(span, prediction)
+            _trace_steps(span, prediction, corpus)
         return plain_answer(prediction)
 
     return mlflow.trace(predict, name="question", span_type=SpanType.AGENT)
 
 
-def _trace_steps(parent: LiveSpan, prediction: dspy.Prediction) -> None:
-    known = {passage.id: passage for passage in prediction.passages}
+def _trace_steps(parent: LiveSpan, prediction: dspy.Prediction, corpus: Corpus | None) -> None:
+    kept = {passage.id: passage for passage in prediction.passages}
     for step in prediction.steps:
         start, end = times(step)
         span = mlflow.start_span_no_context(
             step.step, span_type=TYPES[step.kind], parent_span=parent, inputs=step.inputs, start_time_ns=start
         )
         retrieved = step.kind == "retrieval"
-        outputs = [_document(id, known) for id in step.outputs["passages"]] if retrieved else step.outputs
+        outputs = [_document(id, kept, corpus) for id in step.outputs["passages"]] if retrieved else step.outputs
         span.end(outputs=outputs, end_time_ns=end)
 
 
-def _document(passage_id: str, known: Mapping[str, Passage]) -> Document:
-    """A retrieved passage; the texts of those that the program did not keep are not known here."""
-    passage = known.get(passage_id, Passage(passage_id, "", ""))
+def _document(passage_id: str, kept: Mapping[str, Passage], corpus: Corpus | None) -> Document:
+    """A retrieved passage; the text of one that a server found and the program did not keep is not known here."""
+    in_corpus = corpus is not None and passage_id in corpus
+    passage = corpus[passage_id] if in_corpus else kept.get(passage_id, Passage(passage_id, "", ""))
     return Document(page_content=passage.text, metadata={"title": passage.title}, id=passage_id)

@@ -153,11 +153,15 @@ class CompileLog:
                 self._tell()
 
     def settle(self, settings: Mapping[str, Any]) -> None:
-        """Keep the settings that an optimizer runs with, as parameters of the run; the first value of a name stays."""
+        """Keep the settings that an optimizer runs with, as parameters of the run; the first value of a name stays.
+
+        They are folded, for MLflow's page that compares runs begins with the first names in which these differ.
+        """
         self._tell(partial(self._keep_settings, dict(settings)))
 
     def _keep_settings(self, settings: Mapping[str, Any]) -> None:
-        new = {name: value for name, value in settings.items() if name not in self._settings}
+        folded = {f"{FOLDED}{name}": value for name, value in settings.items()}
+        new = {name: value for name, value in folded.items() if name not in self._settings}
         self._log(params=_params(new))
         self._settings |= new
 

@@ -25,6 +25,8 @@ from hoptimizer.tracking.server import check_server
 _VIEW = "hop"
 _SHARED_VIEW = f"mlflow.sharedViewState.{_VIEW}"
 _MODEL_TRAINING = "workflowType=machine_learning"
+# What a run is of, before its scores.
+_SAID = ("program.name", "optimizer.name", "lm.default.model")
 _RUNS_READ = 200
 _START_SECONDS = 120.0
 # litellm, which a job of the server imports, fetches its price list and would wait for the network for ever.
@@ -32,7 +34,8 @@ _OFFLINE = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "MLFLOW_SERVER_ENABLE_JOB_EX
 
 
 def page_of(uri: str, run: Run | None = None, experiment: str | None = None) -> str:
-    """The path of the page to open: a run's; or that of an experiment's runs, whose columns are the headlines.
+    """The path of the page to open: a run's; or that of an experiment's runs, whose columns are what they are of and
+    the headlines.
 
     Args:
         uri: the store's tracking URI.
@@ -54,7 +57,8 @@ def page_of(uri: str, run: Run | None = None, experiment: str | None = None) -> 
     shown = sorted(
         {name for one in runs if one.info.experiment_id == chosen for name in one.data.metrics if _is_headline(name)}
     )
-    view = {"selectedColumns": [f"metrics.`{name}`" for name in shown]}
+    columns = [*(f"params.`{name}`" for name in _SAID), *(f"metrics.`{name}`" for name in shown)]
+    view = {"selectedColumns": columns}
     client.set_experiment_tag(chosen, _SHARED_VIEW, json.dumps(view))
     return f"/#/experiments/{chosen}/runs?viewStateShareKey={_VIEW}&{_MODEL_TRAINING}"
 

@@ -182,7 +182,13 @@ def check(folder: Path, corpus: Path | None = None, limit: int = 20, checkpoint:
     problems: list[str] = []
     read, splits = read_folder(folder, corpus, report=problems.append)
     words = [len(passage.text.split()) for passage in read]
-    warnings = find_warnings(read, splits, checkpoint_folder(checkpoint))
+    measure = checkpoint_folder(checkpoint)
+    warnings = find_warnings(read, splits, measure)
+    if words and measure is None:
+        warnings.append(
+            "the lengths of passages were not checked, for the tokenizer of all-minilm-l6-v2 is not here: "
+            "hop models pull all-minilm-l6-v2, or name another one with --checkpoint"
+        )
     if words and not splits:
         warnings.append("no questions (train, dev or test.jsonl): passages alone can only be indexed and served")
     return Check(

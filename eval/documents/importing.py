@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import expanded, free_folder, is_within
-from hoptimizer.common.progress import Report, silent
+from hoptimizer.common.progress import Report, in_notebook
 from hoptimizer.common.stream import kind
 from hoptimizer.eval.chunking import Chunker, make_chunker
 from hoptimizer.eval.datasets import hub
@@ -90,7 +90,7 @@ def import_documents(
     sizes: Mapping[str, float] | None = None,
     seed: int = 0,
     skip_bad: bool = False,
-    progress: Report = silent,
+    progress: Report = in_notebook,
 ) -> ImportedDocuments:
     """Make a data set's folder from documents and a table of questions, or from one of them alone.
 

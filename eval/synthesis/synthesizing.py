@@ -15,7 +15,7 @@ from dspy.utils.exceptions import DSPyError
 from hoptimizer.common.concurrency import all_of, run_async
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import free_folder
-from hoptimizer.common.progress import Report, silent
+from hoptimizer.common.progress import Report, in_notebook
 from hoptimizer.eval.datasets.folder import write_folder
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.splits import check_sizes, divided
@@ -67,7 +67,7 @@ def synthesize(
     sizes: Mapping[str, float] | None = None,
     seed: int = 0,
     workers: int = 64,
-    progress: Report = silent,
+    progress: Report = in_notebook,
 ) -> Synthesized:
     """Have a teacher write questions about a corpus, and make a data set of those that pass every check.
 
