@@ -10,6 +10,7 @@ overhead is the time from before it is opened until after it has ended.
 """
 
 import contextlib
+import logging
 import multiprocessing
 import os
 import statistics
@@ -156,6 +157,7 @@ def run(stores: Sequence[str], writers: int, runs: int) -> list[Writing]:
 @contextlib.contextmanager
 def _bucket() -> Iterator[str]:
     """A bucket of an S3-like server, where MLflow and boto3 find it by the environment."""
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it tells of each request
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()

@@ -8,11 +8,13 @@ import sys
 import time
 from pathlib import Path
 
+import dspy
 import mlflow
 import pytest
 import requests
 import sqlalchemy
 from chat_server import ChatServer
+from dspy.utils import DummyLM
 from mlflow.tracing.client import TracingClient
 
 from hoptimizer import (
@@ -35,8 +37,8 @@ from hoptimizer.eval import DataSet, Question, load
 from hoptimizer.eval.runner import QuestionResult
 from hoptimizer.genai.choice import chosen
 from hoptimizer.genai.traces import TracedRun, log_traces
-from hoptimizer.programs import StepRecord
-from hoptimizer.retrieval import Corpus
+from hoptimizer.programs import DSP, StepRecord
+from hoptimizer.retrieval import BM25Retriever, Corpus, Passage
 from hoptimizer.tracking.server import Unreachable, check_server, point_mlflow_at
 
 DIRECT = {"data": "atlas", "program": "direct"}
@@ -233,6 +235,19 @@ def test_mlflows_own_evaluation_runs_on_a_variant_with_our_metrics_and_data(comp
     [trace, *_] = mlflow.search_traces(run_id=result.run_id, return_type="list")
     retrieved = trace.search_spans(span_type="RETRIEVER")
     assert [document["id"] for document in retrieved[0].outputs]
+
+
+def test_documents_have_their_texts_where_the_program_kept_them_and_where_not(settings):
+    corpus = Corpus([Passage("oslo", "Oslo", "A city."), Passage("rhine", "Rhine", "A river.")])
+    program = DSP(BM25Retriever(corpus), k=2, max_passages=1, reader="none", hops=1)
+    with dspy.context(lm=DummyLM([{"first_query": "Which city or river?"}])):
+        answered = predictor(program)(question="What?")
+    assert len(answered["passages"]) == 1
+    mlflow.flush_trace_async_logging()
+    trace = mlflow.get_trace(mlflow.get_last_active_trace_id())
+    [retrieved] = trace.search_spans(span_type="RETRIEVER")
+    assert sorted(one["page_content"] for one in retrieved.outputs) == ["A city.", "A river."]
+    assert sorted(one["metadata"]["title"] for one in retrieved.outputs) == ["Oslo", "Rhine"]
 
 
 def test_comparisons_lie_beside_the_experiment_of_the_runs(compiled, settings):
