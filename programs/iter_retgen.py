@@ -20,10 +20,10 @@ class IterRetGen(Program):
         k: passages that each round finds and reads.
         rounds: how often it retrieves and reads (the paper's T). Where nothing was said, nothing new can be found, and
             no further round follows.
-        keep: which passages count as found: those of the ``last`` round, which its answer is read from, or of ``all``,
-            as where EfficientRAG's paper measures recall.
         reader: ``cot`` or ``phrase`` says a chain of thought, which is searched with as a whole; ``direct`` an answer
             alone.
+        keep: which passages count as found: those of the ``last`` round, which its answer is read from, or of ``all``,
+            as where EfficientRAG's paper measures recall.
 
     Example:
         >>> import dspy
@@ -50,8 +50,8 @@ class IterRetGen(Program):
         retriever: Retriever,
         k: int = 5,
         rounds: Annotated[int, Field(ge=1)] = 2,
-        keep: Literal["last", "all"] = "last",
         reader: Literal["direct", "cot", "phrase"] = "cot",
+        keep: Literal["last", "all"] = "last",
     ) -> None:
         super().__init__(retriever, k)
         self.rounds = rounds

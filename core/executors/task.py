@@ -22,7 +22,9 @@ def versions(*packages: str) -> dict[str, str]:
         packages: others than those that always count.
     """
     python = ".".join(platform.python_version_tuple()[:2])
-    return {"Python": python} | {name: version(name) for name in ("hoptimizer", "dspy", *packages)}
+    own = {"Python": python} | {name: version(name) for name in ("hoptimizer", "dspy")}
+    # Without what a build is for: the machine that starts the work may have the CPU's PyTorch, others the GPU's.
+    return own | {name: version(name).partition("+")[0] for name in packages}
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Node:
 
     def lacking(self) -> str | None:
         """What a worker says where its machine has something else; ``None`` where it has all of it."""
-        here = versions(*(name for name in self.versions if name != "Python"))
+        here = versions(*(name for name in self.versions if name in COMPUTING))
         told = [f"{name} {here[name]} and not {found}" for name, found in self.versions.items() if here[name] != found]
         if told:
             return f"it has {', '.join(told)}; install the same versions on all nodes"
