@@ -150,6 +150,8 @@ def _trace_steps(parent: LiveSpan, prediction: dspy.Prediction, corpus: Corpus |
 
 def _document(passage_id: str, kept: Mapping[str, Passage], corpus: Corpus | None) -> Document:
     """A retrieved passage; the text of one that a server found and the program did not keep is not known here."""
-    in_corpus = corpus is not None and passage_id in corpus
-    passage = corpus[passage_id] if in_corpus else kept.get(passage_id, Passage(passage_id, "", ""))
+    if corpus is not None and passage_id in corpus:
+        passage = corpus[passage_id]
+    else:
+        passage = kept.get(passage_id, Passage(passage_id, "", ""))
     return Document(page_content=passage.text, metadata={"title": passage.title}, id=passage_id)
