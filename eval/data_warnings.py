@@ -23,6 +23,27 @@ _VERDICTS = {"yes", "no", "true", "false", "unknown", "unanswerable"}
 _BATCH = 1000
 
 
+def warnings_of(corpus: Corpus, splits: Mapping[str, Sequence[Question]], checkpoint: str) -> list[str]:
+    """As :func:`find_warnings`; and a line where lengths had to be left out.
+
+    Args:
+        corpus: of the data set.
+        splits: its questions.
+        checkpoint: the name of a ColBERT checkpoint, as :func:`checkpoint_folder` takes it.
+
+    Raises:
+        UserError: the checkpoint can't be had.
+    """
+    folder = checkpoint_folder(checkpoint)
+    found = find_warnings(corpus, splits, folder)
+    if len(corpus) and folder is None:
+        found.append(
+            "the lengths of passages were not checked, for the tokenizer of all-minilm-l6-v2 is not here: "
+            "hop models pull all-minilm-l6-v2, or name another one with --checkpoint"
+        )
+    return found
+
+
 def find_warnings(
     corpus: Corpus, splits: Mapping[str, Sequence[Question]], checkpoint: Path | None = None
 ) -> list[str]:

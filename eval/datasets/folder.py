@@ -19,7 +19,7 @@ from pydantic import BaseModel
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import draft_of, free_folder, home
-from hoptimizer.eval.data_warnings import checkpoint_folder, find_warnings
+from hoptimizer.eval.data_warnings import warnings_of
 from hoptimizer.eval.datasets.corpus_file import read_corpus
 from hoptimizer.eval.datasets.question import Hop, Question
 from hoptimizer.eval.datasets.rows import DataRow, OnProblem, fail, is_new, misspelt, own_file, parse, read_rows
@@ -182,13 +182,7 @@ def check(folder: Path, corpus: Path | None = None, limit: int = 20, checkpoint:
     problems: list[str] = []
     read, splits = read_folder(folder, corpus, report=problems.append)
     words = [len(passage.text.split()) for passage in read]
-    measure = checkpoint_folder(checkpoint)
-    warnings = find_warnings(read, splits, measure)
-    if words and measure is None:
-        warnings.append(
-            "the lengths of passages were not checked, for the tokenizer of all-minilm-l6-v2 is not here: "
-            "hop models pull all-minilm-l6-v2, or name another one with --checkpoint"
-        )
+    warnings = warnings_of(read, splits, checkpoint)
     if words and not splits:
         warnings.append("no questions (train, dev or test.jsonl): passages alone can only be indexed and served")
     return Check(
