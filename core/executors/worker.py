@@ -45,10 +45,10 @@ class Worker(OnNode):
         Returns:
             why it can't be made, or ``None``.
         """
-        self.close()
         try:
             if told := task.node.lacking():
                 return Refusal(told)
+            self.close()
             self._context.run(self._make, values, task)
         except Exception as error:
             if refusal := refusal_of(error):
