@@ -191,7 +191,7 @@ def answer_together(scorings: Sequence[Scoring], tracker: Tracker) -> list[Evalu
     """Ask several programs their questions at the same time, where waiting for a server is what takes the time.
 
     Args:
-        scorings: all with the same language models, since DSPy has one cache of calls.
+        scorings: what is asked; their models of this process are in memory together.
         tracker: has the compiled variants among them.
 
     Returns:

@@ -1,8 +1,6 @@
 """A config's parts, each made when it is first needed."""
 
 import contextlib
-import hashlib
-import json
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -286,13 +284,13 @@ def ask_all(bench: Workbench, program: Program, questions: Sequence[str]) -> lis
 
 
 def use_cache(config: Config, calls: Path | None = None) -> None:
-    """Give each set of language models a cache of its own.
+    """Keep the answers of language models in the cache of all work.
 
-    DSPy's cache key does not hold the weights behind a model's name, so one cache for all would serve the answers of
-    another model after a swap.
+    Args:
+        config: says whether answers are kept.
+        calls: a folder for the calls of one piece of work, which it has before any other.
     """
-    lms = json.dumps(config.deciding["lm"], sort_keys=True) + fingerprints(config.local_models)
-    folder = home() / "cache" / hashlib.sha256(lms.encode()).hexdigest()[:16]
+    folder = home() / "cache" / "answers"
     folder.mkdir(parents=True, exist_ok=True)
     dspy.cache = AnswerCache(folder)
     if calls:

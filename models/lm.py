@@ -22,6 +22,7 @@ from hoptimizer.models.engine.engine import (
     is_local,
     release_outdated,
 )
+from hoptimizer.models.same_calls import OnceLM
 from hoptimizer.models.served import SecretHeaders, ServedLM
 from hoptimizer.models.settings import NO_KEY, LMSettings, PromptFormat
 from hoptimizer.models.usage import look_at_weights
@@ -46,7 +47,7 @@ def build_lm(settings: LMSettings) -> dspy.LM:
     if settings.is_local:
         _as_it_is_now(settings.model)
         templated = prompt_format != "plain"
-        lm = dspy.LM(
+        lm: dspy.LM = OnceLM(
             settings.model,
             temperature=settings.temperature or 0.0,
             max_tokens=settings.max_tokens or DEFAULT_MAX_TOKENS,

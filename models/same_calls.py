@@ -1,11 +1,20 @@
 """Calls that are the same wait for each other, so that the cache answers all but the first."""
 
 import asyncio
+import inspect
+import json
 from collections.abc import AsyncIterator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
+from typing import Any
 
+import dspy
+from dspy.utils.callback import with_callbacks
 from dspy.utils.exceptions import LMError
+
+_CLASS = "_dspy_lm_class"
+# Seconds, for models without a time in which they have to answer.
+_PATIENCE = 180.0
 
 # By the call: ends when who makes it has its answer. DSPy's optimizers call from threads with loops of their own.
 _under_way: dict[str, "Future[None]"] = {}
@@ -13,7 +22,7 @@ _under_way: dict[str, "Future[None]"] = {}
 
 @asynccontextmanager
 async def after_the_same(call: str, patience: float) -> AsyncIterator[None]:
-    """Wait until nobody else in this process makes the same call. Of several, DSPy would make each.
+    """Wait until nobody else in this process makes the same call.
 
     All that wait for a call fail with it: each would make it again, with all its tries, one after another.
 
@@ -44,3 +53,30 @@ async def after_the_same(call: str, patience: float) -> AsyncIterator[None]:
                 mine.set_exception(failure)
             else:
                 mine.set_result(None)
+
+
+class OnceLM(dspy.LM):
+    """A ``dspy.LM`` that makes a call once that is asked for several times at once; DSPy would make each of them."""
+
+    @with_callbacks
+    async def acall(
+        self,
+        prompt: Any = None,  # noqa: ANN401 - DSPy's
+        *,
+        messages: list[dict[str, Any]] | None = None,
+        **kwargs: Any,  # noqa: ANN401 - DSPy's
+    ) -> Any:  # noqa: ANN401 - DSPy's
+        """One asynchronous call, as of ``dspy.LM``; one that is under way already is not made a second time."""
+        if not kwargs.get("cache", self.cache):
+            return await self._make(prompt, messages, kwargs)
+        asked = [self.model, getattr(self, "prompt_format", None), prompt, messages, kwargs, self.kwargs]
+        async with after_the_same(json.dumps(asked, default=str), self.kwargs.get("timeout", _PATIENCE)):
+            return await self._make(prompt, messages, kwargs)
+
+    async def _make(self, prompt: Any, messages: list[dict[str, Any]] | None, kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - DSPy's
+        # Without DSPy's wrapper: callbacks hear of the call, not of each time that it is made.
+        return await inspect.unwrap(dspy.LM.acall)(self, prompt, messages=messages, **kwargs)
+
+    def dump_state(self) -> dict[str, Any]:
+        """The state of a ``dspy.LM``, as which it is loaded."""
+        return super().dump_state() | {_CLASS: "dspy.clients.lm.LM"}

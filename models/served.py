@@ -2,13 +2,12 @@
 
 import asyncio
 import inspect
-import json
 import logging
 import os
 import time
 from base64 import b64decode
 from collections.abc import Iterator, KeysView, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import dspy
@@ -25,7 +24,7 @@ from tenacity import AsyncRetrying, RetryCallState, Retrying, wait_random, wait_
 
 from hoptimizer.common.urls import public
 from hoptimizer.models.failures import is_outage, is_too_fast, is_too_long
-from hoptimizer.models.same_calls import after_the_same
+from hoptimizer.models.same_calls import OnceLM
 from hoptimizer.models.settings import NO_KEY, secrets_in, server_in_environment
 from hoptimizer.models.slots import CONNECTIONS, slots_of
 from hoptimizer.models.usage import AnswerCache
@@ -45,7 +44,6 @@ _LONG_WAIT = 10.0
 # Calls that fail together must not come again together: the wait is drawn from 0 to 1, 2, 4 … seconds.
 _backoff = wait_random_exponential(multiplier=1, max=60)
 _jitter = wait_random(0, 1)
-_CLASS = "_dspy_lm_class"
 _log = logging.getLogger(__name__)
 
 
@@ -70,9 +68,9 @@ class SecretHeaders(RootModel[dict[str, SecretStr]]):
         return len(self.root)
 
 
-class ServedLM(dspy.LM):
-    """A ``dspy.LM`` that keeps to a number of calls at once, makes a call again that got no answer, and whose secrets
-    are in no dump and no error.
+class ServedLM(OnceLM):
+    """A language model behind a server that keeps to a number of calls at once, makes a call again that got no answer,
+    and whose secrets are in no dump and no error.
 
     DSPy's own retries keep their place among the calls at once while they wait, wait for exactly 1, 2, 4 seconds, and
     for however long a server asks.
@@ -123,36 +121,21 @@ class ServedLM(dspy.LM):
                 # Without DSPy's wrapper: callbacks hear of the call, not of each time that it is made.
                 return inspect.unwrap(dspy.LM.__call__)(self, prompt, messages=messages, **kwargs | client)
 
-    @with_callbacks
-    async def acall(
-        self,
-        prompt: Any = None,  # noqa: ANN401 - DSPy's
-        *,
-        messages: list[dict[str, Any]] | None = None,
-        **kwargs: Any,  # noqa: ANN401 - DSPy's
-    ) -> Any:  # noqa: ANN401 - DSPy's
-        """One asynchronous call, as of ``dspy.LM``; one that is under way already is not made a second time."""
-        is_cached = kwargs.get("cache", self.cache)
-        call = json.dumps([self.model, prompt, messages, kwargs, self.kwargs], default=str) if is_cached else None
-        async with after_the_same(call, self.kwargs["timeout"]) if call else nullcontext():
-            return await self._acall(prompt, messages, kwargs)
-
-    async def _acall(self, prompt: Any, messages: list[dict[str, Any]] | None, kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - DSPy's
+    async def _make(self, prompt: Any, messages: list[dict[str, Any]] | None, kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - DSPy's
         async for attempt in AsyncRetrying(**_Patience(self).settings):
             with attempt:
                 async with self.slots:
                     with self._presentable(), self._client() as client:
                         # The client's own timeout is that of each read: a server that drips can keep it for ever.
                         async with asyncio.timeout(self.kwargs["timeout"]):
-                            options = kwargs | client
-                            return await inspect.unwrap(dspy.LM.acall)(self, prompt, messages=messages, **options)
+                            return await super()._make(prompt, messages, kwargs | client)
 
     def dump_state(self) -> dict[str, Any]:
-        """The state of a ``dspy.LM``, as which it is loaded, without secrets."""
+        """The state of a ``dspy.LM`` without secrets."""
         state = {name: value for name, value in super().dump_state().items() if name != "extra_headers"}
         if body := state.get("extra_body"):
             state["extra_body"] = public(body)
-        return state | {_CLASS: "dspy.clients.lm.LM", "cache": self._is_cached}
+        return state | {"cache": self._is_cached}
 
     @contextmanager
     def _presentable(self) -> Iterator[None]:

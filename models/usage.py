@@ -34,8 +34,7 @@ class Usage:
     """What calls have cost.
 
     Attributes:
-        calls: distinct calls. A call that is repeated is answered from the cache and not counted again; nor is one that
-            is made while the same call is under way, although DSPy computes it a second time.
+        calls: distinct calls. A call that is repeated, or under way already, is not counted again.
         prompt_tokens: tokens of their prompts.
         completion_tokens: tokens of their answers.
         usd: their price, where the model has one.

@@ -1,6 +1,7 @@
 """The calls of one piece of work: kept, counted, and ended by a budget."""
 
 import asyncio
+import json
 import os
 import time
 from functools import partial
@@ -12,13 +13,16 @@ from safetensors.torch import load_file, save_file
 from scripted import ScriptedEngine
 from small_models import tiny_lm
 
+from hoptimizer.config import load_config
 from hoptimizer.models import LMSettings, build_lm
 from hoptimizer.models import usage as calls
+from hoptimizer.models.engine.engine import generator
 from hoptimizer.models.lm import tuned
 from hoptimizer.models.settings import server_in_environment
 from hoptimizer.models.usage import AnswerCache, BudgetExhausted, CallCache, Usage, UsageMeter
 from hoptimizer.optimizers.labels.examples import TrainingExample
 from hoptimizer.optimizers.labels.labelling import PendingExample, collect
+from hoptimizer.workbench import Workbench, use_cache
 
 
 @pytest.fixture(autouse=True)
@@ -220,3 +224,32 @@ def test_time_goes_on_where_it_was(tmp_path):
     time.sleep(0.01)
     assert isinstance(meter.spent, Usage)
     assert 5 < CallCache(tmp_path / "calls", None).seconds < meter.spent.seconds
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_the_same_call_of_a_model_here_is_decoded_once(tmp_path, temperature):
+    dspy.cache = AnswerCache(tmp_path)
+    settings = LMSettings(model="local/smollm2-135m-instruct", max_tokens=8, temperature=temperature)
+    lm, model = build_lm(settings), generator("local/smollm2-135m-instruct")
+
+    async def answers():
+        before = model.counts.completion_tokens
+        return await asyncio.gather(*(lm.acall("Where?") for _ in range(8))), model.counts.completion_tokens - before
+
+    said, written = asyncio.run(answers())
+    assert len({*map(str, said)}) == 1
+    assert 0 < written <= 8
+
+
+def test_the_judge_of_another_work_leaves_the_readers_answers_cached(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOPTIMIZER_HOME", str(tmp_path))
+    with ChatServer() as server:
+        for judge in ("one", "another"):
+            names = {"default": "reader", "judge": judge}
+            models = {role: {"model": f"openai/{name}", "api_base": server.url} for role, name in names.items()}
+            config = load_config(None, ["data=atlas", "program=direct", f"lm={json.dumps(models)}"])
+            use_cache(config)
+            lms = Workbench(config).lms
+            for role in lms:
+                lms[role]("Where?")
+    assert [body["model"] for body in server.bodies] == ["reader", "one", "another"]

@@ -326,6 +326,17 @@ def test_the_same_call_is_made_once_however_many_cells_make_it_at_once(write, as
     assert answers == asked_before.setdefault("answers", answers), "the same as one cell after the other"
 
 
+def test_cells_with_other_models_behind_a_server_are_under_way_together(write):
+    with ChatServer(answering, seconds=0.1) as server:
+        lm = {"model": "openai/one", "api_base": server.url, "api_key": "none"}
+        base = {"lm": {"default": lm}, "program": {"name": "direct"}, "metric": "f1"}
+        cells = [{"name": name, "lm.default.model": f"openai/{name}"} for name in ("one", "another")]
+        result = run_study(load_study(write(cells=cells, base=base, at_once=2)))
+    assert result.failed == []
+    assert Counter(body["model"] for body in server.bodies) == {"one": 4, "another": 4}
+    assert server.most == 8
+
+
 def test_what_a_whole_compile_spent_is_not_the_cost_of_a_question(tmp_path):
     # The price of the student is not known, and its teacher's is.
     logged = {"dev/lm_calls": 1.0, "workings/dev/prompt_tokens": 200.0, "workings/estimate/usd": 0.0}

@@ -121,7 +121,7 @@ class CellRuns:
 
     def _beside(self, cell: Cell, others: Sequence[Cell], tracker: Tracker) -> list[Cell]:
         """The cells that are run together with one: those that follow and have no run. In one process these are some
-        that use the same language models."""
+        that load no other model."""
         apart = isinstance(self._study.config.executor, RayExecutor)
         room = len(others) if apart else self._study.file.at_once - 1
         if not room or self._compiles(cell) or self._finished(cell, tracker):
@@ -130,9 +130,9 @@ class CellRuns:
         for other in others:
             if len(found) == room:
                 break
-            same = apart or other.config.deciding["lm"] == cell.config.deciding["lm"]
+            fits = apart or {*other.config.local_models} <= {*cell.config.local_models}
             known = other.key in self._done or other.digest in {one.digest for one in (cell, *found)}
-            if same and not known and not self._compiles(other) and not self._finished(other, tracker):
+            if fits and not known and not self._compiles(other) and not self._finished(other, tracker):
                 found.append(other)
         return found
 
