@@ -42,6 +42,7 @@ BENCHMARKS = {
     "http_serving.py": "`hop serve` under load, beside the limit that its language model sets, and MLflow's server.",
     "ra_isf_latency.py": "RA-ISF's chains, by the branches that a question can take (limit: 1.15).",
     "traces.py": "What traces in MLflow take of a run (aim: 10% at most).",
+    "store_share.py": "What MLflow takes of an evaluation that asks a server (aim: 5% of 10,000 questions).",
     "bootstrap.py": "Bootstrapping demonstrations beside `dspy.BootstrapFewShot` (aim: 8 times as fast).",
     "engine.py": "The in-process engine by itself: what batching and reuse of prefixes bring, what grammars take, and "
     "when a new request has its first token.",

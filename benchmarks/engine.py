@@ -2,8 +2,10 @@
 
     python benchmarks/engine.py [--model NAME] [--json]
 
-All figures are of one run, with nothing else on the machine if they are to mean anything. The prompts are a program's:
-instructions and demonstrations that all share, passages and a question of their own.
+With nothing else on the machine, if the figures are to mean anything. The prompts are a program's: instructions and
+demonstrations that all share, passages and a question of their own. Beside speeds stands what they are of what the
+processor can do at most, measured just before: the products of a prompt's tokens, in bf16, without those of attention;
+and the reading of all weights, and of keys and values, once for each pass.
 
 Grammars are timed where the answers of sixteen questions of atlas are held to a JSON schema: what the grammar takes, of
 all seconds. The first token of a request that comes while sixteen others are being written is counted in passes.
@@ -15,21 +17,25 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from rich.table import Table
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from hoptimizer.eval.datasets.dataset import load as load_data
 from hoptimizer.models.engine.constrained_decoding import Constraint
 from hoptimizer.models.engine.generator import Generator
+from hoptimizer.models.engine.limits import bf16_flops, read_bytes
 from hoptimizer.models.engine.request import Completion, GenerationRequest
 from hoptimizer.models.weights.store import resolve
 from reporting import benchmark_parser, load, show, user_mistakes
 
 SHARED_TOKENS, OWN_TOKENS, NEW_TOKENS = 600, 300, 40
+ROUNDS = 5
 
 
 def prompts(count: int, shared: int, own: int, seed: int) -> list[list[int]]:
@@ -109,21 +115,71 @@ def passes_to_first_token(model: Generator, own: int, width: int = 16) -> float:
     return float(passes)
 
 
-def measure(name: str) -> dict[str, float]:
-    """All figures, by name; speeds in tokens per second."""
+@dataclass(frozen=True)
+class Limits:
+    """What a model needs at least, at what the processor can do at most.
+
+    Attributes:
+        prompt_second: seconds of the products that a prompt's token takes.
+        weights_second: seconds in which all weights are read that a token is decoded with.
+        cached_second: seconds in which the keys and values of one earlier token are read.
+    """
+
+    prompt_second: float
+    weights_second: float
+    cached_second: float
+
+    @classmethod
+    def of(cls, folder: str) -> "Limits":
+        """Those of a model, as this processor is now."""
+        config = AutoConfig.from_pretrained(folder)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config)
+        layers = sum(
+            weight.numel() for name, weight in model.named_parameters() if weight.dim() > 1 and "layers" in name
+        )
+        head = model.get_output_embeddings().weight.numel()
+        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        cached = 2 * config.num_hidden_layers * config.num_key_value_heads * size
+        flops, read = bf16_flops(), read_bytes()
+        return cls(2 * layers / flops, 2 * (layers + head) / read, 2 * cached / read)
+
+    def decoding(self, width: int) -> float:
+        """Seconds of a pass in which so many sequences get a token; what their prompts share is read once."""
+        held = SHARED_TOKENS + width * (OWN_TOKENS + NEW_TOKENS / 2)
+        return self.weights_second + held * self.cached_second
+
+
+def rounds(measured: Callable[[], float], number: int = ROUNDS) -> list[float]:
+    """A figure, measured so many times."""
+    return [measured() for _ in range(number)]
+
+
+def measure(name: str) -> dict[str, list[float]]:
+    """All figures, by name, each as often as it was measured; speeds in tokens per second."""
     folder = resolve(name)
+    limits = Limits.of(folder)
     plain = Generator(folder, prefix_bytes=0)
     run(plain, prompts(4, 0, 200, seed=0), 4)  # warm
-    figures: dict[str, float] = {}
-    seconds, _ = run(plain, prompts(8, 0, 1000, seed=1), 1)
-    figures["prompt tokens/s"] = 8 * 1000 / seconds
+    figures: dict[str, list[float]] = {}
 
+    def reading() -> float:
+        return 8 * 1000 / run(plain, prompts(8, 0, 1000, seed=1), 1)[0]
+
+    figures["prompt tokens/s"] = read = rounds(reading)
+    figures["of the limit of products, %"] = [100 * limits.prompt_second * speed for speed in read]
     reusing = Generator(folder)
     for width in (1, 16, 32):
         batch = prompts(width, SHARED_TOKENS, OWN_TOKENS, seed=2)
         run(reusing, batch, 1)  # now the prompts are known, and what is left to time is decoding
-        seconds, written = run(reusing, batch, NEW_TOKENS)
-        figures[f"decoded tokens/s, batch {width}"] = written / seconds
+
+        def decoding(batch: list[list[int]] = batch) -> float:
+            seconds, written = run(reusing, batch, NEW_TOKENS)
+            return written / seconds
+
+        figures[f"decoded tokens/s, batch {width}"] = decoded = rounds(decoding)
+        least = limits.decoding(width) / width
+        figures[f"of the limit of memory, batch {width}, %"] = [100 * least * speed for speed in decoded]
 
     batch = prompts(32, SHARED_TOKENS, OWN_TOKENS, seed=3)
     with_both, _ = run(reusing, batch, NEW_TOKENS)
@@ -131,16 +187,16 @@ def measure(name: str) -> dict[str, float]:
     batch = prompts(32, SHARED_TOKENS, OWN_TOKENS, seed=4)
     run(reusing, batch[:1], 1)
     without_batching, _ = run(reusing, batch, NEW_TOKENS, batched=False)
-    figures["32 calls, seconds"] = with_both
-    figures["32 calls without prefix reuse, seconds"] = without_reuse
-    figures["32 calls one by one, seconds"] = without_batching
-    figures["gain by prefix reuse"] = without_reuse / with_both
-    figures["gain by batching"] = without_batching / with_both
+    figures["32 calls, seconds"] = [with_both]
+    figures["32 calls without prefix reuse, seconds"] = [without_reuse]
+    figures["32 calls one by one, seconds"] = [without_batching]
+    figures["gain by prefix reuse"] = [without_reuse / with_both]
+    figures["gain by batching"] = [without_batching / with_both]
     grammar_share(reusing)  # compiles it
-    figures["grammars' share of 16 JSON answers, % (aim 3)"] = median(grammar_share(reusing) for _ in range(5))
+    figures["grammars' share of 16 JSON answers, % (aim 3)"] = rounds(lambda: grammar_share(reusing))
     for own in (100, 300, 1000):
         label = f"passes to the first token, {own} new prompt tokens (aim 2)"
-        figures[label] = max(passes_to_first_token(reusing, own) for _ in range(5))
+        figures[label] = rounds(lambda own=own: passes_to_first_token(reusing, own))  # type: ignore[misc]
     return figures
 
 
@@ -160,9 +216,12 @@ def main() -> None:
         "cpu": platform.processor() or platform.machine(),
         "load": load(),
     }
-    table = Table("", "figure", title=", ".join(f"{key} {value}" for key, value in machine.items()))
-    for key, value in figures.items():
-        table.add_row(key, f"{value:,.1f}")
+    table = Table(
+        "", "median", "lowest", "highest", "n", title=", ".join(f"{key} {value}" for key, value in machine.items())
+    )
+    for key, values in figures.items():
+        shown = (f"{value:,.1f}" for value in (median(values), min(values), max(values)))
+        table.add_row(key, *shown, str(len(values)))
     show({**machine, **figures}, options.json, table)
 
 

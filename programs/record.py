@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 COUNTS = ("lm_calls", "model_calls", "retrievals", "iterations", "parse_failures", "subquestions")
@@ -62,7 +62,7 @@ class StepRecord:
     def as_dict(self) -> dict[str, Any]:
         """The record as plain data, for JSON; ``choices`` only where there are any, costs only of language models."""
         left_out = (() if self.kind == "lm" else (*COST, "cached_calls")) + (() if self.choices else ("choices",))
-        return {name: value for name, value in asdict(self).items() if name not in left_out}
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.name not in left_out}
 
 
 def counts(records: Iterable[StepRecord]) -> dict[str, float]:

@@ -35,6 +35,7 @@ from hoptimizer.executors.task import Node, Refusal, Task, unmasked
 from hoptimizer.executors.worker import Worker
 from hoptimizer.programs import StepRecord
 from hoptimizer.retrieval import Corpus, DenseSettings, RetrieverSettings, build_retriever
+from hoptimizer.study.cell_worker import CellWorker, Order
 from hoptimizer.variants import Scoring
 
 CONFIG = {"data": {"name": "atlas", "dev": 12}, "program": {"name": "rag", "reader": "none"}, "retriever": "bm25"}
@@ -438,6 +439,21 @@ def test_what_a_worker_finds_different_or_missing_is_one_line(bench, monkeypatch
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     _, told = started(bench, unmasked(bench.config) | changed, **task)
     assert re.match(line, told.message)
+
+
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        ({"node": Node({"hoptimizer": "0.0.1"})}, "it has hoptimizer .* and not 0.0.1; install the same versions"),
+        ({"data": "another"}, "data: .* holds other data than the driver's; copy it to all nodes"),
+        ({}, "tracking.uri: the driver's file of runs is not here; give a server's"),
+    ],
+)
+def test_what_a_worker_lacks_that_is_to_compile_a_cell_is_one_line(bench, tmp_path, changed, line):
+    values = unmasked(bench.config) | {"tracking": {"uri": f"sqlite:///{tmp_path}/elsewhere.db"}}
+    order = replace(Order(values, bench.data.digest, Node.for_models(()), {}), **changed)
+    assert re.match(line, asyncio.run(CellWorker().answer(order)).message)
+    assert not (tmp_path / "elsewhere.db").exists()
 
 
 def test_a_disk_that_takes_no_more_is_what_a_worker_says(bench, monkeypatch):

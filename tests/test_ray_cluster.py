@@ -122,6 +122,46 @@ def test_a_study_on_a_cluster_has_the_table_of_one_in_a_process(cluster, tmp_pat
 
 
 @SLOW
+def test_cells_that_compile_are_compiled_by_workers_as_in_a_process(cluster, tmp_path, monkeypatch):
+    lm = {"default": {"model": "local/smollm2-135m-instruct", "max_tokens": 12}}
+    base = {"data": {"name": "atlas", "train": 6, "dev": 4}, "program": {"name": "rag", "reader": "direct"}, "lm": lm}
+    cells = [
+        {"name": "few", "optimizer": {"name": "labeled_few_shot", "k": 2}},
+        {"name": "one", "optimizer": {"name": "labeled_few_shot", "k": 1}},
+        {"name": "refused", "optimizer": {"name": "distill", "steps": ["relevance"]}},
+        {"name": "bootstrapped", "optimizer": {"name": "bootstrap_few_shot"}},
+    ]
+    study = {"base": base | {"retriever": {"name": "bm25", "k": 2}}, "cells": cells, "compile": True}
+    (tmp_path / "study.yaml").write_text(json.dumps(study))
+    monkeypatch.chdir(tmp_path)
+    alone = run_study(load_study(Path("study.yaml"), ["tracking.uri=sqlite:///alone.db"]))
+    ray = f"executor={{name: ray, address: '{cluster.address}', tasks: 2}}"
+    words = ("study", "study.yaml", "--json", "tracking.uri=sqlite:///spread.db", ray)
+    process = hop(tmp_path, *words)
+    out, err = process.communicate(timeout=LIMIT)
+    assert process.returncode == 1, err[-2000:]  # one cell can't be compiled
+    spread = json.loads(out)["cells"]
+
+    def told(cells):
+        return [
+            {
+                name: value
+                for name, value in cell["metrics"].items()
+                if "seconds" not in name and name not in ("compile_minutes", "cached_tokens")
+            }
+            for cell in cells
+        ]
+
+    assert told([cell.as_dict() for cell in alone.outcomes]) == told(spread)
+    assert [cell["status"] for cell in spread] == ["finished", "finished", "failed", "finished"]
+    assert spread[2]["failure"].startswith("worker on ")
+    assert "RAG has no step 'relevance'" in spread[2]["failure"]
+    tracker = Tracker("sqlite:///spread.db", "study")
+    parents = {tracker.get(cell["run_id"]).data.tags.get("mlflow.parentRunId") for cell in spread}
+    assert parents == {json.loads(out)["run_id"]}
+
+
+@SLOW
 def test_an_index_by_workers_one_of_which_is_killed_is_the_one_of_a_process(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr("hoptimizer.retrieval.encoders.windows.WINDOW", 16)
     corpus = Corpus(load("atlas").corpus.passages[:160])

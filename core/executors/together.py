@@ -2,7 +2,8 @@
 
 import asyncio
 import queue
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any, TypeVar
 
 from hoptimizer.common.concurrency import beside
 from hoptimizer.eval.runner import Evaluation
@@ -11,7 +12,7 @@ from hoptimizer.executors.evaluation import Asked, aevaluate_on
 from hoptimizer.executors.head import LostHeadError
 from hoptimizer.executors.pool import Workers
 from hoptimizer.executors.settings import RayExecutor
-from hoptimizer.executors.worker import Worker
+from hoptimizer.executors.worker import OnNode, Worker
 from hoptimizer.scoring import running
 from hoptimizer.tracking.tracker import Tracker
 from hoptimizer.variants import Scoring, state_of
@@ -19,6 +20,8 @@ from hoptimizer.workbench import Workbench
 
 Outcome = tuple[int, Evaluation | Exception]
 """The place of what was asked, and what it came to or the exception that it ended with."""
+T = TypeVar("T")
+Tell = Callable[[T], None]
 
 
 def answer_on_cluster(scorings: Sequence[Scoring], tracker: Tracker, settings: RayExecutor) -> Iterator[Outcome]:
@@ -37,9 +40,8 @@ def answer_on_cluster(scorings: Sequence[Scoring], tracker: Tracker, settings: R
         ServiceError: its head is gone, where none of them could be asked any more.
     """
     states = {run_id: tracker.load_state(run_id) for run_id in {one.run_id for one in scorings} if run_id}
-    ended: queue.SimpleQueue[Outcome | None] = queue.SimpleQueue()
 
-    async def answer(workers: Workers) -> None:
+    async def answer(workers: Workers, tell: Tell[Outcome]) -> None:
         gate = asyncio.Semaphore(settings.tasks)
         tasks = max(1, settings.tasks // len(scorings))
         beside = min(len(scorings), settings.tasks // tasks)
@@ -51,19 +53,37 @@ def answer_on_cluster(scorings: Sequence[Scoring], tracker: Tracker, settings: R
                 )
             if isinstance(outcome, LostHeadError) or not isinstance(outcome, Evaluation | Exception):
                 raise outcome
-            ended.put((number, outcome))
+            tell((number, outcome))
 
         await asyncio.gather(*(one(number, scoring) for number, scoring in enumerate(scorings)))
 
-    with connected(settings) as ray, Workers(ray, settings, Worker) as workers, beside() as loop:
-        work = asyncio.run_coroutine_threadsafe(answer(workers), loop)
-        work.add_done_callback(lambda _: ended.put(None))
+    yield from as_they_end(settings, Worker, answer)
+
+
+def as_they_end(
+    settings: RayExecutor, kind: type[OnNode], work: Callable[[Workers, Tell[T]], Coroutine[Any, Any, None]]
+) -> Iterator[T]:
+    """What comes of work on a cluster, which goes on while the caller does something with a part of it.
+
+    Args:
+        settings: the config's ``executor`` section.
+        kind: what runs in the workers' processes.
+        work: is given workers of that kind, and what to tell each part.
+
+    Raises:
+        UserError: the cluster can't be had.
+        Exception: the work's own.
+    """
+    ended: queue.SimpleQueue[T | None] = queue.SimpleQueue()
+    with connected(settings) as ray, Workers(ray, settings, kind) as workers, beside() as loop:
+        going = asyncio.run_coroutine_threadsafe(work(workers, ended.put), loop)
+        going.add_done_callback(lambda _: ended.put(None))
         try:
             while (outcome := ended.get()) is not None:
                 yield outcome
         finally:
-            work.cancel()
-        work.result()
+            going.cancel()
+        going.result()
 
 
 def _asked(scoring: Scoring, states: dict[str, dict[str, object]]) -> Asked:

@@ -11,6 +11,7 @@ from hoptimizer.common.errors import ServiceError, UserError
 from hoptimizer.common.progress import silent
 from hoptimizer.compiled import restore
 from hoptimizer.config import make_config
+from hoptimizer.eval.datasets.dataset import DataSet
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.runner import QuestionResult, ask
 from hoptimizer.executors.task import Refusal, Task
@@ -58,8 +59,7 @@ class Worker(OnNode):
 
     def _make(self, values: dict[str, Any], task: Task) -> None:
         self._bench = bench = Workbench(make_config(values), silent)
-        if bench.data.digest != task.data:
-            raise UserError(f"data: {bench.data.folder} holds other data than the driver's; copy it to all nodes")
+        check_data(bench.data, task.data)
         self._active.enter_context(bench.active(judged=True))
         self._program = bench.program() if task.state is None else restore(bench, task.state, task.variant)
         self._objective = bench.config.objective
@@ -83,6 +83,20 @@ class Worker(OnNode):
             if refusal := refusal_of(error):
                 return refusal
             raise
+
+
+def check_data(data: DataSet, digest: str) -> None:
+    """Make sure that a data set is the driver's.
+
+    Args:
+        data: this machine's.
+        digest: the driver's.
+
+    Raises:
+        UserError: it is another one.
+    """
+    if data.digest != digest:
+        raise UserError(f"data: {data.folder} holds other data than the driver's; copy it to all nodes")
 
 
 def refusal_of(error: Exception) -> Refusal | None:

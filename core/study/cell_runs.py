@@ -5,7 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import mlflow
 import pandas as pd
+from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.progress import Report
@@ -15,13 +17,17 @@ from hoptimizer.compiling import compile_variant
 from hoptimizer.eval.display.format import COLUMNS
 from hoptimizer.eval.runner import Evaluation
 from hoptimizer.executors.settings import RayExecutor
+from hoptimizer.executors.task import Node, unmasked
 from hoptimizer.executors.together import answer_on_cluster
+from hoptimizer.study.cell_worker import Order
 from hoptimizer.study.cells import Cell, Study
 from hoptimizer.study.file import SPENT
 from hoptimizer.study.lines import Figures
+from hoptimizer.study.on_cluster import compile_on_cluster
 from hoptimizer.tracking.artifacts import DECIMALS
 from hoptimizer.tracking.tracker import Tracker
 from hoptimizer.variants import Scoring, answer_together, evaluate_variant
+from hoptimizer.workbench import Workbench
 
 
 @dataclass(frozen=True)
@@ -104,27 +110,32 @@ class CellRuns:
         return [self._done[cell.key] for cell, _ in cells]
 
     def _run(self, cells: Sequence[Cell], tracker: Tracker) -> Iterator[Cell]:
-        """Run a cell, or answer the questions of several together and keep them one after the other."""
+        """Run a cell, or several together: each is compiled elsewhere, or their questions are answered and kept one
+        after the other."""
+        executor = self._study.config.executor
         if len(cells) == 1:
             self._done[cells[0].key] = self._finished(cells[0], tracker) or self._made(cells[0], tracker, None)
             yield cells[0]
-            return
-        scorings, executor = [self._scoring(cell) for cell in cells], self._study.config.executor
-        if isinstance(executor, RayExecutor):
-            answered = answer_on_cluster(scorings, tracker, executor)
+        elif isinstance(executor, RayExecutor) and self._compiles(cells[0]):
+            for number, failure in compile_on_cluster([self._order(cell, tracker) for cell in cells], executor):
+                self._done[cells[number].key] = self._compiled(cells[number], tracker, failure)
+                yield cells[number]
         else:
-            answered = enumerate(answer_together(scorings, tracker))
-        for number, evaluation in answered:
-            cell = cells[number]
-            self._done[cell.key] = self._made(cell, tracker, evaluation)
-            yield cell
+            scorings = [self._scoring(cell) for cell in cells]
+            if isinstance(executor, RayExecutor):
+                answered = answer_on_cluster(scorings, tracker, executor)
+            else:
+                answered = enumerate(answer_together(scorings, tracker))
+            for number, evaluation in answered:
+                self._done[cells[number].key] = self._made(cells[number], tracker, evaluation)
+                yield cells[number]
 
     def _beside(self, cell: Cell, others: Sequence[Cell], tracker: Tracker) -> list[Cell]:
-        """The cells that are run together with one: those that follow and have no run. In one process these are some
-        that load no other model."""
-        apart = isinstance(self._study.config.executor, RayExecutor)
+        """The cells that are run together with one: those that follow, have no run, and compile if it does. In one
+        process these are some that load no other model, and none that compile."""
+        apart, compiles = isinstance(self._study.config.executor, RayExecutor), self._compiles(cell)
         room = len(others) if apart else self._study.file.at_once - 1
-        if not room or self._compiles(cell) or self._finished(cell, tracker):
+        if not room or (compiles and not apart) or self._finished(cell, tracker):
             return []
         found: list[Cell] = []
         for other in others:
@@ -132,7 +143,7 @@ class CellRuns:
                 break
             fits = apart or {*other.config.local_models} <= {*cell.config.local_models}
             known = other.key in self._done or other.digest in {one.digest for one in (cell, *found)}
-            if fits and not known and not self._compiles(other) and not self._finished(other, tracker):
+            if fits and not known and self._compiles(other) == compiles and not self._finished(other, tracker):
                 found.append(other)
         return found
 
@@ -161,30 +172,51 @@ class CellRuns:
 
     def _finished(self, cell: Cell, tracker: Tracker) -> CellResult | None:
         """What a cell came to before, unless some of its questions got no answer: these are asked again."""
+        kept = self._kept(cell, tracker)
+        return None if kept is None or kept.unanswered else kept
+
+    def _kept(self, cell: Cell, tracker: Tracker) -> CellResult | None:
         run_id = tracker.finished(self._study.fingerprint(cell))
-        metrics = tracker.metrics(run_id, cell.split) if run_id else {}
-        if not run_id or metrics.get("unanswered"):
+        if not run_id:
             return None
+        metrics = tracker.metrics(run_id, cell.split)
         predictions = tracker.predictions(run_id, cell.split)
         table = predictions.table if predictions else pd.DataFrame()
         return CellResult(cell, run_id, self._figures(cell, metrics, table))
 
+    def _options(self, cell: Cell) -> dict[str, Any]:
+        """Of what makes the cell's variant, except what is told of its progress."""
+        options = {"split": cell.split, "name": self._name(cell), "fingerprint": self._study.fingerprint(cell)}
+        if not self._compiles(cell):
+            return options | {"run_id": self._scoring(cell).run_id}
+        shown = cell.split == self._study.file.split  # to choose, only what was compiled counts
+        return options | {"run_id": self._study.run_id, "score_before": shown}
+
+    def _order(self, cell: Cell, tracker: Tracker) -> Order:
+        values = unmasked(cell.config) | {"executor": "in_process"}
+        values["tracking"]["uri"] = tracker.uri
+        node = Node.for_models(cell.config.local_models)
+        return Order(values, Workbench(cell.config).data.digest, node, self._options(cell))
+
+    def _compiled(self, cell: Cell, tracker: Tracker, failure: Exception | None) -> CellResult:
+        """What a cell came to that was compiled in another process."""
+        kept = None if failure else self._kept(cell, tracker)
+        if kept is None:
+            lost = UserError("its run is in the journal of the worker that compiled it: `hop sync` there, or try again")
+            return self._made(cell, tracker, failure or lost)
+        if run := mlflow.active_run():  # the study's, which that process did not have open
+            tracker.client.set_tag(kept.run_id, MLFLOW_PARENT_RUN_ID, run.info.run_id)
+        return kept
+
     def _made(self, cell: Cell, tracker: Tracker, answered: Evaluation | Exception | None) -> CellResult:
-        options: dict[str, Any] = {
-            "split": cell.split,
-            "name": self._name(cell),
-            "fingerprint": self._study.fingerprint(cell),
-            "report": self._inner(cell),
-        }
+        options = self._options(cell) | {"report": self._inner(cell)}
         try:
             if isinstance(answered, Exception):
                 raise answered
             if self._compiles(cell):
-                shown = cell.split == self._study.file.split  # to choose, only what was compiled counts
-                variant = compile_variant(cell.config, run_id=self._study.run_id, score_before=shown, **options)
+                variant = compile_variant(cell.config, **options)
             else:
-                start = self._scoring(cell).run_id
-                variant = evaluate_variant(cell.config, run_id=start, answered=answered, **options)
+                variant = evaluate_variant(cell.config, answered=answered, **options)
             # As the store keeps them, so that the table is the same where the cell's scores are read from there.
             rows = [{"question": row.question.question} | row.scores for row in variant.after.rows]
             table = pd.DataFrame(rows).round(DECIMALS)

@@ -1,0 +1,47 @@
+"""The cells of a study that compile, each by a worker of a Ray cluster."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+
+from hoptimizer.executors.head import LostHeadError
+from hoptimizer.executors.pool import Pool, Workers
+from hoptimizer.executors.settings import RayExecutor
+from hoptimizer.executors.together import Tell, as_they_end
+from hoptimizer.study.cell_worker import CellWorker, Order
+
+Outcome = tuple[int, Exception | None]
+"""The place of an order, and the exception that it ended with, if it did."""
+
+
+def compile_on_cluster(orders: Sequence[Order], settings: RayExecutor) -> Iterator[Outcome]:
+    """Have variants compiled: as many at once as there are workers. Their runs are in the store as they end.
+
+    Args:
+        orders: what to compile.
+        settings: the config's ``executor`` section.
+
+    Yields:
+        what each came to, as they end; others are compiled while the caller does something with it.
+
+    Raises:
+        UserError: the cluster can't be had.
+        ServiceError: its head is gone.
+    """
+
+    async def compiled(workers: Workers, tell: Tell[Outcome]) -> None:
+        pool: Pool[None] = Pool(workers, min(settings.tasks, len(orders)), (), share=1)
+
+        async def one(number: int, order: Order) -> None:
+            failure = None
+            try:
+                await pool.ask(order)
+            except LostHeadError:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever a cell dies of, the others have their turn
+                failure = error
+            tell((number, failure))
+
+        async with workers.head.needed(), pool:
+            await asyncio.gather(*(one(number, order) for number, order in enumerate(orders)))
+
+    yield from as_they_end(settings, CellWorker, compiled)
