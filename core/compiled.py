@@ -90,14 +90,15 @@ def load_variant(
     tracking_uri: str | None = None,
     report: Report = in_notebook,
 ) -> CompiledProgram:
-    """A compiled variant as a ``dspy.Module`` that is ready to answer questions.
+    """A variant as a ``dspy.Module`` that is ready to answer questions.
 
     It may be a stranger's: nothing that it holds is run. The servers that its config names are told in a warning before
     they are contacted, and get no key of yours unless you give it.
 
     Args:
-        source: ``runs:/ID`` of a compile; ``models:/NAME/VERSION``, ``models:/NAME@ALIAS`` or ``models:/ID`` of its
-            MLflow model; or the folder of a variant: ``variant`` of a downloaded run or MLflow model.
+        source: ``runs:/ID`` of a compile, or of an evaluation of an uncompiled program; ``models:/NAME/VERSION``,
+            ``models:/NAME@ALIAS`` or ``models:/ID`` of its MLflow model; or the folder of a variant: ``variant`` of a
+            downloaded run or MLflow model.
         overrides: ``key=value`` arguments that change the variant's config, such as ``lm.default=openai/gpt-4o``.
         tracking_uri: where the run is kept; by default where MLflow has been pointed, else hoptimizer's own default.
         report: is told about progress, such as the building of an index.
@@ -129,8 +130,8 @@ def load_variant(
         for name in _FILES:
             if not (folder / name).is_file():
                 raise UserError(
-                    f"{source}: no {name} in it, so it is no variant; give runs:/ID of a compile, or the folder "
-                    "`variant` of a run or model that was downloaded"
+                    f"{source}: no {name} in it, so it is no variant; give runs:/ID of a compile, or of an "
+                    "uncompiled program that was scored, or the folder `variant` of a run or model that was downloaded"
                 )
         check_links(folder)
         config, program = (read_stored(folder / name, str(source)) for name in _FILES)

@@ -134,7 +134,7 @@ class _Compiling:
             artifacts.log_questions(bench.data, "train", self._trainset)
             questions = artifacts.log_questions(bench.data, self._split, self._scored)
             artifacts.hold_headlines(self._split, self._scored, config.objective.name)
-            tag_start(tracker, self._run_id)
+            tag_start(self._run_id)
             log.open(tracker.uri, tracker.client, tracker.get(run.info.run_id))
             made = self._made = self._made or self._make(context)
             log.catch_up()

@@ -9,6 +9,9 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+import mlflow
+from mlflow.entities import Run
+
 from hoptimizer.common.concurrency import run_async
 from hoptimizer.common.progress import Report, in_notebook
 from hoptimizer.compiled import program_of
@@ -18,12 +21,13 @@ from hoptimizer.eval.display.format import change, figure
 from hoptimizer.eval.display.sheet import notebook
 from hoptimizer.eval.runner import Evaluation
 from hoptimizer.eval.showing import evaluation_sheets
+from hoptimizer.executors.settings import RayExecutor
 from hoptimizer.scoring import ascore, forget_kept, score, score_variant
 from hoptimizer.tracing import traced
 from hoptimizer.tracking import artifacts
 from hoptimizer.tracking.journal import keep_run
 from hoptimizer.tracking.models import link_model
-from hoptimizer.tracking.naming import variant_name
+from hoptimizer.tracking.naming import OF_UNCOMPILED, STARTED_FROM, variant_name
 from hoptimizer.tracking.reading import SPENT
 from hoptimizer.tracking.settings import UnknownRun
 from hoptimizer.tracking.tracker import Tracker
@@ -129,7 +133,8 @@ def evaluate_variant(
     Args:
         config: what to score, on which data, with which language models.
         split: the questions.
-        run_id: the compiled variant whose state the program gets; ``None`` scores the program uncompiled.
+        run_id: the variant whose state the program gets; ``None`` scores the program uncompiled, and logs it as an
+            MLflow model.
         name: of the run; by default program, optimizer and language model.
         fingerprint: identifies the work, so that an unfinished run of it is continued; by default none is.
         report: told about progress; shows it in a notebook by default.
@@ -151,21 +156,28 @@ def evaluate_variant(
     _log.info(labelled(bench.summary(split, run_id=run_id), name))
     questions = bench.data.split(split)
     scored = f"{config.program.name} {state_of(run_id)}"
-    called = variant_name(config, compiled=run_id is not None)
     evaluation = answered
 
     def keep(tracker: Tracker) -> Variant:
         nonlocal evaluation  # what was answered is kept in another store where the first one fails
-        with bench.active(judged=True), tracker.run("eval", name or called, fingerprint) as run:
+        start = _start(tracker, run_id)
+        compiled = run_id is not None and (start is None or tracker.is_compiled(start))
+        called = name or variant_name(config, compiled=compiled)
+        with bench.active(judged=True), tracker.run("eval", called, fingerprint) as run:
             artifacts.log_config(config, bench.data)
             dataset = artifacts.log_questions(bench.data, split, questions)
-            tag_start(tracker, run_id)
-            model_id = _linked(tracker, run.info.run_id, run_id)
+            tag_start(run_id, compiled=compiled)
             evaluation = evaluation or score_variant(bench, tracker, run_id, questions, f"{scored} on {split}")
+            if run_id is None:
+                # What a cluster has answered was made there, and needs no index here.
+                program = bench.program(searches=not isinstance(config.executor, RayExecutor))
+                model_id: str | None = artifacts.log_uncompiled(config, program)
+            else:
+                model_id = link_model(tracker.client, run.info.run_id, start)
             links = artifacts.Links(model_id, dataset, traced(bench, tracker, run, evaluation, model_id))
             artifacts.log_evaluation(evaluation, split, "after", links, config.objective.name)
         forget_kept(bench, run_id)
-        return Variant(run.info.run_id, config, run_id is not None, split, evaluation)
+        return Variant(run.info.run_id, config, compiled, split, evaluation)
 
     return keep_run(config, keep, run_id)
 
@@ -244,16 +256,18 @@ def labelled(summary: str, name: str | None) -> str:
     return f"{name}: {summary}" if name else summary
 
 
-def tag_start(tracker: Tracker, run_id: str | None) -> None:
-    """Tag the active run with the one that has its program."""
+def tag_start(run_id: str | None, *, compiled: bool = True) -> None:
+    """Tag the active run with the one that has its program, and with whether that is compiled."""
     if run_id:
-        tracker.tag("variant", run_id)
+        mlflow.set_tag(STARTED_FROM, run_id)
+        if not compiled:
+            mlflow.set_tag(OF_UNCOMPILED, "true")
 
 
-def _linked(tracker: Tracker, run_id: str, start: str | None) -> str | None:
-    """The model of the variant that a run scores, to which it is linked; a store that lacks the variant has none."""
+def _start(tracker: Tracker, run_id: str | None) -> Run | None:
+    """The run that has the program; ``None`` in a store that lacks it, such as a journal."""
     with contextlib.suppress(UnknownRun):
-        return link_model(tracker.client, run_id, tracker.get(start) if start else None)
+        return tracker.get(run_id) if run_id else None
     return None
 
 

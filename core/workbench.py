@@ -141,10 +141,10 @@ class Workbench:
         sizes = [f"{split} {len(self.data.split(split))}" for split in dict.fromkeys(splits)]
         return f"{self.data.name} ({', '.join(sizes) or f'{len(self.data.corpus)} passages'})"
 
-    def program(self) -> Program:
-        """A new, uncompiled program."""
+    def program(self, *, searches: bool = True) -> Program:
+        """A new, uncompiled program; one that ``searches`` not has no retriever, and can be kept, but not asked."""
         config = self.config
-        retriever = self.retriever if retrieves(config.program) else None
+        retriever = self.retriever if searches and retrieves(config.program) else None
         program = build_program(config.program, retriever, config.k, self.step_model)
         program.lms = {step: lm for step, lm in self.lms.items() if step in program.step_names}
         return program

@@ -32,6 +32,7 @@ from hoptimizer import (
     scorers,
 )
 from hoptimizer.cli import main
+from hoptimizer.common.progress import silent
 from hoptimizer.comparison import log_comparison
 from hoptimizer.eval import DataSet, Question, load
 from hoptimizer.eval.runner import QuestionResult
@@ -39,6 +40,7 @@ from hoptimizer.genai.choice import chosen
 from hoptimizer.genai.traces import TracedRun, log_traces
 from hoptimizer.programs import DSP, StepRecord
 from hoptimizer.retrieval import BM25Retriever, Corpus, Passage
+from hoptimizer.serving.sources import variant
 from hoptimizer.tracking.server import Unreachable, check_server, point_mlflow_at
 
 DIRECT = {"data": "atlas", "program": "direct"}
@@ -276,8 +278,44 @@ def test_a_variant_is_registered_by_a_name_and_a_name_that_is_refused_loses_noth
         register_variant(store, compiled.run_id, "no/name")
     hop("register", compiled.run_id[:8], f"tracking.uri={store}", "--json")
     assert json.loads(capsys.readouterr().out)["uri"] == "models:/rag-labeled_few_shot-gpt-x-1/1"
-    with pytest.raises(UserError, match="no model to register"):
-        register_variant(store, evaluate_variant(settings).run_id, "capitals")
+    scored = evaluate_variant(settings, run_id=compiled.run_id)
+    with pytest.raises(UserError, match=f"scored that of run {compiled.run_id}; register that one"):
+        register_variant(store, scored.run_id, "capitals")
+
+
+def test_an_uncompiled_program_that_was_scored_is_registered_loaded_and_asked(settings, capsys):
+    store = settings.tracking.uri
+    scored = evaluate_variant(settings)
+    made = register_variant(store, scored.run_id, "plain")
+    model = mlflow.get_logged_model(made.model_id)
+    assert model.name == "rag-uncompiled-gpt-x-1"
+    scores = {metric.key: metric for metric in model.metrics}
+    assert (scores["dev/f1"].value, scores["dev/f1"].dataset_name) == (scored.after.metrics["f1"], "atlas-dev")
+    trace = mlflow.search_traces(run_id=scored.run_id, return_type="list")[0]
+    assert trace.info.trace_metadata["mlflow.modelId"] == made.model_id
+    question = scored.after.rows[0].question.question
+    for source in (made.uri, f"runs:/{scored.run_id}"):
+        assert load_variant(source, tracking_uri=store)(question=question).answer == "Lyon"
+    assert mlflow.pyfunc.load_model(made.uri).predict([question])[0]["answer"] == "Lyon"
+    capsys.readouterr()
+    hop("ask", question, "--run", scored.run_id, f"tracking.uri={store}", "--json")
+    assert json.loads(capsys.readouterr().out)["answer"] == "Lyon"
+    assert variant(scored.run_id[:8], [], store, silent)(question=question).answer == "Lyon"
+
+
+def test_what_scores_or_starts_from_an_uncompiled_program_is_told_from_a_compiled_one(settings):
+    scored = evaluate_variant(settings)
+    on_test = evaluate_variant(settings, split="test", run_id=scored.run_id)
+    run = mlflow.get_run(on_test.run_id)
+    assert (run.info.run_name, on_test.compiled) == ("rag uncompiled gpt-x.1", False)
+    assert [one.model_id for one in run.inputs.model_inputs] == [
+        one.model_id for one in mlflow.get_run(scored.run_id).outputs.model_outputs
+    ]
+    compiled = compile_variant(settings, run_id=scored.run_id, score_before=False)
+    tracker = Tracker(settings.tracking.uri, "atlas")
+    shown = {one.run_id: one.compiled for one in compare_variants(tracker, []).variants}
+    assert (shown[scored.run_id], shown[compiled.run_id]) == (False, True)
+    assert not compare_variants(tracker, [on_test.run_id], split="test").variants[0].compiled
 
 
 def hop(*words):

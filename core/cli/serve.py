@@ -34,7 +34,7 @@ def serve_command(
     source: Annotated[
         str,
         typer.Argument(
-            help="A compiled variant: a run's id or the start of it, runs:/ID, models:/NAME/VERSION, or its folder. Or "
+            help="A variant: a run's id or the start of it, runs:/ID, models:/NAME/VERSION, or its folder. Or "
             "a config file, or key=value, of a program that is not compiled."
         ),
     ],

@@ -42,14 +42,15 @@ def sync_command(overrides: Overrides = None, as_json: Json = False) -> None:
 
 
 def register_command(
-    run: Annotated[str, typer.Argument(help="The MLflow run of a compiled variant: its id, or the start of it.")],
+    run: Annotated[str, typer.Argument(help="The MLflow run of a variant: its id, or the start of it.")],
     overrides: Overrides = None,
     name: Annotated[str | None, typer.Option("--name", help="What MLflow's registry calls the model.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Register a compiled variant's model in MLflow's registry, as the next version of a name.
+    """Register a variant's model in MLflow's registry, as the next version of a name.
 
-    Without --name, it is called as the MLflow model is: by its program, optimizer and language model.
+    The run is that of a compile, or of an evaluation of an uncompiled program. Without --name, it is called as the
+    MLflow model is: by its program, optimizer and language model.
 
     Examples:
 

@@ -9,10 +9,8 @@ import pandas as pd
 from mlflow.entities import Run
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.tracking.naming import PREFIX
+from hoptimizer.tracking.naming import KIND, STARTED_FROM
 from hoptimizer.tracking.tracker import Tracker
-
-_COMPILE = "compile"
 
 
 @dataclass(frozen=True)
@@ -122,7 +120,5 @@ def _runs(number: int) -> str:
 
 def started_from(runs: Iterable[Run]) -> set[str]:
     """The compiles that are but a stage: the runs that other compiles among these started from."""
-    tags = [run.data.tags for run in runs]
-    return {
-        tag[f"{PREFIX}variant"] for tag in tags if tag.get(f"{PREFIX}kind") == _COMPILE and f"{PREFIX}variant" in tag
-    }
+    compiles = {run.info.run_id: run.data.tags for run in runs if run.data.tags.get(KIND) == "compile"}
+    return {tags[STARTED_FROM] for tags in compiles.values() if STARTED_FROM in tags} & compiles.keys()

@@ -1,4 +1,4 @@
-"""What ``hop serve`` can be given: a compiled variant wherever it is kept, or the config of an uncompiled program."""
+"""What ``hop serve`` can be given: a variant wherever it is kept, or the config of an uncompiled program."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from hoptimizer.workbench import Workbench
 
 
 def variant(source: str, overrides: Sequence[str], tracking_uri: str, report: Report) -> CompiledProgram:
-    """A compiled variant.
+    """A variant.
 
     Args:
         source: a run's id or the start of it, ``runs:/ID``, ``models:/NAME/VERSION`` or the variant's folder.

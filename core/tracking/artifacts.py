@@ -192,12 +192,30 @@ def log_variant(
     )
     for file in work.rglob("*.jsonl"):
         mlflow.log_artifact(str(file), str(PurePosixPath("examples") / file.parent.relative_to(work).as_posix()))
+    prompts = register_prompts(client, model_name(config), program, partial(outage, client.tracking_uri))
+    return steps, _log_program(config, program, prompts, compiled=True)
+
+
+def log_uncompiled(config: Config, program: Program) -> str:
+    """Log an uncompiled program as :func:`log_variant` does a compiled one; its prompts are those of its signatures,
+    and are not registered.
+
+    Args:
+        config: what it was made from.
+        program: the program.
+
+    Returns:
+        the id of its MLflow model.
+    """
+    return _log_program(config, program, (), compiled=False)
+
+
+def _log_program(config: Config, program: Program, prompts: Sequence[str], *, compiled: bool) -> str:
     mlflow.log_text(json.dumps(state_to_store(program.dump_state()), ensure_ascii=False, indent=1), STATE)
     mlflow.log_text(as_yaml(config_beside_models(config)), CONFIG)
-    folders = {f"steps/{step}": model.folder for step, model in small.items()}
+    folders = {f"steps/{step}": model.folder for step, model in small_models(program).items()}
     folders |= {f"lm/{Path(lm.model).name}": Path(lm.model.removeprefix(LOCAL)) for lm in tuned_lms(program)}
-    outage_of = partial(outage, client.tracking_uri)
-    return steps, log_model(config, program, folders, register_prompts(client, model_name(config), program, outage_of))
+    return log_model(config, program, folders, prompts, compiled=compiled)
 
 
 def small_models(program: Program) -> dict[str, SmallModel]:

@@ -1,4 +1,4 @@
-"""The MLflow model of a compiled variant: logged with all that it needs, found by its run, and registered by a name."""
+"""The MLflow model of a variant: logged with all that it needs, found by its run, and registered by a name."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ from hoptimizer.genai.prompts import LINKED, copy_prompts
 from hoptimizer.programs import Program
 from hoptimizer.stored import state_to_store
 from hoptimizer.tracking.holding import located
-from hoptimizer.tracking.naming import VARIANT, model_name
+from hoptimizer.tracking.naming import STARTED_FROM, VARIANT, model_name
 from hoptimizer.tracking.server import outage
 
 # Where an MLflow model keeps its variant, below the model's own folder.
@@ -38,14 +38,22 @@ _NO_STEP = -1
 _LENGTH = 500  # of a parameter
 
 
-def log_model(config: Config, program: Program, folders: Mapping[str, Path], prompts: Sequence[str] = ()) -> str:
+def log_model(
+    config: Config,
+    program: Program,
+    folders: Mapping[str, Path],
+    prompts: Sequence[str] = (),
+    *,
+    compiled: bool = True,
+) -> str:
     """Log a program as an MLflow model: from code, with its config, state and models beside it; nothing is pickled.
 
     Args:
         config: what it was made from; what decides on its results becomes the model's parameters.
-        program: the compiled program.
+        program: the program.
         folders: its fine-tuned models, by their place in the variant.
         prompts: URIs of its prompts in the registry.
+        compiled: whether an optimizer made it.
 
     Returns:
         the model's id.
@@ -58,7 +66,7 @@ def log_model(config: Config, program: Program, folders: Mapping[str, Path], pro
         (folder / "config.yaml").write_text(as_yaml(config_beside_models(config)), encoding="utf-8")
         (folder / "program.json").write_text(json.dumps(state_to_store(program.dump_state())), encoding="utf-8")
         logged = mlflow.pyfunc.log_model(
-            name=model_name(config),
+            name=model_name(config, compiled=compiled),
             python_model=str(_CODE),
             artifacts={VARIANT: str(folder)},
             pip_requirements=[f"hoptimizer=={version('hoptimizer')}"],
@@ -71,7 +79,7 @@ def log_model(config: Config, program: Program, folders: Mapping[str, Path], pro
 
 
 def config_beside_models(config: Config) -> dict[str, Any]:
-    """A compiled program's config as plain data: wherever its small models came from, they lie beside it."""
+    """A kept program's config as plain data: wherever its small models came from, they lie beside it."""
     public = config.public()
     public["program"]["steps"] = {}
     return public
@@ -218,11 +226,11 @@ class RegisteredVariant:
 
 
 def register_variant(tracking_uri: str, run_id: str, name: str | None = None) -> RegisteredVariant:
-    """Register the MLflow model of a compiled variant by a name, as its next version.
+    """Register the MLflow model of a variant by a name, as its next version.
 
     Args:
         tracking_uri: the store that has the run; the registry is its own.
-        run_id: the run of a compile.
+        run_id: the run of a compile, or of an evaluation of an uncompiled program.
         name: what the registry calls it; by default as the MLflow model is called.
 
     Raises:
@@ -241,9 +249,10 @@ def register_variant(tracking_uri: str, run_id: str, name: str | None = None) ->
     """
     client = mlflow.MlflowClient(tracking_uri=located(tracking_uri))
     try:
-        model = model_of(client, client.get_run(run_id))
+        run = client.get_run(run_id)
+        model = model_of(client, run)
         if model is None:
-            raise UserError(f"run {run_id} has no model to register; give a run that `hop compile` made")
+            raise UserError(_without_model(run))
         name = model.name if name is None else name
         made = _next_version(client, name, model, run_id)
     except MlflowException as error:
@@ -254,6 +263,16 @@ def register_variant(tracking_uri: str, run_id: str, name: str | None = None) ->
             f"--name {name!r}: the registry of {without_secrets(tracking_uri)} refuses: {reason}"
         ) from error
     return RegisteredVariant(name, str(made.version), run_id, model.model_id)
+
+
+def _without_model(run: Run) -> str:
+    """Why a run has no model to register, and which one has."""
+    if start := run.data.tags.get(STARTED_FROM):
+        return (
+            f"run {run.info.run_id} has no model to register: it scored that of run {start}; register that one, and "
+            "give the settings that differ, such as lm.default=MODEL, where it is loaded or served"
+        )
+    return f"run {run.info.run_id} has no model to register; give a run that `hop compile` or `hop eval` made"
 
 
 def _next_version(client: mlflow.MlflowClient, name: str, model: LoggedModel, run_id: str) -> Any:  # noqa: ANN401 - MLflow's

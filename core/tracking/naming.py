@@ -25,6 +25,10 @@ CORPUS = PREFIX + "corpus_digest"
 """The tag that tells the passages of a run's data from others."""
 KIND = PREFIX + "kind"
 """The tag of what a run is: ``compile``, ``eval``, or one of those that follow."""
+STARTED_FROM = PREFIX + "variant"
+"""The tag of the run whose program a run compiled further, or scored."""
+OF_UNCOMPILED = PREFIX + UNCOMPILED
+"""The tag of a run that scored the uncompiled program of another one."""
 CANDIDATE = "candidate"
 """The kind of a run that a search's candidate has of its own, below the compile's."""
 NO_VARIANTS = ("compare", "study", CANDIDATE)
@@ -60,11 +64,12 @@ def variant_name(config: "Config", *, compiled: bool) -> str:
     return " ".join(_parts(config, config.optimizer.name if compiled else UNCOMPILED))
 
 
-def model_name(config: "Config") -> str:
-    """What the MLflow model of a compiled variant is called.
+def model_name(config: "Config", *, compiled: bool = True) -> str:
+    """What the MLflow model of a variant is called.
 
     Args:
         config: what it was made from.
+        compiled: whether an optimizer made it.
 
     Example:
         >>> from hoptimizer import make_config
@@ -72,7 +77,8 @@ def model_name(config: "Config") -> str:
         >>> model_name(make_config({"data": "atlas", "program": "ircot", "optimizer": "gepa", "lm": "openai/gpt-4.1"}))
         'ircot-gepa-gpt-4-1'
     """
-    return "-".join(_REFUSED.sub("-", part).strip("-") for part in _parts(config, config.optimizer.name))
+    parts = _parts(config, config.optimizer.name if compiled else UNCOMPILED)
+    return "-".join(_REFUSED.sub("-", part).strip("-") for part in parts)
 
 
 def _parts(config: "Config", optimizer: str) -> list[str]:

@@ -20,7 +20,9 @@ from hoptimizer.tracking.naming import (
     CONFIG,
     KIND,
     NO_VARIANTS,
+    OF_UNCOMPILED,
     PREFIX,
+    STARTED_FROM,
     STATE,
     parts_tag,
     predictions_file,
@@ -88,7 +90,8 @@ class StoredRuns:
     @staticmethod
     def is_compiled(run: Run) -> bool:
         """Whether a run holds or scored a compiled program."""
-        return run.data.tags.get(KIND) == "compile" or PREFIX + "variant" in run.data.tags
+        tags = run.data.tags
+        return tags.get(KIND) == "compile" or (STARTED_FROM in tags and OF_UNCOMPILED not in tags)
 
     def config_values(self, run_id: str) -> dict[str, Any]:
         """The config of a run as plain data.
@@ -150,7 +153,9 @@ class StoredRuns:
                 with answering(self.uri):
                     local = download(run.info.artifact_uri, path, self.uri, Path(folder))
             except (*STORE_ERRORS, OSError) as error:
-                raise UserError(f"{source} has no {path}; give a run that `hop compile` made") from error
+                raise UserError(
+                    f"{source} has no {path}; give a run of `hop compile`, or of an uncompiled program's `hop eval`"
+                ) from error
             if not local.is_file():
                 raise UserError(f"{source}: {path}: expected a file; give a run that `hop compile` made")
             return read_stored(local, source)

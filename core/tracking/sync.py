@@ -20,7 +20,7 @@ from hoptimizer.genai.traces import TracedRun, copy_traces, delete_traces
 from hoptimizer.tracking.compile_log import NUMBER
 from hoptimizer.tracking.journal import ARTIFACTS, DELIVERED, JOURNAL, Journal, check_address, is_candidate
 from hoptimizer.tracking.models import copy_model, link_model, local_folder, models_of
-from hoptimizer.tracking.naming import FINGERPRINT, FOLDED, KIND, PREFIX
+from hoptimizer.tracking.naming import FINGERPRINT, FOLDED, KIND, PREFIX, STARTED_FROM
 from hoptimizer.tracking.server import STORE_ERRORS, Refusals, Unreachable, is_remote, point_mlflow_at, store_failure
 from hoptimizer.tracking.settings import UnknownRun
 from hoptimizer.tracking.tracker import UNFINISHED, Tracker
@@ -30,7 +30,6 @@ _ID = re.compile(r"\b[0-9a-f]{32}\b")
 _TEXTS = (".csv", ".json", ".md", ".yaml")
 _MODEL = "m-"  # begins the ids of MLflow models
 _FAILURE = PREFIX + "failure"
-_VARIANT = PREFIX + "variant"
 _FINISHED, _FAILED = RunStatus.to_string(RunStatus.FINISHED), RunStatus.to_string(RunStatus.FAILED)
 
 
@@ -251,7 +250,7 @@ class _Delivery:
     def _link_to_variant(self, run: Run, target: Run) -> str | None:
         """Link a run to the model that it scored, as it is on the server, and give that model's id."""
         tracker, run_id = self._tracker(run), target.info.run_id
-        if (named := run.data.tags.get(_VARIANT)) is None:
+        if (named := run.data.tags.get(STARTED_FROM)) is None:
             return None
         with contextlib.suppress(UnknownRun):  # it may have been deleted there
             if model_id := link_model(tracker.client, run_id, tracker.get(self._mapped(named))):

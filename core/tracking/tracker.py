@@ -212,10 +212,6 @@ class Tracker(StoredRuns):
         """Whether a run is under way on another machine, or under another home: those left here have ended."""
         return run.info.status == RunStatus.to_string(RunStatus.RUNNING) and not self.held.knows(run.info.run_id)
 
-    def tag(self, name: str, value: str) -> None:
-        """Set a tag of the active run."""
-        mlflow.set_tag(PREFIX + name, value)
-
 
 def _is_active(run: Run) -> bool:
     """Whether a run is the active one: it may have been ended before its time."""

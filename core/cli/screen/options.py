@@ -18,7 +18,7 @@ Overrides = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and all else on stderr.")]
 RunOption = Annotated[
     str | None,
-    typer.Option("--run", metavar="ID", help="The MLflow run of a compiled variant: its id, or the start of it."),
+    typer.Option("--run", metavar="ID", help="The MLflow run of a variant: its id, or the start of it."),
 ]
 DryRun = Annotated[
     bool,
