@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,7 +19,7 @@ class ChatServer:
     """Answers chat completions; it is used with ``with``.
 
     Args:
-        answer: ``body -> text``, or the message as a mapping.
+        answer: ``body -> text``, or the message as a mapping; word by word where the body asks for a stream.
         seconds: a call takes, or ``body -> seconds``.
         failing: the first so many calls are refused with ``status`` and the text of ``error``.
         usage: what each answer reports, or ``body -> usage``.
@@ -119,8 +120,23 @@ def chat_handler(chat):
             self.answer(body)
 
         def answer(self, body):
-            _, *answer = chat.complete(body)
-            self.reply(*answer)
+            _, status, reply = chat.complete(body)
+            if body.get("stream") and status == 200:
+                self.stream(reply)
+            else:
+                self.reply(status, reply)
+
+        def stream(self, reply):
+            """An answer as server-sent events, word by word."""
+            [choice] = reply["choices"]
+            words = re.findall(r"\s*\S+\s*?", choice["message"]["content"])
+            choices = [{"index": 0, "delta": {"content": word}, "finish_reason": None} for word in words]
+            choices.append({"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]})
+            events = [reply | {"object": "chat.completion.chunk", "choices": [choice]} for choice in choices]
+            sent = [*map(json.dumps, events), "[DONE]"]
+            content = "".join(f"data: {event}\n\n" for event in sent).encode()
+            self.start(200, len(content), {"Content-Type": "text/event-stream"})
+            self.wfile.write(content)
 
         def _names(self):
             return {name.lower(): value for name, value in self.headers.items()}

@@ -7,9 +7,11 @@ from pathlib import Path
 import dspy
 import mlflow
 import pytest
+from chat_server import ChatServer
 from dspy.utils import DummyLM
 from scripted import ScriptedRetriever, passage
 
+from hoptimizer import CompiledProgram, Workbench, load_config
 from hoptimizer.programs import RAG
 
 ROOT = Path(__file__).parents[1]
@@ -70,6 +72,38 @@ def test_streamify_tells_of_steps_and_ends_with_the_answer(program):
     values = asyncio.run(asyncio.wait_for(received(), 60))
     assert "asking" in [value.message for value in values if isinstance(value, dspy.streaming.StatusMessage)]
     assert values[-1].answer == "Lyon"
+
+
+CHAT = "[[ ## answer ## ]]\nThe old harbour of Lyon\n\n[[ ## completed ## ]]"
+JSON = '{"answer": "The old harbour of Lyon"}'
+
+
+@pytest.mark.parametrize(
+    ("settings", "said", "listening", "streams"),
+    [
+        ("", CHAT, None, True),
+        ("prompt_format=json structured_outputs=true", JSON, None, False),
+        ("prompt_format=json structured_outputs=true", JSON, dspy.JSONAdapter(), True),
+    ],
+)
+def test_streamify_gives_the_answer_of_a_served_model_in_pieces(settings, said, listening, streams):
+    words = ["data=atlas", "program=rag", "retriever=bm25", "lm.default.model=openai/gpt-x", "lm.default.cache=false"]
+    words += [f"lm.default.{word}" for word in settings.split()]
+    with ChatServer(lambda body: said) as server:
+        bench = Workbench(load_config(None, [*words, f"lm.default.api_base={server.url}"]))
+        program = CompiledProgram(bench, bench.program())
+        listener = dspy.streaming.StreamListener("answer", predict=program.program.reader, predict_name="reader")
+        stream = dspy.streamify(program, stream_listeners=[listener], is_async_program=True)
+
+        async def received():
+            with dspy.context(adapter=listening):
+                return [value async for value in stream(question="What is old?")]
+
+        *pieces, last = asyncio.run(asyncio.wait_for(received(), 60))
+    assert server.bodies[0]["stream"]
+    assert last.answer == "The old harbour of Lyon"
+    assert "".join(piece.chunk for piece in pieces).strip(' "') == (last.answer if streams else "")
+    assert (len(pieces) > 1) == streams
 
 
 def test_autolog_keeps_a_trace_with_the_steps_of_a_question(tmp_path):
