@@ -11,11 +11,13 @@ import pytest
 from dspy.utils.exceptions import LMTransportError
 from scripted import ScriptedLM
 
+from hoptimizer.cli import main
 from hoptimizer.common.errors import UserError
 from hoptimizer.eval import check, load
+from hoptimizer.eval.documents.importing import import_documents
 from hoptimizer.eval.synthesis.checks import DroppedError, check_form, gives, is_new, put_in, to_ask_for
 from hoptimizer.eval.synthesis.links import find_links
-from hoptimizer.eval.synthesis.synthesizing import Synthesized, synthesize
+from hoptimizer.eval.synthesis.synthesizing import Synthesized, expected_synthesis, synthesize
 from hoptimizer.retrieval import Corpus, Passage
 
 ALMA = Passage("alma", "Alma", "The ferry Alma is commanded by Ines Moreau since the spring of 2011.")
@@ -210,3 +212,39 @@ def test_an_outage_is_one_error_and_no_group_of_them(tmp_path: Path):
 
     with pytest.raises(UserError, match="gave no answer"):
         run(tmp_path, script, n=1, multi=0.0)
+
+
+@pytest.mark.parametrize(("n", "multi"), [(3, 0.0), (5, 0.4), (2, 1.0)])
+def test_the_calls_that_are_expected_are_those_that_are_made_where_all_is_good(n: int, multi: float, tmp_path: Path):
+    expected = expected_synthesis(CORPUS, n=n, multi=multi)
+    made, lm = run(tmp_path, n=n, multi=multi)
+    assert (expected.singles, expected.links) == (3, 2)
+    assert sum(made.splits.values()) == n
+    assert len(lm.asked) <= expected.calls <= expected.most_calls
+    if not made.dropped:
+        assert len(lm.asked) == expected.calls
+
+
+def test_with_the_last_call_what_is_kept_is_the_data_set(tmp_path: Path):
+    made, lm = run(tmp_path, n=3, multi=0.0, lm_calls=10)
+    assert len(lm.asked) == 10
+    assert 0 < sum(made.splits.values()) < 3
+    assert made.dropped["no call was left for it"] >= 1
+    assert expected_synthesis(CORPUS, n=3, multi=0.0, lm_calls=10).calls == 10
+    shutil.rmtree(made.folder)
+    with pytest.raises(UserError, match="no call was left for it"):
+        run(tmp_path, n=3, multi=0.0, lm_calls=2)
+
+
+def test_a_dry_run_asks_nothing_and_says_of_whom_what_would_be_asked(tmp_path: Path, monkeypatch, capsys):
+    docs = Path(__file__).parents[1] / "examples" / "handbook"
+    import_documents(None, docs, tmp_path / "handbook")
+    words = ["data", "synthesize", str(tmp_path / "handbook"), "--out", str(tmp_path / "made"), "-n", "4", "--dry-run"]
+    monkeypatch.setattr("sys.argv", ["hop", *words, "lm.teacher.model=openai/x", "lm.teacher.api_key=sk-secret"])
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    shown = capsys.readouterr()
+    assert "teacher openai/x, for 4 questions, 2 of them over two passages" in shown.out
+    assert "96 calls if every question passes the checks, at most 208" in shown.out
+    assert "sk-secret" not in shown.out + shown.err
+    assert not (tmp_path / "made").exists()

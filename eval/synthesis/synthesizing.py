@@ -21,9 +21,9 @@ from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.splits import check_sizes, divided
 from hoptimizer.eval.synthesis.checks import DroppedError, is_new
 from hoptimizer.eval.synthesis.links import find_links
-from hoptimizer.eval.synthesis.teacher import QuestionWriter
+from hoptimizer.eval.synthesis.teacher import BRIDGE_CALLS, SINGLE_CALLS, QuestionWriter
 from hoptimizer.models.failures import answered_or_ended, one_line
-from hoptimizer.retrieval import Corpus, RetrieverSettings, build_retriever
+from hoptimizer.retrieval import Corpus, Passage, RetrieverSettings, build_retriever
 
 Candidate = TypeVar("Candidate")
 
@@ -57,6 +57,83 @@ class Synthesized:
     dropped: dict[str, int]
 
 
+@dataclass(frozen=True, slots=True)
+class ExpectedSynthesis:
+    """What writing questions would take.
+
+    Attributes:
+        singles: passages about which something can be asked.
+        links: pairs of them that a name links.
+        calls: of the teacher, if every question passes the checks.
+        most_calls: of the teacher, at most.
+    """
+
+    singles: int
+    links: int
+    calls: int
+    most_calls: int
+
+
+def expected_synthesis(
+    corpus: Corpus,
+    *,
+    n: int = 100,
+    multi: float = 0.5,
+    sizes: Mapping[str, float] | None = None,
+    seed: int = 0,
+    lm_calls: int | None = None,
+) -> ExpectedSynthesis:
+    """What :func:`synthesize` would ask of a teacher; nothing is asked.
+
+    Args:
+        corpus: the passages, like the other arguments as of :func:`synthesize`.
+        n: questions that are wanted.
+        multi: the share of questions over two passages.
+        sizes: of the splits.
+        seed: of what is asked about.
+        lm_calls: the limit of calls.
+
+    Raises:
+        UserError: ``multi`` is no share, or ``sizes`` are not those of ``n`` questions.
+
+    Example:
+        >>> from hoptimizer.eval.synthesis.synthesizing import expected_synthesis
+        >>> from hoptimizer.retrieval import Corpus, Passage
+        >>> corpus = Corpus([Passage("alma", "Alma", "The ferry Alma was built in 1988 at the Brekke Yard.")])
+        >>> expected_synthesis(corpus, n=1, multi=0)
+        ExpectedSynthesis(singles=1, links=0, calls=4, most_calls=4)
+    """
+    _check(n, multi, sizes)
+    passages = _askable(corpus)
+    links, wanted = len(find_links(passages, seed)), round(n * multi)
+    rest = n - min(wanted, links)  # where no question over two passages is kept, all are over one
+    calls = _first_batch(links, wanted) * BRIDGE_CALLS + _first_batch(len(passages), rest) * SINGLE_CALLS
+    most = min(links, ATTEMPTS * wanted) * BRIDGE_CALLS + min(len(passages), ATTEMPTS * n) * SINGLE_CALLS
+    limit = most if lm_calls is None else lm_calls
+    return ExpectedSynthesis(len(passages), links, min(calls, limit), min(most, limit))
+
+
+def _first_batch(candidates: int, wanted: int) -> int:
+    return min(candidates, ATTEMPTS * wanted, _batch_size(wanted))
+
+
+def _batch_size(wanted: int) -> int:
+    """How many attempts are begun together: twice as many as questions are missing."""
+    return max(_LEAST_AT_ONCE, 2 * wanted)
+
+
+def _check(n: int, multi: float, sizes: Mapping[str, float] | None) -> bool:
+    """Whether sizes are shares, if what is asked for can be had."""
+    if not 0 <= multi <= 1:
+        raise UserError(f"--multi {multi}: expected a share from 0 to 1")
+    return not sizes or check_sizes(sizes, n)
+
+
+def _askable(corpus: Corpus) -> list[Passage]:
+    """The passages about which something can be asked."""
+    return [passage for passage in corpus if len(passage.text.split()) >= _LEAST_WORDS]
+
+
 def synthesize(
     corpus: Corpus,
     out: Path,
@@ -67,6 +144,7 @@ def synthesize(
     sizes: Mapping[str, float] | None = None,
     seed: int = 0,
     workers: int = 64,
+    lm_calls: int | None = None,
     progress: Report = in_notebook,
 ) -> Synthesized:
     """Have a teacher write questions about a corpus, and make a data set of those that pass every check.
@@ -85,22 +163,34 @@ def synthesize(
             pass the checks than numbers ask for, they are divided in the numbers' proportions.
         seed: of what is asked about, and of the division.
         workers: questions under way at once.
-        progress: hears of the progress.
+        lm_calls: of the teacher, at most, those that the cache answers among them; with the last one, what is kept by
+            then is the data set. ``None`` for no limit.
+        progress: hears of the progress; shows it in a notebook by default.
 
     Raises:
         UserError: the teacher can't be asked, no question passed, or ``out`` isn't free.
+
+    Example (the teacher is scripted):
+        >>> from pathlib import Path
+        >>> from dspy.utils import DummyLM
+        >>> from hoptimizer.eval import synthesize
+        >>> from hoptimizer.retrieval import Corpus, Passage
+        >>> corpus = Corpus([Passage("alma", "Alma", "The ferry Alma was built in 1988 at the Brekke Yard.")])
+        >>> question = {"question": "In which year was the Alma built?"}
+        >>> lm = DummyLM([{"answers": '["1988"]'}, question, {"answer": "1988"}, {"answer": "unknown"}])
+        >>> made = synthesize(corpus, Path("written"), lm, n=1, multi=0, sizes={"dev": 1})
+        >>> made.splits, made.attempts
+        ({'dev': 1}, 1)
     """
     out = free_folder(out)
-    if not 0 <= multi <= 1:
-        raise UserError(f"--multi {multi}: expected a share from 0 to 1")
-    shares = not sizes or check_sizes(sizes, n)
-    writer = QuestionWriter(lm, build_retriever(RetrieverSettings(name="bm25"), corpus))
+    shares = _check(n, multi, sizes)
+    writer = QuestionWriter(lm, build_retriever(RetrieverSettings(name="bm25"), corpus), lm_calls)
     dropped: Counter[str] = Counter()
     kept: list[Question] = []
-    passages = [passage for passage in corpus if len(passage.text.split()) >= _LEAST_WORDS]
+    passages = _askable(corpus)
     chosen = random.Random(seed).sample(passages, len(passages))
     bridges = round(n * multi)
-    work = _Work(n, kept, dropped, workers, progress)
+    work = _Work(n, kept, dropped, workers, writer, progress)
     with answered_or_ended():
         run_async(work.run(find_links(passages, seed), writer.bridge, bridges))
         # Where too few passages are linked, questions over one passage stand in.
@@ -143,6 +233,7 @@ class _Work:
         kept: those so far.
         dropped: why others were not kept.
         workers: attempts under way at once.
+        writer: who makes them.
         progress: hears of the progress.
         attempts: how many were made.
     """
@@ -151,6 +242,7 @@ class _Work:
     kept: list[Question]
     dropped: Counter[str]
     workers: int
+    writer: QuestionWriter
     progress: Report
     attempts: int = 0
 
@@ -161,8 +253,8 @@ class _Work:
         goal = len(self.kept) + wanted
         slots = asyncio.Semaphore(self.workers)
         left = list(candidates[: ATTEMPTS * wanted])
-        while left and len(self.kept) < goal:
-            count = max(_LEAST_AT_ONCE, 2 * (goal - len(self.kept)))
+        while left and len(self.kept) < goal and not self.writer.exhausted:
+            count = _batch_size(goal - len(self.kept))
             batch, left = left[:count], left[count:]
             for question in await all_of(self._attempt(write, candidate, slots) for candidate in batch):
                 if question and len(self.kept) < goal:

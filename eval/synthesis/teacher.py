@@ -16,6 +16,12 @@ from hoptimizer.retrieval import Passage, Retriever
 from hoptimizer.signatures.answering import Answer, Read
 from hoptimizer.signatures.writing import DescribeAnswer, FindAnswers, WriteQuestionAbout, WriteQuestionFor
 
+SINGLE_CALLS = 4
+"""Calls that a question over one passage takes, if no check before the last one drops it."""
+
+BRIDGE_CALLS = 8
+"""Likewise, of a question over two."""
+
 # Among so many passages that a question finds, its own must be.
 _FIRST = 3
 
@@ -29,11 +35,22 @@ class QuestionWriter:
     Args:
         lm: the language model; ``None`` for the one of DSPy's settings.
         retriever: over the corpus.
+        lm_calls: of the language model, at most, those that a cache answers among them; ``None`` for no limit.
+
+    Attributes:
+        calls: that were made.
     """
 
-    def __init__(self, lm: dspy.LM | None, retriever: Retriever) -> None:
+    def __init__(self, lm: dspy.LM | None, retriever: Retriever, lm_calls: int | None = None) -> None:
         self._lm = lm
         self._retriever = retriever
+        self._limit = lm_calls
+        self.calls = 0
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether no call is left."""
+        return self._limit is not None and self.calls >= self._limit
 
     async def single(self, passage: Passage) -> Question:
         """A question that one passage answers.
@@ -113,6 +130,9 @@ class QuestionWriter:
         return str(said.answer)
 
     async def _ask(self, signature: type[dspy.Signature], **inputs: Any) -> dspy.Prediction:  # noqa: ANN401 - its fields
+        if self.exhausted:
+            raise DroppedError("no call was left for it")
+        self.calls += 1
         try:
             said = await dspy.Predict(signature).acall(lm=self._lm, **inputs)
         except AdapterParseError as error:
