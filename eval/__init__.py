@@ -1,4 +1,4 @@
-"""Data sets, metrics, evaluations and statistics.
+"""Data sets, from documents or a teacher too, metrics, evaluations and statistics.
 
 Figures are in :mod:`hoptimizer.eval.display.plots`, importers of published formats in
 :mod:`hoptimizer.eval.datasets.importers`.
@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from hoptimizer.eval.datasets.dataset import DataSet, check, load
     from hoptimizer.eval.datasets.folder import Check, new
     from hoptimizer.eval.datasets.question import Hop, Question
+    from hoptimizer.eval.documents.importing import import_documents
     from hoptimizer.eval.metrics import METRICS, Metric, exact_match, f1, metric, recall, score_prediction
     from hoptimizer.eval.objective import Objective
     from hoptimizer.eval.runner import Evaluation, evaluate
     from hoptimizer.eval.statistics import Difference, Estimate, compare, mean
+    from hoptimizer.eval.synthesis.synthesizing import synthesize
 
 __all__ = [
     "METRICS",
@@ -37,12 +39,14 @@ __all__ = [
     "evaluate",
     "exact_match",
     "f1",
+    "import_documents",
     "load",
     "mean",
     "metric",
     "new",
     "recall",
     "score_prediction",
+    "synthesize",
 ]
 
 # Imported when first used: whoever reads a config need not wait for NumPy, DSPy and torch.
@@ -53,9 +57,11 @@ __getattr__, __dir__, _ = lazy_loader.attach(
         "datasets.folder": ["Check", "new"],
         "datasets.question": ["Hop", "Question"],
         "datasets.settings": ["DataSettings", "bundled"],
+        "documents.importing": ["import_documents"],
         "metrics": ["METRICS", "Metric", "exact_match", "f1", "metric", "recall", "score_prediction"],
         "objective": ["Objective"],
         "runner": ["Evaluation", "evaluate"],
         "statistics": ["Difference", "Estimate", "compare", "mean"],
+        "synthesis.synthesizing": ["synthesize"],
     },
 )

@@ -201,6 +201,7 @@ def test_a_study_that_was_interrupted_continues_where_it_was(write, monkeypatch)
     assert [outcome.run_id for outcome in result.outcomes[:2]] == [before[name].run_id for name in names[:2]]
     assert {run.info.status for run in children(study, result.run_id)} == {"FINISHED"}
     assert len(children(study, result.run_id)) == 3
+    assert all(f">{sheet.rows[-1][0]}<" in result._repr_html_() for sheet in result.sheets)
     assert client(study).get_run(result.run_id).info.status == "FINISHED"
     ran.clear()
     assert run_study(study).as_dict() == result.as_dict()

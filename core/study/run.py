@@ -7,7 +7,7 @@ from typing import Any
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.progress import Report, in_notebook
-from hoptimizer.eval.display.sheet import Sheet
+from hoptimizer.eval.display.sheet import Sheet, notebook
 from hoptimizer.study.cell_runs import CellResult, CellRuns
 from hoptimizer.study.cells import Study
 from hoptimizer.study.choice import Choice, choices, chosen_cells
@@ -56,6 +56,10 @@ class StudyResult:
     def sheets(self) -> list[Sheet]:
         """The tables to show."""
         return sheets(self.study, self.lines, self.choices, self.significance)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return notebook(*self.sheets)
 
     def as_dict(self) -> dict[str, Any]:
         """What ``hop study --json`` prints."""

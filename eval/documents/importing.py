@@ -109,10 +109,20 @@ def import_documents(
         sizes: of the splits, as of :func:`~hoptimizer.eval.datasets.importers.import_published`.
         seed: of the division.
         skip_bad: pass over bad documents and rows, and count them; by default the first one is raised.
-        progress: hears of the progress.
+        progress: hears of the progress; shows it in a notebook by default.
 
     Raises:
         UserError: a file is missing or bad, a column is not there, or ``out`` isn't free.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from hoptimizer.eval import import_documents
+        >>> Path("docs").mkdir()
+        >>> _ = Path("docs/alma.md").write_text("The ferry Alma was built in 1988.")
+        >>> _ = Path("questions.csv").write_text("question,answer\\nWhen was the Alma built?,1988\\nWho built it?,Bo")
+        >>> made = import_documents("questions.csv", Path("docs"), Path("ferry"), sizes={"train": 1, "dev": 1})
+        >>> made.splits, made.documents, made.passages
+        ({'train': 1, 'dev': 1}, 1, 1)
     """
     if table is None and docs is None:
         raise UserError("hop data import: give a table of questions, a folder of documents with --docs, or both")
