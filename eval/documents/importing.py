@@ -119,10 +119,10 @@ def import_documents(
         >>> from hoptimizer.eval import import_documents
         >>> Path("docs").mkdir()
         >>> _ = Path("docs/alma.md").write_text("The ferry Alma was built in 1988.")
-        >>> _ = Path("questions.csv").write_text("question,answer\\nWhen was the Alma built?,1988\\nWho built it?,Bo")
-        >>> made = import_documents("questions.csv", Path("docs"), Path("ferry"), sizes={"train": 1, "dev": 1})
+        >>> _ = Path("questions.csv").write_text("question,answer\\nWhen was she built?,1988\\nWho built her?,Bo\\nBy whom?,Bo")
+        >>> made = import_documents("questions.csv", Path("docs"), Path("ferry"), sizes={"train": 2, "dev": 1})
         >>> made.splits, made.documents, made.passages
-        ({'train': 1, 'dev': 1}, 1, 1)
+        ({'train': 2, 'dev': 1}, 1, 1)
     """
     if table is None and docs is None:
         raise UserError("hop data import: give a table of questions, a folder of documents with --docs, or both")
