@@ -6,17 +6,20 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import yaml
 
+from hoptimizer.common.paths import home
 from hoptimizer.config import json_schema, load_config, make_config
 from hoptimizer.eval.datasets.dataset import locate
 from hoptimizer.study.cells import load_study
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+OWN_DOCUMENTS = ROOT / "docs" / "own-documents.md"
 PARTS = ROOT / "examples" / "house_parts"
 HOP = [sys.executable, "-m", "hoptimizer.cli"]
 # Other tests run these.
@@ -42,9 +45,16 @@ def write_files(page: Path, folder: Path) -> None:
             (folder / named[1]).write_text(text, encoding="utf-8")
 
 
-@pytest.mark.slow(reason="real commands on real models: what pages show is what users type")
+SLOW = pytest.mark.slow(reason="real commands on real models: what pages show is what users type")
+
+
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if blocks(page, "sh") or blocks(page, "python")], ids=lambda page: page.stem
+    "page",
+    [
+        pytest.param(page, marks=() if page.stem == "README" else SLOW, id=page.stem)
+        for page in PAGES
+        if page != OWN_DOCUMENTS and (blocks(page, "sh") or blocks(page, "python"))
+    ],
 )
 def test_the_commands_and_the_python_of_a_page_run(page, tmp_path):
     targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
@@ -63,6 +73,23 @@ def test_the_commands_and_the_python_of_a_page_run(page, tmp_path):
         if "RUN_ID" in code:
             code = code.replace("RUN_ID", _compiled(tmp_path))
         run([sys.executable, "-c", code], tmp_path)
+
+
+@pytest.mark.slow(reason="real commands on real models of up to 1.5 billion parameters")
+def test_documents_with_and_without_questions_lead_to_compared_variants_in_ten_minutes(tmp_path, monkeypatch):
+    """Three commands, and four, on a machine that has the models and knows nothing from earlier runs."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "models").symlink_to(home() / "models")
+    monkeypatch.setenv("HOPTIMIZER_HOME", str(tmp_path / "home"))
+    write_files(OWN_DOCUMENTS, tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    for block, questions in zip(blocks(OWN_DOCUMENTS, "sh"), (11, 1), strict=True):
+        start = time.monotonic()
+        *_, shown = [run(HOP + shlex.split(line)[1:], tmp_path) for line in block.splitlines()]
+        assert time.monotonic() - start < 600
+        assert f"own-study on test, n = {questions}" in shown
+        calls = dict(re.findall(r"^(direct|rag|rag, compiled)  .*  (\d\.\d\d)$", shown, re.MULTILINE))
+        assert calls == dict.fromkeys(("direct", "rag", "rag, compiled"), "1.00")
 
 
 def _compiled(folder: Path) -> str:

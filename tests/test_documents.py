@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import time
 import zipfile
 from pathlib import Path
 
@@ -423,9 +424,9 @@ def test_a_corpus_of_the_default_chunks_is_read_whole(tmp_path: Path):
     assert find_warnings(corpus, {}, checkpoint_folder("minilm")) == []
 
 
-@pytest.mark.slow(reason="three variants by real commands: what is promised of a folder and a table")
 def test_three_commands_lead_from_the_example_to_compared_variants(tmp_path: Path, monkeypatch, capsys):
     """The page runs the same in a nightly test, with more questions."""
+    start = time.monotonic()
     monkeypatch.chdir(tmp_path)
     examples = Path(__file__).parents[1] / "examples"
     table, docs = str(examples / "handbook-questions.csv"), str(examples / "handbook")
@@ -440,6 +441,7 @@ def test_three_commands_lead_from_the_example_to_compared_variants(tmp_path: Pat
             {"name": "rag, compiled", "program": "rag", "compile": True},
         ],
         "rows": "name",
+        "figures": ["em", "f1", "lm_calls"],
     }
     (tmp_path / "study.yaml").write_text(json.dumps(study))
     for words in (
@@ -450,7 +452,10 @@ def test_three_commands_lead_from_the_example_to_compared_variants(tmp_path: Pat
         monkeypatch.setattr("sys.argv", ["hop", *words])
         with pytest.raises(SystemExit, match="0"):
             main()
+    assert time.monotonic() - start < 600
     shown = capsys.readouterr().out
     assert "20 passages of 20 documents" in shown
     assert "warning" not in shown
-    assert all(f"\n{name} " in shown for name in ("direct", "rag", "rag, compiled"))
+    assert "study on test, n = 2" in shown
+    calls = dict(re.findall(r"^(direct|rag|rag, compiled)  .*  (\d\.\d\d)$", shown, re.MULTILINE))
+    assert calls == dict.fromkeys(("direct", "rag", "rag, compiled"), "1.00")
