@@ -119,7 +119,7 @@ def import_documents(
         >>> from hoptimizer.eval import import_documents
         >>> Path("docs").mkdir()
         >>> _ = Path("docs/alma.md").write_text("The ferry Alma was built in 1988.")
-        >>> _ = Path("questions.csv").write_text("question,answer\\nWhen was it built?,1988\\nWhere?,Oslo\\nBy whom?,Bo")
+        >>> _ = Path("questions.csv").write_text("question,answer\\nWhen built?,1988\\nWhere?,Oslo\\nBy whom?,Bo")
         >>> made = import_documents("questions.csv", Path("docs"), Path("ferry"), sizes={"train": 2, "dev": 1})
         >>> made.splits, made.documents, made.passages
         ({'train': 2, 'dev': 1}, 1, 1)
