@@ -1,6 +1,7 @@
 """The services for a team hang together. Docker is not at hand in tests: the file is read, not started."""
 
 import re
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,12 @@ def compose():
 
 def test_it_has_mlflow_postgres_an_artifact_store_vllm_a_search_engine_and_a_worker(compose):
     assert compose["services"].keys() == {"postgres", "artifacts", "mlflow", "vllm", "qdrant", "worker"}
-    assert all(service["image"] for service in compose["services"].values())
+
+
+def test_images_are_of_a_version_and_qdrants_is_that_of_its_client(compose):
+    images = {name: service["image"] for name, service in compose["services"].items()}
+    assert all(re.search(r":[\w.-]*\d", image) for image in images.values())
+    assert images["qdrant"] == f"qdrant/qdrant:v{version('qdrant-client')}"
 
 
 def test_what_a_service_waits_for_and_keeps_is_declared(compose):
