@@ -12,7 +12,9 @@ from dspy.clients.base_lm import BaseLM
 from dspy.utils.exceptions import AdapterParseError
 
 from hoptimizer.models.engine.engine import is_local
+from hoptimizer.models.field_limits import with_limits
 from hoptimizer.models.reading_adapters import ReadingChatAdapter, ReadingJSONAdapter
+from hoptimizer.models.settings import server_in_environment
 
 
 class SchemaAdapter(ReadingJSONAdapter):
@@ -25,6 +27,9 @@ class SchemaAdapter(ReadingJSONAdapter):
     def _prepare_response_format(self, lm: BaseLM, lm_kwargs: dict[str, Any], signature: type[dspy.Signature]) -> None:
         # Callers may change it.
         schema = copy.deepcopy(_schema(signature, closed=not is_local(lm)))  # type: ignore[arg-type] # classes are hashable
+        options = lm.kwargs | lm_kwargs
+        if _takes_limits(lm, options) and (max_tokens := options.get("max_tokens")):
+            schema = with_limits(schema, max_tokens)
         lm_kwargs["response_format"] = {"type": "json_schema", "json_schema": {"name": "Outputs", "schema": schema}}
 
     def format_finetune_data(
@@ -37,6 +42,13 @@ class SchemaAdapter(ReadingJSONAdapter):
         """A conversation whose last message is the reply that holds these outputs."""
         reply = self.format_assistant_message_content(signature, outputs)
         return {"messages": [*self.format(signature, demos, inputs), {"role": "assistant", "content": reply}]}
+
+
+def _takes_limits(lm: BaseLM, options: dict[str, Any]) -> bool:
+    """Whether the length of a text may stand in a schema: servers of one's own that are asked as OpenAI's are, such as
+    vLLM, follow it. Providers may refuse the call: Anthropic does. Decoding in this process counts tokens instead."""
+    asked_alike = lm.model.partition("/")[0] in ("openai", "hosted_vllm")
+    return asked_alike and bool(options.get("api_base") or server_in_environment(lm.model))
 
 
 @lru_cache(maxsize=256)  # making it takes most of a millisecond, for each call

@@ -22,7 +22,8 @@ TIMEOUT = 5.0  # seconds
 
 # Servers refuse calls for other reasons than a long prompt: some models take no system message or no temperature.
 _CALL = [{"role": "system", "content": "Answer in one word."}, {"role": "user", "content": "Say: yes"}]
-_SIGNATURE = dspy.Signature("question -> answer")
+# A server may refuse the limit that the first of two texts has in a schema.
+_SIGNATURE = dspy.Signature("question -> thought, answer")
 # Those that answered in this process. A call costs money, and each cell of a study would make one.
 _answered: list[LMSettings] = []
 

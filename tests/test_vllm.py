@@ -16,13 +16,16 @@ from chat_server import ChatServer
 from dspy.utils.exceptions import ContextWindowExceededError
 from scripted import ScriptedRetriever
 from small_models import tiny_lm
+from transformers import AutoTokenizer
 
 from hoptimizer import load_variant, make_config
 from hoptimizer.cli import main
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import home
+from hoptimizer.eval.datasets.dataset import load
 from hoptimizer.models import LMSettings, build_adapter, build_lm
 from hoptimizer.models.lm import tuned
+from hoptimizer.models.weights.store import resolve
 from hoptimizer.programs import RAG
 from hoptimizer.stored import state_to_store
 
@@ -269,3 +272,44 @@ def test_a_variant_whose_model_is_served_needs_no_weights_here(variant):
         program = load_variant(variant, words)
         assert program(question="Where is it?").answer == "Lyon"
     assert server.bodies[0]["model"] == "toy"
+
+
+def limits(model, signature, max_tokens, **more):
+    lm = build_lm(LMSettings(model=model, max_tokens=max_tokens, prompt_format="plain", **more))
+    fields = build_adapter().schema(lm, signature)["response_format"]["json_schema"]["schema"]["properties"]
+    return {name: field["maxLength"] for name, field in fields.items() if "maxLength" in field}
+
+
+HERE = {"api_base": "http://127.0.0.1:8000/v1", "api_key": "none"}
+CHAIN = dspy.Signature("question -> look_up: str, enough: Literal['yes', 'no'], final_answer: str")
+
+
+@pytest.mark.parametrize("max_tokens", [24, 48, 100, 256])
+@pytest.mark.parametrize(
+    "signature", [dspy.Signature("question -> thought, answer"), CHAIN, dspy.Signature("a -> b, c, d")]
+)
+def test_texts_that_are_as_long_as_they_may_be_leave_every_later_field_its_tokens(signature, max_tokens):
+    tokenizer = AutoTokenizer.from_pretrained(resolve(EMBEDDED))
+    longest = limits("openai/x", signature, max_tokens, **HERE)
+    prose = " ".join(passage.text for passage in load("atlas").corpus.passages[:20])
+    texts = {name: prose[: longest.get(name, 3)] for name in signature.output_fields}  # of choices, too
+    last = list(texts)[-1]
+    before = json.dumps(texts | {last: ""}).removesuffix('"}')
+    used = len(tokenizer.encode(before, add_special_tokens=False))
+    assert longest
+    assert last not in longest
+    assert max_tokens - used >= min(32, max_tokens // 6)
+
+
+def test_only_servers_of_ones_own_are_sent_how_long_texts_may_be(monkeypatch):
+    two = dspy.Signature("question -> thought, answer")
+    assert limits("openai/x", two, 48, **HERE) == {"thought": 51}
+    assert limits("hosted_vllm/x", two, 48, **HERE) == {"thought": 51}
+    others = ["openai/gpt-4o", "anthropic/claude-sonnet-4", f"local/{EMBEDDED}"]
+    assert [limits(model, two, 48) for model in others] == [{}, {}, {}]
+    assert limits("anthropic/claude-sonnet-4", two, 48, **HERE) == {}
+    assert limits("openai/x", two, None, **HERE) == {}
+    assert limits("openai/x", two, 4096, **HERE) == {}  # llama.cpp takes no such schema
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1")
+    assert limits("openai/x", two, 48) == {"thought": 51}
+    assert limits("openai/x", dspy.Signature("question -> answer"), 48) == {}

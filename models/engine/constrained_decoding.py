@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
 
+from hoptimizer.models.field_limits import FIELD_RESERVE
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-# Tokens kept for every field that is still to come, where the budget allows it.
-FIELD_RESERVE = 32
 # If even the shortest answer is longer than this, no budget serves the schema.
 LONGEST_CLOSING = 4096
 
