@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import lazy_loader
 
-from hoptimizer.retrieval.build import build_retriever
+from hoptimizer.retrieval.build import build_retriever, push_corpus
 from hoptimizer.retrieval.dense.settings import DenseSettings
 from hoptimizer.retrieval.engines.settings import (
     NextPlaidSettings,
@@ -49,6 +49,7 @@ __all__ = [
     "RetrieverSettings",
     "build_retriever",
     "index_info",
+    "push_corpus",
 ]
 
 # Imported when first used, because each brings its own heavy packages.
@@ -56,7 +57,7 @@ __getattr__, __dir__, _ = lazy_loader.attach(
     __name__,
     submod_attrs={
         "bm25": ["BM25Retriever"],
-        "build": ["build_retriever"],
+        "build": ["build_retriever", "push_corpus"],
         "colbert.retriever": ["ColBERTRetriever"],
         "colbert.server": ["ColBERTServer"],
         "dense.retriever": ["DenseRetriever"],

@@ -8,6 +8,7 @@ from hoptimizer.common.progress import Progress
 from hoptimizer.retrieval.dense.settings import DenseSettings
 from hoptimizer.retrieval.encoders.windows import Elsewhere, PassageEncoder
 from hoptimizer.retrieval.engines.settings import (
+    EngineSettings,
     NextPlaidSettings,
     OpenSearchSettings,
     PostgresSettings,
@@ -71,6 +72,37 @@ def build_retriever(
     return RerankedRetriever(
         retriever, cross_encoder(settings.rerank.model, settings.rerank.max_tokens), settings.rerank.depth
     )
+
+
+def push_corpus(settings: RetrieverOptions, corpus: Corpus, *, progress: Progress = lambda done, total: None) -> int:
+    """Send a corpus to the search engine that ``settings`` describe, in which it is searched from then on.
+
+    Passages that the engine has already are not sent again, so that the same call goes on where one was broken off.
+
+    Args:
+        settings: the config's ``retriever`` section, of an engine.
+        corpus: the passages.
+        progress: called with the passages that the engine has, and all there are.
+
+    Returns:
+        How many passages were sent.
+
+    Raises:
+        ServiceError: the engine gives no answer.
+        UserError: it refuses, the corpus is empty, or the retriever's index is not in an engine.
+    """
+    if not isinstance(settings, EngineSettings):
+        raise UserError(
+            f"retriever: {settings.name} is no engine that passages are sent to; take qdrant, next_plaid, opensearch "
+            "or postgres, or build an index here: hop index build"
+        )
+    if not len(corpus):
+        raise UserError(f"{corpus.name} holds no passages to send; add corpus.jsonl")
+    from hoptimizer.retrieval.engines.engine import EngineRetriever
+
+    engine = _build(settings, corpus, progress, None)
+    assert isinstance(engine, EngineRetriever)  # for every one of these settings
+    return engine.fill(progress)
 
 
 def build_encoder(settings: RetrieverOptions) -> tuple[PassageEncoder[Any], str]:

@@ -456,6 +456,7 @@ COMMANDS = [
     "index search T CONFIG W --json",
     "index info CONFIG W",
     "index build CONFIG W",
+    "index push CONFIG W",
     "doctor CONFIG W --json",
     "--version",
 ]

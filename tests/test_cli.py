@@ -50,6 +50,7 @@ VERBS = [
     ["models", "pull"],
     ["models", "serve"],
     ["index", "build"],
+    ["index", "push"],
     ["index", "search"],
     ["index", "info"],
     ["index", "serve"],

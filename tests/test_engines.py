@@ -1,8 +1,8 @@
 """Searches in engines that run elsewhere.
 
 Qdrant is its client's own engine, in a folder: the same API without a server. PostgreSQL is a real server. OpenSearch
-is not at hand: a scripted server answers as its documentation shows answers of ``_msearch``. Nor is NextPlaid: a
-scripted server answers what its own client (1.8) reads.
+is not at hand: a scripted server answers as its documentation shows answers of ``_msearch`` and ``_bulk``. Nor is
+NextPlaid: a scripted server answers what its own client (1.8) reads, as its documentation describes it.
 """
 
 import array
@@ -23,10 +23,10 @@ from qdrant_client.models import Distance, MultiVectorComparator, MultiVectorCon
 
 from hoptimizer import ServiceError, UserError, load_config
 from hoptimizer.common import batching
-from hoptimizer.retrieval import Corpus, Passage, RetrieverSettings, build_retriever
+from hoptimizer.retrieval import Corpus, Passage, RetrieverSettings, build_retriever, push_corpus
 from hoptimizer.retrieval.colbert.checkpoint import find_checkpoint
 from hoptimizer.retrieval.colbert.retriever import load_encoder
-from hoptimizer.retrieval.engines import engine, postgres
+from hoptimizer.retrieval.engines import engine, next_plaid, postgres
 from hoptimizer.retrieval.engines.settings import (
     NextPlaidSettings,
     OpenSearchSettings,
@@ -301,8 +301,8 @@ MISSING = {"error": {"type": "index_not_found_exception", "reason": "no such ind
         ((401, {}), UserError, "status 401; set OPENSEARCH_API_KEY"),
         ((302, {}), UserError, "refuses: status 302"),
         ((200, {"responses": [MISSING]}), UserError, "refuses: status 404 .*no such index"),
-        ((200, b"<html>"), UserError, "no answer of the search API"),
-        ((200, {"responses": []}), UserError, "no answer of the search API"),
+        ((200, b"<html>"), UserError, "no answer of its API"),
+        ((200, {"responses": []}), UserError, "no answer of its API"),
         ((200, {"responses": [hits(("x", 1.0, {"body": "words"}))]}), UserError, "without 'text' .*fields: body, id"),
     ],
 )
@@ -358,7 +358,7 @@ def test_next_plaid_is_asked_with_the_vectors_of_all_queries_and_again_while_it_
     [
         ((429, {}), ServiceError, r"no answer from next_plaid wiki at .*:\d+ \(.*\), asked 4 times"),
         ((404, {"code": "INDEX_NOT_FOUND", "message": "no index wiki"}), UserError, "refuses: no index wiki"),
-        ((200, b"<html>"), UserError, "refuses: no answer of its search"),
+        ((200, b"<html>"), UserError, "refuses: no answer of its API"),
         ((200, {"results": {}}), UserError, "refuses: "),
         ((200, plaid_answer()), UserError, "refuses: 0 rankings for 1 queries"),
         ((200, plaid_answer([(None, 2.0)])), UserError, "without 'id' or without 'text' .*fields: none"),
@@ -386,3 +386,228 @@ def test_a_section_that_says_nothing_useful_is_one_line(section, said):
     with pytest.raises(UserError, match=said) as raised:
         load_config(None, ["data=atlas", f"retriever={section}"])
     assert "hunter2" not in str(raised.value)
+
+
+MORE = Corpus([*CORPUS, *(Passage(f"town {n}", f"Town {n}", f"It lies in county {n % 7}.") for n in range(70))])
+CHANGED = Corpus([Passage("oslo", "Oslo", "Oslo has a harbour."), *MORE.passages[:1]])
+
+
+def counted(settings, corpus):
+    """How many passages were sent, and what the progress bar was told."""
+    told = []
+    return push_corpus(settings, corpus, progress=lambda *steps: told.append(steps)), told
+
+
+@pytest.mark.parametrize("vector", [None, "tokens"])
+def test_qdrant_is_filled_once_and_then_finds_what_the_exact_index_finds(tmp_path, vector):
+    settings = QdrantSettings(path=str(tmp_path / "qdrant"), collection="wiki", vector=vector)
+    assert counted(settings, MORE) == (73, [(64, 73), (73, 73)])
+    assert counted(settings, MORE)[0] == 0
+    queries = [*QUERIES, "Where is Town 5?"]
+    found = build_retriever(settings, MORE).search(queries, 3)
+    assert ids(found) == ids(build_retriever(RetrieverSettings(index="exact"), MORE).search(queries, 3))
+    assert counted(settings, CHANGED)[0] == 1
+    [[best, *_]] = build_retriever(settings, CHANGED).search(["the harbour of Oslo"], 80)
+    assert best.text == "Oslo has a harbour."
+    client = QdrantClient(path=str(tmp_path / "qdrant"))
+    assert client.count("wiki").count == 73
+    client.close()
+
+
+def test_filling_goes_on_where_it_was_broken_off_without_encoding_anything_again(tmp_path, monkeypatch):
+    settings = QdrantSettings(path=str(tmp_path), collection="wiki")
+    encoded = []
+    passages_of = type(load_encoder(find_checkpoint("minilm"))).passages
+    monkeypatch.setattr(
+        type(load_encoder(find_checkpoint("minilm"))),
+        "passages",
+        lambda self, texts: (encoded.append(len(texts)), passages_of(self, texts))[1],
+    )
+
+    def stopped(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        push_corpus(settings, MORE, progress=stopped)
+    assert counted(settings, MORE)[0] == 9
+    assert encoded[0] == 64
+    assert encoded[-1] == 9
+
+
+def test_a_collection_of_other_vectors_is_one_line(tmp_path):
+    client = QdrantClient(path=str(tmp_path))
+    client.create_collection("wiki", vectors_config=VectorParams(size=3, distance=Distance.DOT))
+    client.close()
+    with pytest.raises(UserError, match=r"qdrant wiki at .* refuses: .*") as raised:
+        push_corpus(QdrantSettings(path=str(tmp_path), collection="wiki"), CORPUS)
+    assert "\n" not in str(raised.value)
+
+
+@needs_postgres
+def test_postgres_is_filled_once_in_a_table_of_its_own(settings):
+    other = settings.model_copy(update={"table": "public.Towns", "title_field": "Name of it"})
+    assert counted(other, MORE) == (73, [(64, 73), (73, 73)])
+    assert counted(other, MORE)[0] == 0
+    assert ids(build_retriever(other, MORE).search(QUERIES, 1)) == [["oslo"], ["curie"]]
+    assert counted(other, CHANGED)[0] == 1
+    [[best]] = build_retriever(other, CHANGED).search(["harbour"], 5)
+    assert best.text == "Oslo has a harbour."
+    with psycopg.connect(settings.url) as connection:
+        assert connection.execute('SELECT count(*), count(DISTINCT id) FROM "Towns"').fetchone() == (73, 73)
+
+
+@needs_postgres
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("CREATE TABLE loose (id text, title text, text text)", "no unique or exclusion constraint"),
+        ("CREATE TABLE loose (id text PRIMARY KEY, name text)", 'column "title" of relation "loose" does not exist'),
+    ],
+)
+def test_a_table_that_can_not_be_filled_is_one_line_and_stays_as_it_is(settings, statement, said):
+    loose = settings.model_copy(update={"table": "loose", "text_field": "text"})
+    with psycopg.connect(settings.url, autocommit=True) as connection:
+        connection.execute(f"DROP TABLE IF EXISTS loose; {statement}")
+    with pytest.raises(UserError, match=f"postgres loose at .* refuses: .*{said}") as raised:
+        push_corpus(loose, CORPUS)
+    assert "\n" not in str(raised.value)
+    with pytest.raises(UserError, match=r"refuses: .*NUL"):
+        push_corpus(loose, Corpus([Passage("x", "", "a\0b")]))
+
+
+@needs_postgres
+def test_a_search_in_postgres_can_still_write_nothing(settings):
+    retriever = build_retriever(settings, CORPUS)
+    push_corpus(settings.model_copy(update={"table": "fresh"}), CORPUS)
+    retriever.search(QUERIES, 1)
+    with retriever._answering() as connection, pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+        connection.execute("DELETE FROM fresh")
+
+
+def bulk(*results):
+    items = [{"update": {"_index": "wiki", "_id": str(n), **one}} for n, one in enumerate(results)]
+    return {"took": 5, "errors": any("error" in one for one in results), "items": items}
+
+
+CREATED, SAME = {"result": "created", "status": 201}, {"result": "noop", "status": 200}
+FULL = {"status": 429, "error": {"type": "es_rejected_execution_exception", "reason": "queue capacity"}}
+BLOCKED = {"status": 403, "error": {"type": "cluster_block_exception", "reason": "index [wiki] blocked"}}
+
+
+def test_opensearch_is_sent_each_passage_under_its_id_and_again_while_it_is_busy(server, monkeypatch):
+    monkeypatch.setenv("OPENSEARCH_API_KEY", "canary-key")
+    server.answers = [(503, {}), (200, bulk(CREATED, FULL, CREATED)), (200, bulk(SAME, CREATED, SAME))]
+    url = f"http://127.0.0.1:{server.server_address[1]}/"
+    assert counted(OpenSearchSettings(url=url, index="wiki", text_field="body"), CORPUS) == (1, [(3, 3)])
+    path, headers, body = server.asked[-1]
+    assert len(server.asked) == 3
+    assert (path, headers["Authorization"]) == ("/wiki/_bulk", "ApiKey canary-key")
+    lines = [json.loads(line) for line in body.decode().splitlines()]
+    assert lines[:2] == [
+        {"update": {"_id": "curie"}},
+        {"doc": {"id": "curie", "title": "Marie Curie", "body": CORPUS["curie"].text}, "doc_as_upsert": True},
+    ]
+    assert [line["update"]["_id"] for line in lines[::2]] == ["curie", "oslo", "vistula"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "said"),
+    [
+        ((200, bulk(CREATED, BLOCKED, CREATED)), UserError, r"refuses: status 403 .*index \[wiki\] blocked"),
+        ((200, bulk(CREATED)), UserError, "no answer of its API"),
+        ((200, b"<html>"), UserError, "no answer of its API"),
+        ((401, {}), UserError, "status 401; set OPENSEARCH_API_KEY"),
+        ((200, bulk(FULL, FULL, FULL)), ServiceError, r"\(status 429\), asked 4 times"),
+    ],
+)
+def test_what_opensearch_should_not_answer_to_passages_is_one_line(server, answer, error, said):
+    server.answers = [answer]
+    url = f"http://127.0.0.1:{server.server_address[1]}"
+    with pytest.raises(error, match=said) as raised:
+        push_corpus(OpenSearchSettings(url=url, index="wiki"), CORPUS)
+    assert "\n" not in str(raised.value)
+
+
+class Plaid(http.server.BaseHTTPRequestHandler):
+    """Keeps documents as NextPlaid's documentation says: numbered, and there some time after it accepted them."""
+
+    def _do(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        documents, queue = self.server.documents, self.server.queue
+        match self.command, self.path:
+            case "POST", "/indices":
+                self.server.names.append(asked["name"])
+                self._tell(200, {"name": asked["name"]})
+            case "POST", "/indices/wiki/metadata/get":
+                if self.server.glances.pop(0) if self.server.glances else True:
+                    while queue:
+                        queue.pop(0)()
+                assert asked["condition"] == f"id IN ({', '.join('?' * len(asked['parameters']))})"
+                found = [one["metadata"] for one in documents if one["metadata"]["id"] in asked["parameters"]]
+                if self.server.names:
+                    self._tell(200, {"metadata": found, "count": len(found)})
+                else:
+                    self._tell(404, {"code": "INDEX_NOT_FOUND", "message": "Index not found: wiki"})
+            case "POST", "/indices/wiki/update":
+                each = zip(asked["documents"], asked["metadata"], strict=True)
+                new = [{"vectors": vectors, "metadata": fields} for vectors, fields in each]
+                queue.append(lambda: documents.extend(new))
+                self._tell(202, f"Update queued for {len(new)} documents")
+            case "DELETE", "/indices/wiki/documents":
+                kept = [one for one in documents if one["metadata"]["id"] not in asked["parameters"]]
+                queue.append(lambda: documents.__setitem__(slice(None), kept))
+                self._tell(202, "Delete queued")
+
+    do_POST = do_DELETE = _do
+
+    def _tell(self, status, body):
+        content = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def plaid(monkeypatch):
+    monkeypatch.setattr(next_plaid, "_GLANCE", 0.01)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Plaid) as served:
+        served.names, served.documents, served.queue, served.glances = [], [], [], []
+        threading.Thread(target=served.serve_forever, daemon=True).start()
+        yield served
+        served.shutdown()
+
+
+def test_next_plaid_is_sent_each_passage_with_its_vectors_and_none_twice(plaid):
+    settings = NextPlaidSettings(url=f"http://127.0.0.1:{plaid.server_address[1]}", index="wiki")
+    plaid.glances = [True, False, False]  # what was accepted is not there at once
+    assert counted(settings, CORPUS) == (3, [(3, 3)])
+    assert plaid.names == ["wiki"]
+    assert counted(settings, CORPUS)[0] == 0
+    assert counted(settings, CHANGED)[0] == 1
+    assert sorted(one["metadata"]["id"] for one in plaid.documents) == ["curie", "oslo", "vistula"]
+    encoder = load_encoder(find_checkpoint("minilm"))
+    for one in plaid.documents:
+        fields = one["metadata"]
+        [(_, [vectors])] = encoder.passages([str(Passage(fields["id"], fields["title"], fields["text"]))])
+        assert one["vectors"]["shape"] == list(vectors.shape)
+        sent = array.array("f", base64.b64decode(one["vectors"]["embeddings_b64"]))
+        assert sent.tolist() == pytest.approx(vectors.flatten().tolist(), abs=0.02)
+
+
+def test_next_plaid_that_never_does_what_it_accepted_is_one_line(plaid):
+    url = f"http://127.0.0.1:{plaid.server_address[1]}"
+    plaid.glances = [True, *[False] * 1000]
+    with pytest.raises(UserError, match=r"refuses: what it accepted is not done after 0\.1 s; see its log"):
+        push_corpus(NextPlaidSettings(url=url, index="wiki", timeout=0.1), CORPUS)
+
+
+@pytest.mark.parametrize("name", ["bm25", "colbert"])
+def test_only_engines_are_sent_passages(name):
+    with pytest.raises(UserError, match=f"retriever: {name} is no engine .* hop index build"):
+        push_corpus(RetrieverSettings(name=name), CORPUS)
+    with pytest.raises(UserError, match="corpus holds no passages to send"):
+        push_corpus(OpenSearchSettings(url="http://localhost:9", index="wiki"), Corpus([]))

@@ -32,6 +32,29 @@ def build_command(overrides: Overrides = None, as_json: Json = False) -> None:
     show(result, as_json, f"{result['retriever']} index of {result['data']}: {result['passages']} passages")
 
 
+@app.command("push")
+def push_command(overrides: Overrides = None, as_json: Json = False) -> None:
+    """Send a corpus to the search engine of a config: qdrant, next_plaid, opensearch or postgres.
+
+    What the engine has already is not sent again: the same command goes on where it was broken off, and brings changed
+    passages up to date. Passages that the corpus lacks stay in the engine.
+
+    Example:
+
+        hop index push data=atlas retriever=postgres retriever.url=postgresql://localhost/wiki retriever.table=passages
+    """
+    from hoptimizer.cli.screen.console import show, tell, working
+    from hoptimizer.retrieval import push_corpus
+
+    with working() as report:
+        bench = _workbench(read_overrides(overrides, splits=()), report)
+        tell(bench.search_summary())
+        settings, corpus = bench.config.retriever, bench.data.corpus
+        sent = push_corpus(settings, corpus, progress=lambda done, total: report("sending passages", done, total, ""))
+    result = {"data": bench.data.name, "passages": len(corpus), "sent": sent, "retriever": settings.name}
+    show(result, as_json, f"{settings.shown}: {len(corpus)} passages of {bench.data.name}, {sent} of them sent now")
+
+
 @app.command("search")
 def search_command(
     query: Annotated[str, typer.Argument(help="What to search for.")],

@@ -1,23 +1,28 @@
-"""What the searches in engines have in common: tries, their end, and passages from an engine's fields."""
+"""What engines have in common: tries, their end, passages from an engine's fields, and sending it a corpus."""
 
 import logging
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 import tenacity
 
 from hoptimizer.common.errors import ServiceError, UserError
+from hoptimizer.common.progress import Progress
 from hoptimizer.common.urls import line_without_secrets, text_without_secrets
 from hoptimizer.retrieval.engines.settings import EngineSettings
 from hoptimizer.retrieval.passage import Corpus, Passage
 from hoptimizer.retrieval.retriever import Retriever
 
 _TRIES = 4
+# Passages that an engine is sent at a time: with vectors, some tens of megabytes at most.
+_SENT = 64
 _log = logging.getLogger(__name__)
 _PAUSES = tenacity.wait_random_exponential(multiplier=0.5, max=5)
 # An engine that asks to be left alone for longer is as good as away.
 _LONGEST_PAUSE = 60.0  # seconds
+Answer = TypeVar("Answer")
 
 
 class NoAnswer(Exception):
@@ -53,21 +58,50 @@ class EngineRetriever(Retriever):
         if not queries:
             return []
         asked = self.encoded(queries)
+        found = self._tried(lambda: self.ask(asked, k))
+        return [[self._passage(fields, score) for fields, score in ranking[:k]] for ranking in found]
+
+    def fill(self, progress: Progress = lambda done, total: None) -> int:
+        """Send the engine those passages of the corpus that it lacks, or has with another text.
+
+        It is made where there is none. Passages that the corpus lacks stay in it. Whatever ends this, the same call
+        again goes on.
+
+        Args:
+            progress: called with the passages that the engine has, and all there are.
+
+        Returns:
+            How many were sent.
+
+        Raises:
+            ServiceError: the engine gives no answer.
+            UserError: it refuses.
+        """
+        total, sent = len(self._corpus), 0
+        for start in range(0, total, _SENT):
+            some = self._corpus.passages[start : start + _SENT]
+            sent += self._tried(partial(self.push, some))
+            progress(min(start + _SENT, total), total)
+        return sent
+
+    def _tried(self, call: Callable[[], Answer]) -> Answer:
+        """What a call gives that may have to be made several times.
+
+        Raises:
+            ServiceError: it got no answer.
+        """
         try:
-            for attempt in tenacity.Retrying(
+            return tenacity.Retrying(
                 retry=tenacity.retry_if_exception_type(NoAnswer),
                 stop=tenacity.stop_after_attempt(_TRIES),
                 wait=_pause,
                 reraise=True,
-            ):
-                with attempt:
-                    found = self.ask(asked, k)
+            )(call)
         except NoAnswer as error:
             reason = line_without_secrets(error)
             raise ServiceError(
                 f"retriever: no answer from {self._shown} ({reason}), asked {_TRIES} times: is it up?"
             ) from error
-        return [[self._passage(fields, score) for fields, score in ranking[:k]] for ranking in found]
 
     def encoded(self, queries: list[str]) -> Sequence[Any]:
         """The queries in the form that the engine is asked in: made once, however often it is asked."""
@@ -81,6 +115,26 @@ class EngineRetriever(Retriever):
             NoAnswer: there is none at the moment.
             UserError: the engine refuses, or is another one.
         """
+
+    @abstractmethod
+    def push(self, passages: Sequence[Passage]) -> int:
+        """Store those of some passages that the engine lacks, or has with another text, and make its index, collection
+        or table where there is none. A second time, it changes nothing.
+
+        Args:
+            passages: with ids that are always those of the same passages.
+
+        Returns:
+            How many were stored.
+
+        Raises:
+            NoAnswer: there is none at the moment.
+            UserError: the engine refuses, or is another one.
+        """
+
+    def fields_of(self, passage: Passage) -> dict[str, str]:
+        """A passage by the names of the engine's fields."""
+        return dict(zip(self._fields, (passage.id, passage.title, passage.text), strict=True))
 
     def refused(self, reason: str) -> UserError:
         """The error for an engine that answers, and refuses."""

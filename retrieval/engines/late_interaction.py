@@ -1,12 +1,12 @@
 """What searches in engines with a ColBERT checkpoint's vectors have in common."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from hoptimizer.retrieval.colbert.checkpoint import find_checkpoint
 from hoptimizer.retrieval.colbert.retriever import load_encoder
 from hoptimizer.retrieval.engines.engine import EngineRetriever
 from hoptimizer.retrieval.engines.settings import LateInteractionSettings
-from hoptimizer.retrieval.passage import Corpus
+from hoptimizer.retrieval.passage import Corpus, Passage
 
 
 class LateInteractionRetriever(EngineRetriever):
@@ -28,3 +28,13 @@ class LateInteractionRetriever(EngineRetriever):
 
     def encoded(self, queries: list[str]) -> Sequence[list[list[float]]]:
         return [vectors.tolist() for vectors in self._encoder.queries(queries)]
+
+    def with_vectors(self, passages: Sequence[Passage]) -> Iterator[tuple[Passage, list[list[float]]]]:
+        """Passages with the vectors of their tokens, roughly by length.
+
+        Args:
+            passages: to be encoded.
+        """
+        for places, found in self._encoder.passages(list(Corpus(passages).texts)):
+            for place, vectors in zip(places, found, strict=True):
+                yield passages[place], vectors.tolist()

@@ -12,7 +12,7 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.common.strict import read_json
 from hoptimizer.retrieval.engines.engine import EngineRetriever, NoAnswer
 from hoptimizer.retrieval.engines.settings import OpenSearchSettings
-from hoptimizer.retrieval.passage import Corpus
+from hoptimizer.retrieval.passage import Corpus, Passage
 
 _BUSY = (429, 500, 502, 503, 504)
 _UNAUTHORIZED = (401, 403)
@@ -44,6 +44,16 @@ class _Answers(BaseModel):
     responses: list[_Answer]
 
 
+class _Stored(BaseModel):
+    status: int
+    result: str = ""
+    error: Any = None
+
+
+class _AllStored(BaseModel):
+    items: list[dict[str, _Stored]]
+
+
 class OpenSearchRetriever(EngineRetriever):
     """Searches an index of OpenSearch or Elasticsearch with ``multi_match`` over title and text (``_msearch``).
 
@@ -58,7 +68,7 @@ class OpenSearchRetriever(EngineRetriever):
     def __init__(self, settings: OpenSearchSettings, corpus: Corpus) -> None:
         super().__init__(settings, corpus)
         self._settings = settings
-        self._url = f"{settings.url.rstrip('/')}/{settings.index}/_msearch"
+        self._url = f"{settings.url.rstrip('/')}/{settings.index}"
         self._headers, self._login = {"Content-Type": "application/x-ndjson"}, None
         if key := os.environ.get("OPENSEARCH_API_KEY"):
             self._headers["Authorization"] = f"ApiKey {key}"
@@ -71,10 +81,38 @@ class OpenSearchRetriever(EngineRetriever):
         for query in queries:
             match = {"query": query, "fields": fields, "type": "most_fields"}
             lines += [{}, {"query": {"multi_match": match}, "size": k}]
+        return self._read(self._post("_msearch", lines), len(queries))
+
+    def push(self, passages: Sequence[Passage]) -> int:
+        lines: list[dict[str, Any]] = []
+        for one in passages:
+            lines += [{"update": {"_id": one.id}}, {"doc": self.fields_of(one), "doc_as_upsert": True}]
+        content = self._post("_bulk", lines)
+        try:
+            items = _AllStored.model_validate(read_json(content)).items
+        except ValueError as error:  # pydantic's are such, too
+            raise self._stranger() from error
+        stored = [done for item in items for done in item.values()]
+        for done in stored:
+            if done.status in _BUSY:
+                raise NoAnswer(f"status {done.status}")
+            if done.error:
+                raise self.refused(f"status {done.status} {json.dumps(done.error)}")
+        if len(stored) != len(passages):
+            raise self._stranger()
+        return sum(done.result != "noop" for done in stored)
+
+    def _post(self, api: str, lines: Sequence[dict[str, Any]]) -> bytes:
+        """What an API answers to a body of JSON lines.
+
+        Raises:
+            NoAnswer: there is none at the moment.
+            UserError: the engine refuses.
+        """
         body = "".join(json.dumps(line) + "\n" for line in lines)
         try:
             response = requests.post(
-                self._url,
+                f"{self._url}/{api}",
                 data=body.encode("utf-8"),
                 headers=self._headers,
                 auth=self._login,
@@ -93,7 +131,7 @@ class OpenSearchRetriever(EngineRetriever):
             )
         if response.status_code != requests.codes.ok:
             raise self.refused(f"status {response.status_code} {response.text}")
-        return self._read(response.content, len(queries))
+        return response.content
 
     def _read(self, content: bytes, queries: int) -> list[list[tuple[Mapping[str, Any], float]]]:
         try:
@@ -114,4 +152,4 @@ class OpenSearchRetriever(EngineRetriever):
         return found
 
     def _stranger(self) -> UserError:
-        return self.refused("no answer of the search API: give the address of OpenSearch or Elasticsearch")
+        return self.refused("no answer of its API: give the address of OpenSearch or Elasticsearch")

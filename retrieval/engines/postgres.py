@@ -5,12 +5,12 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, LiteralString
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.retrieval.engines.engine import EngineRetriever, NoAnswer
 from hoptimizer.retrieval.engines.settings import PostgresSettings
-from hoptimizer.retrieval.passage import Corpus
+from hoptimizer.retrieval.passage import Corpus, Passage
 
 try:
     import psycopg
@@ -28,6 +28,12 @@ FROM {table},
 WHERE document @@ query
 ORDER BY " score" DESC, {id}
 LIMIT %(k)s
+"""
+_TABLE = "CREATE TABLE {table} ({id} text PRIMARY KEY, {title} text NOT NULL, {text} text NOT NULL)"
+_STORE = """
+INSERT INTO {table} AS kept ({id}, {title}, {text}) VALUES (%s, %s, %s)
+ON CONFLICT ({id}) DO UPDATE SET {title} = excluded.{title}, {text} = excluded.{text}
+WHERE (kept.{title}, kept.{text}) IS DISTINCT FROM (excluded.{title}, excluded.{text})
 """
 # The server itself ends a search that takes too long; one that says nothing any more is left this much later.
 _GRACE = 1.0  # seconds
@@ -49,24 +55,45 @@ class PostgresRetriever(EngineRetriever):
         self._settings = settings
         self._connection: psycopg.Connection[dict[str, Any]] | None = None
         self._lock = threading.Lock()
-        self._search = sql.SQL(_SEARCH).format(
-            id=sql.Identifier(settings.id_field),
-            title=sql.Identifier(settings.title_field),
-            text=sql.Identifier(settings.text_field),
-            table=sql.Identifier(*settings.table.split(".")),
-        )
+        self._table = sql.Identifier(*settings.table.split("."))
+
+    def _statement(self, text: LiteralString) -> "sql.Composed":
+        """A statement with the names of the table and its columns."""
+        fields = ("id", "title", "text")
+        names = {field: sql.Identifier(name) for field, name in zip(fields, self._fields, strict=True)}
+        return sql.SQL(text).format(table=self._table, **names)
 
     def ask(self, queries: Sequence[str], k: int) -> list[list[tuple[Mapping[str, Any], float]]]:
+        found: list[list[tuple[Mapping[str, Any], float]]] = []
+        with self._answering() as connection:
+            for query in queries:
+                words = {"language": self._settings.language, "words": query.replace("\0", " "), "k": k}
+                with _ended_after(self._settings.timeout + _GRACE, connection):
+                    rows = connection.execute(self._statement(_SEARCH), words).fetchall()
+                found.append([(row, float(row[" score"])) for row in rows])
+        return found
+
+    def push(self, passages: Sequence[Passage]) -> int:
+        rows = [(one.id, one.title, one.text) for one in passages]
+        with (
+            self._answering() as connection,
+            _ended_after(self._settings.timeout + _GRACE, connection),
+            connection.transaction(),
+            connection.cursor() as cursor,
+        ):
+            cursor.execute("SET TRANSACTION READ WRITE")
+            cursor.execute("SELECT to_regclass(%s) AS found", (self._table.as_string(connection),))
+            if cursor.fetchall() == [{"found": None}]:
+                cursor.execute(self._statement(_TABLE))
+            cursor.executemany(self._statement(_STORE), rows)
+            return cursor.rowcount
+
+    @contextmanager
+    def _answering(self) -> Iterator["psycopg.Connection[dict[str, Any]]"]:
+        """The connection; within it, the driver's errors are those of engines."""
         with self._lock:
             try:
-                connection = self._connected()
-                found: list[list[tuple[Mapping[str, Any], float]]] = []
-                for query in queries:
-                    words = {"language": self._settings.language, "words": query.replace("\0", " "), "k": k}
-                    with _ended_after(self._settings.timeout + _GRACE, connection):
-                        rows = connection.execute(self._search, words).fetchall()
-                    found.append([(row, float(row[" score"])) for row in rows])
-                return found
+                yield self._connected()
             except psycopg.errors.QueryCanceled as error:
                 raise NoAnswer(f"not within {self._settings.timeout:g} s") from error
             except psycopg.Error as error:
