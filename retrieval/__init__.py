@@ -11,6 +11,7 @@ from hoptimizer.retrieval.engines.settings import (
     OpenSearchSettings,
     PostgresSettings,
     QdrantSettings,
+    WebSettings,
 )
 from hoptimizer.retrieval.info import index_info
 from hoptimizer.retrieval.options import RerankSettings
@@ -47,6 +48,7 @@ __all__ = [
     "RerankedRetriever",
     "Retriever",
     "RetrieverSettings",
+    "WebSettings",
     "build_retriever",
     "index_info",
     "push_corpus",
@@ -62,7 +64,13 @@ __getattr__, __dir__, _ = lazy_loader.attach(
         "colbert.server": ["ColBERTServer"],
         "dense.retriever": ["DenseRetriever"],
         "dense.settings": ["DenseSettings"],
-        "engines.settings": ["NextPlaidSettings", "OpenSearchSettings", "PostgresSettings", "QdrantSettings"],
+        "engines.settings": [
+            "NextPlaidSettings",
+            "OpenSearchSettings",
+            "PostgresSettings",
+            "QdrantSettings",
+            "WebSettings",
+        ],
         "hybrid": ["HybridRetriever"],
         "info": ["index_info"],
         "options": ["RerankSettings"],

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -57,11 +58,7 @@ class BM25Retriever(Retriever):
 
     def __init__(self, corpus: Corpus) -> None:
         self.corpus = corpus
-        self._taken_apart: dict[str, Any] = {
-            "stopwords": _STOPWORDS,
-            "stemmer": Stemmer.Stemmer(_LANGUAGE),
-            "show_progress": False,
-        }
+        self._taken_apart = _taken_apart()
         self._index = open_index(
             bm25_folder(corpus), manifest(corpus), build=self._write, load=lambda folder: _load(folder, len(corpus))
         )
@@ -86,6 +83,31 @@ class BM25Retriever(Retriever):
         index = bm25s.BM25(csc_backend="scipy")  # sorts in place, with half the memory of numpy's
         index.index(tokens, show_progress=False)
         index.save(folder, show_progress=False)
+
+
+def bm25_scores(query: str, texts: Sequence[str]) -> np.ndarray:
+    """How well each of a few texts fits a query, without an index that is kept; all zeros if they have no words.
+
+    Args:
+        query: as of a search.
+        texts: at least one.
+
+    Example:
+        >>> from hoptimizer.retrieval.bm25 import bm25_scores
+        >>> bm25_scores("Who was born in Warsaw?", ["She was born in Warsaw.", "A river."]).argmax()
+        np.int64(0)
+    """
+    tokens = bm25s.tokenize(list(texts), **_taken_apart())
+    if not tokens.vocab:
+        return np.zeros(len(texts), dtype=np.float32)
+    index = bm25s.BM25()
+    index.index(tokens, show_progress=False)
+    known = index.get_tokens_ids(bm25s.tokenize([query], **_taken_apart(), return_ids=False)[0])
+    return index.get_scores_from_ids(known) if known else np.zeros(len(texts), dtype=np.float32)
+
+
+def _taken_apart() -> dict[str, Any]:
+    return {"stopwords": _STOPWORDS, "stemmer": Stemmer.Stemmer(_LANGUAGE), "show_progress": False}
 
 
 def _best(scores: np.ndarray, k: int) -> np.ndarray:

@@ -13,6 +13,7 @@ from hoptimizer.retrieval.engines.settings import (
     OpenSearchSettings,
     PostgresSettings,
     QdrantSettings,
+    WebSettings,
 )
 from hoptimizer.retrieval.options import RetrieverOptions
 from hoptimizer.retrieval.passage import Corpus
@@ -156,6 +157,10 @@ def _build(settings: RetrieverOptions, corpus: Corpus, progress: Progress, elsew
         from hoptimizer.retrieval.engines.postgres import PostgresRetriever
 
         return PostgresRetriever(settings, corpus)
+    if isinstance(settings, WebSettings):
+        from hoptimizer.retrieval.engines.web import WebRetriever
+
+        return WebRetriever(settings, corpus)
     if not isinstance(settings, RetrieverSettings):
         own = [name for name in type(settings).model_fields if name not in RetrieverOptions.model_fields]
         return retriever_class(settings.name)(corpus, **{name: getattr(settings, name) for name in own})

@@ -26,6 +26,7 @@ from hoptimizer.retrieval.engines.settings import (
     OpenSearchSettings,
     PostgresSettings,
     QdrantSettings,
+    WebSettings,
 )
 from hoptimizer.retrieval.hybrid import Fusion
 from hoptimizer.retrieval.options import RetrieverOptions
@@ -225,6 +226,7 @@ _SETTINGS: dict[str, type[RetrieverOptions]] = {
     "next_plaid": NextPlaidSettings,
     "opensearch": OpenSearchSettings,
     "postgres": PostgresSettings,
+    "web": WebSettings,
 }
 OWN = tuple(_SETTINGS)
 # Ours are built from their settings; a user's own from the arguments of its constructor.

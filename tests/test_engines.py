@@ -1,5 +1,6 @@
 """Searches in engines that run elsewhere.
 
+Search APIs of the web are a real HTTP server whose answers have the shapes that SearXNG and Brave Search document.
 Qdrant is its client's own engine, in a folder: the same API without a server. PostgreSQL is a real server. OpenSearch
 is not at hand: a scripted server answers as its documentation shows answers of ``_msearch`` and ``_bulk``. Nor is
 NextPlaid: a scripted server answers what its own client (1.8) reads, as its documentation describes it.
@@ -10,9 +11,12 @@ import asyncio
 import base64
 import http.server
 import json
+import socket
 import socketserver
 import struct
 import threading
+from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
 
 import psycopg
 import pytest
@@ -32,6 +36,7 @@ from hoptimizer.retrieval.engines.settings import (
     OpenSearchSettings,
     PostgresSettings,
     QdrantSettings,
+    WebSettings,
 )
 from hoptimizer.workbench import Workbench
 
@@ -371,9 +376,169 @@ def test_what_next_plaid_should_not_answer_is_one_line(server, answer, error, sa
     assert "\n" not in str(raised.value)
 
 
+class SearchAPI(http.server.BaseHTTPRequestHandler):
+    """Answers as the server's list of statuses, headers and bodies says, the last one again and again."""
+
+    def do_GET(self):
+        self.server.asked.append((urlsplit(self.path).path, dict(parse_qsl(urlsplit(self.path).query)), self.headers))
+        answers = self.server.answers
+        status, headers, body = answers.pop(0) if len(answers) > 1 else answers[0]
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(content))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def web():
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), SearchAPI) as served:
+        served.asked, served.answers = [], []
+        threading.Thread(target=served.serve_forever, daemon=True).start()
+        served.address = f"http://127.0.0.1:{served.server_port}/search"
+        yield served
+        served.shutdown()
+
+
+def web_searcher(web, **options):
+    return build_retriever(WebSettings(url=web.address, **{"text_field": "content"} | options), CORPUS)
+
+
+def page(number, **fields):
+    return {"url": f"http://x/{number}", "title": f"Page {number}", "content": f"What page {number} says."} | fields
+
+
+def test_searxng_is_asked_and_its_pages_are_passages_in_its_order(web):
+    known = page(2, url="oslo", title="Oslo", content=CORPUS["oslo"].text)
+    found = [page(1), known, page(3, content=""), page(1), page(4, title=None, content="Half a face: \ud83d")]
+    web.answers = [(200, {}, {"query": "…", "number_of_results": 0, "results": found})]
+    passages = web_searcher(web, params={"format": "json"}).search(["Where is Kraków?"], 5)[0]
+    assert passages == [
+        Passage("http://x/1", "Page 1", "What page 1 says.", 1.0),
+        CORPUS["oslo"].scored(1 / 2),
+        Passage("http://x/4", "", "Half a face: ?", 1 / 3),
+    ]
+    [(path, params, _)] = web.asked
+    assert (path, params) == ("/search", {"format": "json", "q": "Where is Kraków?"})
+
+
+BRAVE = {
+    "count_param": "count",
+    "pages": 3,
+    "key_header": "X-Subscription-Token",
+    "key_env": "BRAVE_API_KEY",
+    "results": "web.results",
+    "text_field": "description",
+}
+
+
+def test_brave_search_is_asked_with_the_environments_key_and_again_when_it_says(web, monkeypatch):
+    monkeypatch.setenv("BRAVE_API_KEY", "canary-key")
+    waits = []
+    monkeypatch.setattr(engine, "_pause", lambda state: waits.append(state.outcome.exception().after) or 0)
+    found = {"type": "search", "web": {"type": "search", "results": [page(1, description="A page.")]}}
+    web.answers = [(429, {"Retry-After": "2"}, {}), (503, {"Retry-After": "tomorrow"}, {}), (200, {}, found)]
+    retriever = web_searcher(web, **BRAVE)
+    assert retriever.search(QUERIES[:1], 2)[0] == [Passage("http://x/1", "Page 1", "A page.", 1.0)]
+    assert waits == [2.0, None]
+    _, params, headers = web.asked[-1]
+    assert (params, headers["X-Subscription-Token"]) == ({"count": "3", "q": QUERIES[0]}, "canary-key")
+    web.answers = [(200, {}, {"type": "search"})]
+    assert retriever.search(QUERIES[:1], 2) == [[]], "the API has answered with a list before: it found nothing"
+
+
+def test_long_pages_are_divided_and_what_fits_the_query_comes_first(web):
+    long = " ".join(["filler"] * 25 + ["Heron", "island", "was", "settled", "in", "1843"])
+    found = [page(1, content=long), page(2, content="A short page on owls.")]
+    web.answers = [(200, {}, {"results": found})]
+    first, *others = web_searcher(web, words=10).search(["When was Heron island settled?"], 9)[0]
+    assert (first.id, first.title) == ("http://x/1#3", "Page 1")
+    assert first.text.endswith("Heron island was settled in")
+    assert first.score > others[0].score
+    assert sorted(one.id for one in others) == ["http://x/1#1", "http://x/1#2", "http://x/1#4", "http://x/2"]
+    web.answers = [(200, {}, {"results": [page(1, content="the of and " * 9)]})]
+    assert len(web_searcher(web, words=10).search(["of the"], 9)[0]) == 3, "without any word that counts"
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "said"),
+    [
+        ((429, {}, {}), ServiceError, r"no answer from web http://127.*/search \(status 429\), asked 4 times"),
+        ((302, {"Location": "http://127.0.0.1:9/"}, {}), UserError, "refuses: status 302"),
+        ((403, {}, b"no such key: canary-key"), UserError, r"status 403; key_header and .* no such key: \*\*\*$"),
+        ((422, {}, {"error": "count is too large"}), UserError, "status 422 .*count is too large"),
+        ((200, {}, b"<html>"), UserError, "no JSON .*give the address of its search API"),
+        ((200, {}, b'{"web": {"results": [NaN]}}'), UserError, "no JSON .*finite number"),
+        ((200, {}, b"[" * 100_000), UserError, "no JSON"),
+        ((200, {}, []), UserError, r"no list of pages at 'web.results' in its answer \(keys: none\)"),
+        (
+            (200, {}, {"web": {"results": {}}, "query": 1}),
+            UserError,
+            r"no list of pages .*\(keys: query, web\); results",
+        ),
+        ((200, {}, {"web": {"results": ["a"]}}), UserError, "no list of pages"),
+        ((200, {}, {"web": {"results": [page(1)]}}), UserError, "without 'description' as text .*content, title, url"),
+        ((200, {}, {"web": {"results": [page(1, description=["a"])]}}), UserError, "without 'description' as text"),
+        ((200, {}, {"web": {"results": [{"description": "a " * 999}]}}), UserError, "without 'url' or"),
+    ],
+)
+def test_what_a_search_api_should_not_answer_is_one_line_without_the_key(web, answer, error, said, monkeypatch):
+    monkeypatch.setenv("BRAVE_API_KEY", "canary-key")
+    web.answers = [answer]
+    with pytest.raises(error, match=said) as raised:
+        web_searcher(web, **BRAVE).search(QUERIES[:1], 2)
+    assert "\n" not in str(raised.value)
+    assert "canary" not in str(raised.value)
+
+
+def test_a_search_api_that_is_late_is_asked_again():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        retriever = build_retriever(
+            WebSettings(url=f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=0.1, text_field="content"), CORPUS
+        )
+        with pytest.raises(ServiceError, match=r"no answer from web .*Timeout\), asked 4 times"):
+            retriever.search(QUERIES[:1], 2)
+
+
+@pytest.mark.parametrize("key", [None, "", "line\nbreak", "kräftig"])
+def test_a_key_that_is_not_there_is_said_before_anything_is_asked(web, key, monkeypatch):
+    monkeypatch.delenv("BRAVE_API_KEY", raising=False)
+    if key is not None:
+        monkeypatch.setenv("BRAVE_API_KEY", key)
+    with pytest.raises(UserError, match="key_env: the environment's BRAVE_API_KEY holds no key; set it"):
+        web_searcher(web, **BRAVE)
+
+
+def test_the_config_of_interaug_answers_over_a_search_and_keeps_no_key(web, monkeypatch):
+    monkeypatch.setenv("BRAVE_API_KEY", "canary-key")
+    config = load_config(
+        Path(__file__).parents[1] / "configs" / "interaug.yaml",
+        [f"retriever.url={web.address}", "retriever.key_header=X-API-Key", "retriever.key_env=BRAVE_API_KEY"],
+    )
+    web.answers = [(200, {}, {"results": [page(1), page(2)]})]
+    assert ids([asyncio.run(Workbench(config).retriever.asearch("Where?", config.k))]) == [["http://x/1", "http://x/2"]]
+    shown = config.public()
+    assert "canary" not in json.dumps(shown)
+    assert load_config(None, [], shown).retriever == config.retriever.model_copy(update={"k": config.k})
+
+
 @pytest.mark.parametrize(
     ("section", "said"),
     [
+        ("{name: web, url: 'http://x?api_key=hunter2'}", "come from the environment"),
+        (
+            "{name: web, url: 'http://x', params: {api_key: hunter2}}",
+            "params.api_key: a key comes from",
+        ),
+        ("{name: web, url: 'http://x', key_env: A_KEY}", "key_header and key_env belong together"),
+        ("{name: web, url: 'http://x', key_header: X-Key, key_env: hunter2}", "expected the name of a variable"),
+        ("{name: web, url: 'http://x', key_header: 'X Key', key_env: A_KEY}", "retriever.key_header"),
+        ("{name: web, url: 'http://x', results: 'web..results'}", "retriever.results"),
+        ("{name: web, url: 'http://x', params: {safe: false}}", "retriever.params.safe"),
         ("{name: qdrant, collection: wiki}", "give either url, of a server, or path"),
         ("{name: qdrant, collection: wiki, url: 'ftp://x'}", "expected a URL such as"),
         ("{name: next_plaid, index: wiki}", "url is missing"),

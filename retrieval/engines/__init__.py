@@ -1,1 +1,1 @@
-"""Search engines that run elsewhere and have their own index: Qdrant, OpenSearch, PostgreSQL."""
+"""Search engines that run elsewhere: Qdrant, OpenSearch, PostgreSQL, APIs of web search."""

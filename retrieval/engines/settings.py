@@ -1,12 +1,13 @@
 """The ``retriever`` section of a config for search engines that run elsewhere."""
 
 import os
-from typing import ClassVar, Literal, Self
+import re
+from typing import Annotated, ClassVar, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, PositiveFloat, field_serializer, field_validator, model_validator
+from pydantic import Field, PositiveFloat, StringConstraints, field_serializer, field_validator, model_validator
 
-from hoptimizer.common.urls import names_host, without_secrets
+from hoptimizer.common.urls import names_host, says_secret, without_secrets
 from hoptimizer.retrieval.options import RetrieverOptions
 
 
@@ -199,3 +200,63 @@ class PostgresSettings(EngineSettings):
     @property
     def _found_by(self) -> str:
         return f"{self.name} {self.table} at {self.url}"
+
+
+_Path = Annotated[str, StringConstraints(pattern=r"^[^.]+(\.[^.]+)*$")]
+
+
+class WebSettings(EngineSettings):
+    """A search of the web: any search API that is asked by ``GET`` and answers JSON.
+
+    Attributes:
+        name: ``web``.
+        url: the address of the search, without its parameters.
+        query_param: the parameter that the query stands in.
+        count_param: the parameter that says how many pages are wanted; ``None`` if the API has none.
+        pages: how many that is (20 in Lazaridou et al., 2022).
+        params: further parameters and their values, such as a format or a language.
+        key_header: the header that the key stands in, such as ``X-Subscription-Token``.
+        key_env: the environment's variable with the key, which is sent as it is, so with ``Bearer `` before it where
+            the API wants that.
+        results: the keys that lead to the list of pages in the answer, with dots between them.
+        words: the most words of a passage; a longer page is divided.
+        id_field: the field with a page's address.
+
+    Example:
+        >>> from hoptimizer.retrieval.engines.settings import WebSettings
+        >>> WebSettings(url="http://localhost:8888/search", params={"format": "json"}, text_field="content").shown
+        'web http://localhost:8888/search'
+    """
+
+    _EXAMPLE: ClassVar[str] = "https://api.search.brave.com/res/v1/web/search"
+
+    name: Literal["web"] = "web"
+    query_param: str = Field("q", min_length=1)
+    count_param: str | None = Field(None, min_length=1)
+    pages: int = Field(20, ge=1)
+    params: dict[str, str] = Field({})
+    key_header: str | None = Field(None, pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
+    key_env: str | None = None
+    results: _Path = "results"
+    words: int = Field(200, ge=10)
+    id_field: str = Field("url", min_length=1)
+
+    # Of the whole section: what stands in a wrong place may be a key, and a section is not shown in errors.
+    @model_validator(mode="after")
+    def _has_no_key_in_it(self) -> Self:
+        if secret := next((name for name in self.params if says_secret(name)), None):
+            raise ValueError(f"params.{secret}: a key comes from the environment, by key_header and key_env")
+        if (self.key_header is None) != (self.key_env is None):
+            raise ValueError("key_header and key_env belong together: give both, or drop both")
+        if self.key_env is not None and not re.fullmatch("[A-Z][A-Z0-9_]*", self.key_env):
+            raise ValueError("key_env: expected the name of a variable of the environment, such as BRAVE_API_KEY")
+        return self
+
+    @property
+    def login(self) -> tuple[str, ...]:
+        """The value of the environment's variable with the key."""
+        return (os.environ.get(self.key_env, ""),) if self.key_env else ()
+
+    @property
+    def _found_by(self) -> str:
+        return f"{self.name} {self.url}"
