@@ -11,7 +11,7 @@ from hoptimizer.models.reading import writable
 from hoptimizer.retrieval.bm25 import bm25_scores
 from hoptimizer.retrieval.engines.engine import EngineRetriever, NoAnswer
 from hoptimizer.retrieval.engines.settings import WebSettings
-from hoptimizer.retrieval.passage import Corpus
+from hoptimizer.retrieval.passage import Corpus, Passage
 
 _BUSY = (429, 500, 502, 503, 504)
 _UNAUTHORIZED = (401, 403)
@@ -49,6 +49,9 @@ class WebRetriever(EngineRetriever):
 
     def ask(self, queries: Sequence[str], k: int) -> list[list[tuple[Mapping[str, Any], float]]]:
         return [list(self._passages(query, self._pages(self._answer(query)))) for query in queries]
+
+    def push(self, passages: Sequence[Passage]) -> int:
+        raise UserError("retriever=web: a search API takes no passages; an engine of one's own does")
 
     def _answer(self, query: str) -> bytes:
         settings = self._settings
