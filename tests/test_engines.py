@@ -1,6 +1,6 @@
 """Searches in engines that run elsewhere.
 
-Search APIs of the web are a real HTTP server whose answers have the shapes of SearXNG's and Brave Search's, from memory.
+Search APIs of the web are a real HTTP server, whose answers have the shapes of SearXNG and Brave Search from memory.
 Qdrant is its client's own engine, in a folder: the same API without a server. PostgreSQL is a real server. OpenSearch
 is not at hand: a scripted server answers as its documentation shows answers of ``_msearch`` and ``_bulk``. Nor is
 NextPlaid: a scripted server answers what its own client (1.8) reads, as its documentation describes it.
