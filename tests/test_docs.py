@@ -45,16 +45,11 @@ def write_files(page: Path, folder: Path) -> None:
             (folder / named[1]).write_text(text, encoding="utf-8")
 
 
-SLOW = pytest.mark.slow(reason="real commands on real models: what pages show is what users type")
-
-
+@pytest.mark.slow(reason="real commands on real models: what pages show is what users type")
 @pytest.mark.parametrize(
     "page",
-    [
-        pytest.param(page, marks=() if page.stem == "README" else SLOW, id=page.stem)
-        for page in PAGES
-        if page != OWN_DOCUMENTS and (blocks(page, "sh") or blocks(page, "python"))
-    ],
+    [page for page in PAGES if page != OWN_DOCUMENTS and (blocks(page, "sh") or blocks(page, "python"))],
+    ids=lambda page: page.stem,
 )
 def test_the_commands_and_the_python_of_a_page_run(page, tmp_path):
     targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
