@@ -2,7 +2,7 @@
 
 import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import mlflow
@@ -28,6 +28,9 @@ from hoptimizer.tracking.artifacts import DECIMALS
 from hoptimizer.tracking.tracker import Tracker
 from hoptimizer.variants import Scoring, answer_together, evaluate_variant
 from hoptimizer.workbench import Workbench
+
+AT_ONCE = 4
+"""Cells under way at once by default, where waiting for servers is what takes the time."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ class CellRuns:
 
     def __init__(self, study: Study, report: Report) -> None:
         self._study, self._report = study, report
-        self._done: dict[str, CellResult] = {}
+        self._done: dict[str, CellResult] = {}  # by fingerprint
 
     def run(self, cells: Sequence[tuple[Cell, str | None]], tracker: Tracker, stage: str) -> list[CellResult]:
         """What comes of cells, in their order.
@@ -98,27 +101,37 @@ class CellRuns:
         """
         for number, (cell, refused) in enumerate(cells):
             self._report(stage, number, len(cells), cell.title)
-            if cell.key in self._done:
+            refused = refused or self._source_failure(cell, tracker)
+            if self._known(cell):
                 continue
             if refused:
-                self._done[cell.key] = self._failed(cell, tracker, refused)
+                self._done[self._study.fingerprint(cell)] = self._failed(cell, tracker, refused)
                 continue
             beside = self._beside(cell, [other for other, reason in cells[number + 1 :] if not reason], tracker)
             for _ in self._run([cell, *beside], tracker):
-                self._report(stage, len([one for one, _ in cells if one.key in self._done]), len(cells), cell.title)
+                self._report(stage, sum(self._known(one) for one, _ in cells), len(cells), cell.title)
         self._report(stage, len(cells), len(cells), "")
-        return [self._done[cell.key] for cell, _ in cells]
+        return [replace(self._done[self._study.fingerprint(cell)], cell=cell) for cell, _ in cells]
+
+    def _known(self, cell: Cell) -> bool:
+        return self._study.fingerprint(cell) in self._done
+
+    def _alone(self, cell: Cell, tracker: Tracker) -> CellResult:
+        """What comes of a cell, unless it came to something before."""
+        result = self._finished(cell, tracker) or self._made(cell, tracker, None)
+        self._done[self._study.fingerprint(cell)] = result
+        return result
 
     def _run(self, cells: Sequence[Cell], tracker: Tracker) -> Iterator[Cell]:
         """Run a cell, or several together: each is compiled elsewhere, or their questions are answered and kept one
         after the other."""
         executor = self._study.config.executor
         if len(cells) == 1:
-            self._done[cells[0].key] = self._finished(cells[0], tracker) or self._made(cells[0], tracker, None)
+            self._alone(cells[0], tracker)
             yield cells[0]
         elif isinstance(executor, RayExecutor) and self._compiles(cells[0]):
             for number, failure in compile_on_cluster([self._order(cell, tracker) for cell in cells], executor):
-                self._done[cells[number].key] = self._compiled(cells[number], tracker, failure)
+                self._done[self._study.fingerprint(cells[number])] = self._compiled(cells[number], tracker, failure)
                 yield cells[number]
         else:
             scorings = [self._scoring(cell) for cell in cells]
@@ -127,14 +140,14 @@ class CellRuns:
             else:
                 answered = enumerate(answer_together(scorings, tracker))
             for number, evaluation in answered:
-                self._done[cells[number].key] = self._made(cells[number], tracker, evaluation)
+                self._done[self._study.fingerprint(cells[number])] = self._made(cells[number], tracker, evaluation)
                 yield cells[number]
 
     def _beside(self, cell: Cell, others: Sequence[Cell], tracker: Tracker) -> list[Cell]:
         """The cells that are run together with one: those that follow, have no run, and compile if it does. In one
         process these are some that load no other model, and none that compile."""
         apart, compiles = isinstance(self._study.config.executor, RayExecutor), self._compiles(cell)
-        room = len(others) if apart else self._study.file.at_once - 1
+        room = len(others) if apart else self._at_once(cell) - 1
         if not room or (compiles and not apart) or self._finished(cell, tracker):
             return []
         found: list[Cell] = []
@@ -142,15 +155,38 @@ class CellRuns:
             if len(found) == room:
                 break
             fits = apart or {*other.config.local_models} <= {*cell.config.local_models}
-            known = other.key in self._done or other.digest in {one.digest for one in (cell, *found)}
-            if fits and not known and self._compiles(other) == compiles and not self._finished(other, tracker):
+            known = self._known(other) or other.digest in {one.digest for one in (cell, *found)}
+            # What a source is compiled for has its turn when that is done.
+            alike = self._compiles(other) == compiles and not (compiles and self._source(other))
+            if fits and alike and not known and not self._finished(other, tracker):
                 found.append(other)
         return found
 
+    def _at_once(self, cell: Cell) -> int:
+        """How many cells are under way at once. A model in this process gains nothing by more than one."""
+        config = cell.config
+        waits = not config.local_models and any(lm.cache for lm in config.lm.values())
+        return self._study.file.at_once or (AT_ONCE if waits else 1)
+
+    def _source_failure(self, cell: Cell, tracker: Tracker) -> str | None:
+        """Compile what a cell is scored from, where that is not done; why it can't be, or ``None``."""
+        source = self._source(cell)
+        if source is None:
+            return None
+        made = self._done.get(self._study.fingerprint(source)) or self._alone(source, tracker)
+        return f"{source.title}: {made.failure}" if made.failure else None
+
+    def _source(self, cell: Cell) -> Cell | None:
+        """What a cell's program is compiled as: for another cell too, or for this one alone."""
+        return self._study.sources.get((cell.source or cell).digest) if cell.compiled else None
+
     def _start(self, cell: Cell) -> CellResult | None:
-        """The candidate that has the cell's compiled program, where values were chosen."""
-        found = (self._done.get(other.key) for other in self._study.candidates if other.digest == cell.digest)
-        return next((result for result in found if result and cell.compiled and result.cell is not cell), None)
+        """The run that has the cell's compiled program, where that is another one: of its source, or of the candidate
+        that it was compiled as."""
+        made = [source] if (source := self._source(cell)) else self._study.candidates
+        prints = (self._study.fingerprint(other) for other in made if other.digest == (cell.source or cell).digest)
+        found = (self._done.get(one) for one in prints if one != self._study.fingerprint(cell))
+        return next((result for result in found if result and cell.compiled and not result.failure), None)
 
     def _compiles(self, cell: Cell) -> bool:
         return cell.compiled and self._start(cell) is None

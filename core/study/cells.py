@@ -19,7 +19,7 @@ from hoptimizer.common.validation import explain
 from hoptimizer.config import Config, make_config
 from hoptimizer.eval.datasets.dataset import load
 from hoptimizer.layers import Layers
-from hoptimizer.study.file import HIDDEN, NAME, StudyFile, label
+from hoptimizer.study.file import COMPILE, HIDDEN, NAME, StudyFile, label
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +38,7 @@ class Cell:
         split: the questions that it is scored on.
         n: how many these are.
         options: its values of the keys that are chosen for it, as text (numbers as they are).
+        source: what its program is compiled as, where keys of the compile make that differ from what is scored.
     """
 
     name: str
@@ -49,21 +50,18 @@ class Cell:
     split: str
     n: int
     options: dict[str, Any] = field(default_factory=dict)
+    source: "Cell | None" = None
 
     @property
     def title(self) -> str:
         """Its name with its values of the keys that are chosen."""
         return ", ".join([self.name, *(f"{key}={label(value)}" for key, value in self.options.items())])
 
-    @property
-    def key(self) -> str:
-        """Tells it from all others of its study."""
-        return f"{self.title}, seed {self.config.seed}, {self.split}"
-
-    @property
+    @cached_property  # it reads the models' folders
     def digest(self) -> str:
         """Hash of what it runs, whatever it is called."""
-        return _hash(self.config.digest, self.data, str(self.compiled))
+        source = [self.source.digest] if self.source else []
+        return _hash(self.config.digest, self.data, str(self.compiled), *source)
 
 
 @dataclass(frozen=True)
@@ -93,6 +91,11 @@ class Study:
     def seeds(self) -> list[int]:
         """With which each cell is run."""
         return list(dict.fromkeys(cell.config.seed for cell in self.cells))
+
+    @cached_property
+    def sources(self) -> dict[str, Cell]:
+        """What is compiled to be scored as something else, by its digest."""
+        return {cell.source.digest: cell.source for cell in (*self.candidates, *self.cells) if cell.source}
 
     def fingerprint(self, cell: Cell) -> str:
         """Identifies the run of a cell among all runs."""
@@ -159,12 +162,14 @@ def load_study(
     seeds: Sequence[int | None] = file.seeds or [None]
     cells, candidates = [], []
     for spot in _spots(file):
-        name = ", ".join(value if axis == NAME else f"{axis}={label(value)}" for axis, value in spot.place.items())
+        name = _name(spot.place)
         for seed in seeds:
             for options in spot.options:
                 changed = spot.overrides | options
+                scored = {key: value for key, value in changed.items() if not key.startswith(COMPILE)}
+                made = {key.removeprefix(COMPILE): changed[key] for key in changed if key.startswith(COMPILE)}
                 try:
-                    config = _config(path.stem, base, changed, seed, notes)
+                    config = _config(path.stem, base, [scored], seed, notes)
                     cell = Cell(
                         name,
                         place={axis: _plain(value) for axis, value in spot.place.items()},
@@ -174,6 +179,10 @@ def load_study(
                         **_questions(config, file.split, spot.compiled, sizes),
                         options={key: _plain(value) for key, value in public(options, HIDDEN).items()},
                     )
+                    if made and spot.compiled:
+                        config = _config(path.stem, base, [scored, made], seed, notes)
+                        on = _questions(config, file.choose.split if file.choose else "dev", True, sizes)
+                        cell = replace(cell, source=_source(cell, config, spot.place, on))
                     cells.append(cell)
                     if file.choose and len(spot.options) > 1 and seed == seeds[0]:
                         other = _questions(config, file.choose.split, spot.compiled, sizes)
@@ -216,12 +225,34 @@ def _crossed(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
-def _config(name: str, base: Layers, changed: dict[str, Any], seed: int | None, notes: dict[str, None]) -> Config:
-    """The config of a cell; ``notes`` gets what it dropped of the base."""
+def _name(place: Mapping[str, Any]) -> str:
+    return ", ".join(value if axis == NAME else f"{axis}={label(value)}" for axis, value in place.items())
+
+
+def _source(cell: Cell, config: Config, place: Mapping[str, Any], questions: dict[str, Any]) -> Cell | None:
+    """What a cell's program is compiled as; ``None`` where that is the cell itself.
+
+    Raises:
+        UserError: it would be another program.
+    """
+    scored, made = cell.config.program.name, config.program.name
+    if scored != made:
+        raise UserError(f"compile.program: {scored} can't be scored as what {made} was compiled to; leave the key out")
+    # By what it is compiled with: cells which share it call it the same.
+    axes = {axis: value for axis, value in place.items() if not axis.startswith(COMPILE)}
+    axes |= {axis.removeprefix(COMPILE): value for axis, value in place.items() if axis.startswith(COMPILE)}
+    source = replace(cell, name=f"compile of {_name(axes)}", config=config, **questions)
+    return None if source.digest == cell.digest else source
+
+
+def _config(
+    name: str, base: Layers, changes: Sequence[Mapping[str, Any]], seed: int | None, notes: dict[str, None]
+) -> Config:
+    """The config of a cell, in which later changes win; ``notes`` gets what it dropped of the base."""
     layers = base.copy()
     words = []
     # Sections before the keys in them.
-    for key, value in sorted(changed.items(), key=lambda item: item[0].count(".")):
+    for key, value in (one for each in changes for one in sorted(each.items(), key=lambda item: item[0].count("."))):
         # A section takes the place of the base's, whose options may be another program's.
         if isinstance(value, Mapping):
             layers.drop(key)

@@ -166,7 +166,12 @@ def _planned(study: Study) -> list[tuple[Cell, bool]]:
     # The first seed's program is compiled to choose from, and only scored for the table.
     again = {(name, study.seeds[0]) for name in tried}
     scored = [(cell, cell.compiled and key not in again) for key, cell in first.items()]
-    return [*((cell, cell.compiled) for cell in study.candidates), *scored]
+    planned = [*((cell, cell.compiled) for cell in study.candidates), *scored]
+    sources = {cell.source.digest: cell.source for cell, _ in planned if cell.source}
+    runs = {study.fingerprint(source): (source, True) for source in sources.values()}
+    for cell, compiles in planned:
+        runs.setdefault(study.fingerprint(cell), (cell, compiles and (cell.source or cell).digest not in sources))
+    return list(runs.values())
 
 
 def known_costs(config: Config, runs: Sequence[Run]) -> tuple[dict[str, float], str]:

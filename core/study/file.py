@@ -17,6 +17,7 @@ from hoptimizer.programs.settings import count_names
 
 NAME = "name"  # the axis along which named cells differ
 HIDDEN = "***"  # in the place of a secret
+COMPILE = "compile."  # begins keys that change what a program is compiled with, and not what it is scored with
 
 # What a compile has spent.
 SPENT = ("compile_calls", "compile_minutes")
@@ -59,7 +60,8 @@ class NamedCell(BaseModel):
         name: what the table calls it.
         compile: whether it is compiled; the study's ``compile`` by default.
         choose: keys that are chosen for it, each with its values; those of the study's ``choose`` by default.
-        overrides: dotted config keys and their values; every other key of the mapping.
+        overrides: dotted config keys and their values; every other key of the mapping. Keys that start with
+            ``compile.`` hold for its compile alone.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -115,7 +117,7 @@ class StudyFile(BaseModel):
         base: a config, as in any config file; what follows changes it.
         cells: named variants, each with its overrides.
         grid: dotted config keys, each with the values it takes; crossed with each other and with ``cells``. A value
-            takes the place of what the base has at its key.
+            takes the place of what the base has at its key. Keys that start with ``compile.`` hold for compiles alone.
         seeds: each cell is run once with each; the base's seed by default.
         choose: keys whose values are chosen for each cell on other questions than those of ``split``.
         split: the questions.
@@ -126,7 +128,8 @@ class StudyFile(BaseModel):
         figures: the metrics and counts that the table shows; by default those that every comparison shows.
         plot: a curve to draw.
         baseline: the row that the others are tested against: a cell's name, or values on the axes.
-        at_once: cells under way at once.
+        at_once: cells under way at once; by default four of those whose language models are all behind servers, unless
+            none of them has a cache: then time is measured.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -143,7 +146,7 @@ class StudyFile(BaseModel):
     figures: Keys = []
     plot: Plot | None = None
     baseline: Annotated[dict[str, Any], BeforeValidator(_row)] | None = None
-    at_once: Positive = 1
+    at_once: Positive | None = None
 
     @property
     def axes(self) -> list[str]:
@@ -196,13 +199,25 @@ class StudyFile(BaseModel):
             ("choose.grid", list(self.choose.grid) if self.choose else []),
         ]:
             for key in keys:
-                if (head := key.partition(".")[0]) in _ONE:
+                if (head := key.removeprefix(COMPILE).partition(".")[0]) in _ONE:
                     raise UserError(f"{where}: {key}: a study has one {head}; give it {_ONE[head]}")
                 if where != "grid" and key in self.grid:
                     raise UserError(f"{where}: {key}: the grid sets it too; leave it to one of them")
+        self._compiled()
         self._chosen()
         self._shown()
         return self
+
+    def _compiled(self) -> None:
+        """Make sure that keys of a compile belong to one."""
+        compiled = [cell for cell in self.cells or () if (self.compile if cell.compile is None else cell.compile)]
+        scored = [cell for cell in self.cells or () if cell not in compiled]
+        keys = [(f"cell {cell.name!r}", key) for cell in scored for key in cell.overrides]
+        if not (compiled or (self.compile and not self.cells)):
+            keys += [("grid", key) for key in self.grid]
+        for where, key in keys:
+            if key.startswith(COMPILE):
+                raise UserError(f"{where}: {key}: nothing is compiled there; say compile: true")
 
     def _chosen(self) -> None:
         own = [cell for cell in self.cells or () if cell.choose]

@@ -62,7 +62,7 @@ def show_dry_study(
 
         expected = dry_study(study)
     models = Table("cell", "models", box=None, header_style="bold", pad_edge=False)
-    cells = {cell.title: cell for cell in (*study.candidates, *study.cells)}
+    cells = {cell.title: cell for cell in (*study.sources.values(), *study.candidates, *study.cells)}
     for title, cell in cells.items():
         models.add_row(title, ", ".join(f"{role} {lm.shown}" for role, lm in cell.config.lm.items()))
     configs = {title: cell.config.public() for title, cell in cells.items()}
