@@ -9,7 +9,7 @@ from hoptimizer import UserError, load_study, make_config
 from hoptimizer.workbench import Workbench
 
 FILES = sorted((Path(__file__).parents[1] / "configs" / "papers").glob("*.yaml"))
-# Folders that users import; transfer.yaml names all of them.
+# Folders that users import; studies of a transfer name them.
 FOLDERS = ("hotpotqa", "2wiki", "musique")
 
 
@@ -34,7 +34,7 @@ def imported(tmp_path_factory):
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_a_study_of_a_paper_can_start(file, imported, monkeypatch):
     monkeypatch.chdir(imported)
-    study = load_study(file, [] if file.stem == "transfer" else ["data.name=hotpotqa"])
+    study = load_study(file, [] if "transfer" in file.stem else ["data.name=hotpotqa"])
     assert study.cells
     assert {cell.split for cell in study.cells} == {"test"}
     assert not any(set(cell.options) & set(cell.place) for cell in study.cells)
@@ -46,6 +46,21 @@ def test_ircots_protocol_chooses_k_and_m_with_the_first_demonstrations(imported,
     assert len(study.candidates) == 6 + 4 * 3
     assert {(cell.config.seed, cell.split, cell.n) for cell in study.candidates} == {(1, "dev", 100)}
     assert study.seeds == [1, 2, 3]
+
+
+def test_ircots_transfer_chooses_for_each_pair_of_data_sets_on_dev_of_the_one_that_is_asked(imported, monkeypatch):
+    monkeypatch.chdir(imported)
+    study = load_study(FILES[0].with_name("ircot-transfer-recall.yaml"))
+    assert len(study.candidates) == 9 * (6 + 4 * 3)
+    moved = [cell for cell in study.candidates if cell.source]
+    assert len(moved) == 6 * 4 * 3, "the demonstrations of a data set itself are compiled as they are scored"
+    assert len({cell.source.digest for cell in moved}) == 3 * 4 * 3, "once for both of the others"
+    for cell in moved:
+        source, target = (Path(config.data.name).name for config in (cell.source.config, cell.config))
+        assert (source, target) == (cell.place["compile.data.name"], cell.place["data.name"])
+        assert (cell.split, cell.source.split) == ("dev", "dev")
+        assert cell.source.config.k == cell.config.k
+        assert cell.source.config.optimizer == cell.config.optimizer
 
 
 def test_an_oracle_gives_the_supporting_passages_alone_or_among_others():

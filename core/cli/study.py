@@ -46,7 +46,9 @@ def study_command(
 
     [bold]split[/bold]: the questions: train, dev (the default) or test
 
-    [bold]compile[/bold]: whether programs are compiled (default: false)
+    [bold]compile[/bold]: whether programs are compiled (default: false); keys of the
+    grid and of cells that start with compile. hold for that alone, as in
+    compile.data.name
 
     [bold]rows, columns[/bold]: which keys of the grid (and name, for the cells) the
     table has as rows and as columns
@@ -60,7 +62,8 @@ def study_command(
 
     [bold]baseline[/bold]: the row that the others are tested against
 
-    [bold]at_once[/bold]: cells under way at once, for language models behind a server
+    [bold]at_once[/bold]: cells under way at once (default: 4 for language models that
+    are all behind servers, else 1)
 
     All configs and data are checked before anything is run. The table shows the
     mean over seeds ± standard deviation, or with a single seed the 95% interval of
@@ -82,7 +85,7 @@ def study_command(
 
         hop study configs/papers/ircot-systems.yaml --only "IRCoT QA" --only DSP
 
-        hop study configs/study-ra_isf-ablations.yaml --run 1f2e3d
+        hop study configs/papers/ra_isf-ablations.yaml --run 1f2e3d
     """
     from hoptimizer.cli.screen.console import show, tell, working
     from hoptimizer.common.errors import UserError
