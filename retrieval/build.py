@@ -91,6 +91,12 @@ def push_corpus(settings: RetrieverOptions, corpus: Corpus, *, progress: Progres
     Raises:
         ServiceError: the engine gives no answer.
         UserError: it refuses, the corpus is empty, or the retriever's index is not in an engine.
+
+    Example:
+        >>> from hoptimizer.retrieval import Corpus, Passage, QdrantSettings, push_corpus
+        >>> corpus = Corpus([Passage("curie", "Marie Curie", "She was born in Warsaw.")])
+        >>> push_corpus(QdrantSettings(path="vectors", collection="wiki"), corpus)
+        1
     """
     if not isinstance(settings, EngineSettings):
         raise UserError(

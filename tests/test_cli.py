@@ -192,7 +192,7 @@ def test_the_first_line_of_a_studys_cells_has_their_name(hop, tmp_path):
     code, _, err = hop(
         "eval", "--run", runs[1], "retriever=colbert", "retriever.url=http://me:pw@127.0.0.1:9", "--json"
     )
-    assert code == 2
+    assert code == 1, "the server is out of reach"
     assert "colbert http://127.0.0.1:9 k=10" in err
     assert "pw" not in err
 

@@ -88,6 +88,7 @@ optimizer: {{name: bootstrap_random_search, num_candidate_programs: 1, max_boots
         self.study.write_text(
             f"""
 base: {{data: {{name: atlas, dev: 2}}, program: direct}}
+at_once: 1  # the server repeats what it was sent last, whoever asked
 grid:
   lm.default:
     - model: openai/one

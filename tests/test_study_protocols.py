@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from collections import Counter
+from uuid import uuid4
 
 import mlflow
 import pandas as pd
@@ -261,7 +262,7 @@ def test_the_bold_cells_of_a_table_are_bold_in_it_alone():
 
 def test_cells_share_their_data_their_index_and_their_rankings(write, monkeypatch, tmp_path):
     folders.new(tmp_path / "mine")
-    passage = {"id": "new", "title": "", "text": f"An index of its own: {tmp_path}."}
+    passage = {"id": "new", "title": "", "text": f"An index of its own: {uuid4()}."}
     with (tmp_path / "mine" / "corpus.jsonl").open("a") as corpus:
         corpus.write(json.dumps(passage) + "\n")
     read, written = counted(monkeypatch, folders, "read_folder"), counted(monkeypatch, BM25Retriever, "_write")
