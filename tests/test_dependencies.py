@@ -21,6 +21,7 @@ PACKAGES = ("common", "signatures", "models", "retrieval", "programs", "eval", "
 DEVELOPMENT = ("tests", "benchmarks")
 # Engines that a benchmark asks in environments of their own.
 PEERS = {name: ["benchmarks/engine_worker.py"] for name in ("vllm", "xllamacpp")}
+PEERS |= {name: ["benchmarks/pylate_worker.py"] for name in ("pylate", "sentence_transformers")}
 # Modules of ours, which an installation or the folder itself brings.
 OURS = {
     "hoptimizer",
