@@ -25,11 +25,10 @@ class SchemaAdapter(ReadingJSONAdapter):
     """
 
     def _prepare_response_format(self, lm: BaseLM, lm_kwargs: dict[str, Any], signature: type[dspy.Signature]) -> None:
-        # Callers may change it.
-        schema = copy.deepcopy(_schema(signature, closed=not is_local(lm)))  # type: ignore[arg-type] # classes are hashable
         options = lm.kwargs | lm_kwargs
-        if _takes_limits(lm, options) and (max_tokens := options.get("max_tokens")):
-            schema = with_limits(schema, max_tokens)
+        max_tokens = options.get("max_tokens") if _takes_limits(lm, options) else None
+        made = _schema(signature, closed=not is_local(lm), max_tokens=max_tokens)  # type: ignore[arg-type] # hashable
+        schema = copy.deepcopy(made)  # callers may change it
         lm_kwargs["response_format"] = {"type": "json_schema", "json_schema": {"name": "Outputs", "schema": schema}}
 
     def format_finetune_data(
@@ -52,8 +51,9 @@ def _takes_limits(lm: BaseLM, options: dict[str, Any]) -> bool:
 
 
 @lru_cache(maxsize=256)  # making it takes most of a millisecond, for each call
-def _schema(signature: type[dspy.Signature], *, closed: bool) -> dict[str, Any]:
-    """The schema of a signature's outputs; a closed one allows no others, as Anthropic wants it."""
+def _schema(signature: type[dspy.Signature], *, closed: bool, max_tokens: int | None) -> dict[str, Any]:
+    """The schema of a signature's outputs; a closed one allows no others, as Anthropic wants it, and one for so many
+    tokens has limits of length."""
     fields: dict[str, Any] = {name: (field.annotation, ...) for name, field in signature.output_fields.items()}
     outputs: type[pydantic.BaseModel] = pydantic.create_model("Outputs", **fields)
     schema = outputs.model_json_schema()
@@ -61,7 +61,7 @@ def _schema(signature: type[dspy.Signature], *, closed: bool) -> dict[str, Any]:
         for part in (schema, *schema.get("$defs", {}).values()):
             if "properties" in part:
                 part.setdefault("additionalProperties", False)
-    return schema
+    return with_limits(schema, max_tokens) if max_tokens else schema
 
 
 class PlainAdapter(SchemaAdapter):

@@ -9,12 +9,14 @@ NextPlaid: a scripted server answers what its own client (1.8) reads, as its doc
 import array
 import asyncio
 import base64
+import contextlib
 import http.server
 import json
 import socket
 import socketserver
 import struct
 import threading
+from collections import ChainMap
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
@@ -194,15 +196,20 @@ def test_a_table_or_a_password_that_is_wrong_is_one_line(settings, monkeypatch):
 
 
 class Scripted(http.server.BaseHTTPRequestHandler):
-    """Answers as the server's list of statuses and bodies says, the last one again and again."""
+    """Answers as the server's list of statuses, headers if there are any, and bodies says, the last one again and
+    again."""
 
     def do_POST(self):
         self.server.asked.append((self.path, dict(self.headers), self.rfile.read(int(self.headers["Content-Length"]))))
+        self.answer()
+
+    def answer(self):
         answers = self.server.answers
-        status, body = answers.pop(0) if len(answers) > 1 else answers[0]
+        status, *headers, body = answers.pop(0) if len(answers) > 1 else answers[0]
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.send_response(status)
-        self.send_header("Content-Length", str(len(content)))
+        for name, value in ChainMap({"Content-Length": str(len(content))}, *headers).items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)
 
@@ -210,13 +217,19 @@ class Scripted(http.server.BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
-def server():
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Scripted) as served:
+@contextlib.contextmanager
+def serving(handler):
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as served:
         served.asked, served.answers = [], []
         threading.Thread(target=served.serve_forever, daemon=True).start()
         yield served
         served.shutdown()
+
+
+@pytest.fixture
+def server():
+    with serving(Scripted) as served:
+        yield served
 
 
 def searcher(server, **options):
@@ -376,32 +389,17 @@ def test_what_next_plaid_should_not_answer_is_one_line(server, answer, error, sa
     assert "\n" not in str(raised.value)
 
 
-class SearchAPI(http.server.BaseHTTPRequestHandler):
-    """Answers as the server's list of statuses, headers and bodies says, the last one again and again."""
-
+class SearchAPI(Scripted):
     def do_GET(self):
         self.server.asked.append((urlsplit(self.path).path, dict(parse_qsl(urlsplit(self.path).query)), self.headers))
-        answers = self.server.answers
-        status, headers, body = answers.pop(0) if len(answers) > 1 else answers[0]
-        content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(content))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_):
-        pass
+        self.answer()
 
 
 @pytest.fixture
 def web():
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), SearchAPI) as served:
-        served.asked, served.answers = [], []
-        threading.Thread(target=served.serve_forever, daemon=True).start()
+    with serving(SearchAPI) as served:
         served.address = f"http://127.0.0.1:{served.server_port}/search"
         yield served
-        served.shutdown()
 
 
 def web_searcher(web, **options):

@@ -105,7 +105,7 @@ class CellRuns:
             if self._known(cell):
                 continue
             if refused:
-                self._done[self._study.fingerprint(cell)] = self._failed(cell, tracker, refused)
+                self._keep(self._failed(cell, tracker, refused))
                 continue
             beside = self._beside(cell, [other for other, reason in cells[number + 1 :] if not reason], tracker)
             for _ in self._run([cell, *beside], tracker):
@@ -116,11 +116,13 @@ class CellRuns:
     def _known(self, cell: Cell) -> bool:
         return self._study.fingerprint(cell) in self._done
 
+    def _keep(self, result: CellResult) -> CellResult:
+        self._done[self._study.fingerprint(result.cell)] = result
+        return result
+
     def _alone(self, cell: Cell, tracker: Tracker) -> CellResult:
         """What comes of a cell, unless it came to something before."""
-        result = self._finished(cell, tracker) or self._made(cell, tracker, None)
-        self._done[self._study.fingerprint(cell)] = result
-        return result
+        return self._keep(self._finished(cell, tracker) or self._made(cell, tracker, None))
 
     def _run(self, cells: Sequence[Cell], tracker: Tracker) -> Iterator[Cell]:
         """Run a cell, or several together: each is compiled elsewhere, or their questions are answered and kept one
@@ -131,7 +133,7 @@ class CellRuns:
             yield cells[0]
         elif isinstance(executor, RayExecutor) and self._compiles(cells[0]):
             for number, failure in compile_on_cluster([self._order(cell, tracker) for cell in cells], executor):
-                self._done[self._study.fingerprint(cells[number])] = self._compiled(cells[number], tracker, failure)
+                self._keep(self._compiled(cells[number], tracker, failure))
                 yield cells[number]
         else:
             scorings = [self._scoring(cell) for cell in cells]
@@ -140,7 +142,7 @@ class CellRuns:
             else:
                 answered = enumerate(answer_together(scorings, tracker))
             for number, evaluation in answered:
-                self._done[self._study.fingerprint(cells[number])] = self._made(cells[number], tracker, evaluation)
+                self._keep(self._made(cells[number], tracker, evaluation))
                 yield cells[number]
 
     def _beside(self, cell: Cell, others: Sequence[Cell], tracker: Tracker) -> list[Cell]:

@@ -11,11 +11,9 @@ from pydantic import BaseModel, Field, FiniteFloat
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.strict import read_json
 from hoptimizer.retrieval.engines.engine import EngineRetriever, NoAnswer
+from hoptimizer.retrieval.engines.http import BUSY, UNAUTHORIZED, respond
 from hoptimizer.retrieval.engines.settings import OpenSearchSettings
 from hoptimizer.retrieval.passage import Corpus, Passage
-
-_BUSY = (429, 500, 502, 503, 504)
-_UNAUTHORIZED = (401, 403)
 
 
 class _Hit(BaseModel):
@@ -94,7 +92,7 @@ class OpenSearchRetriever(EngineRetriever):
             raise self._stranger() from error
         stored = [done for item in items for done in item.values()]
         for done in stored:
-            if done.status in _BUSY:
+            if done.status in BUSY:
                 raise NoAnswer(f"status {done.status}")
             if done.error:
                 raise self.refused(f"status {done.status} {json.dumps(done.error)}")
@@ -110,22 +108,11 @@ class OpenSearchRetriever(EngineRetriever):
             UserError: the engine refuses.
         """
         body = "".join(json.dumps(line) + "\n" for line in lines)
-        try:
-            response = requests.post(
-                f"{self._url}/{api}",
-                data=body.encode("utf-8"),
-                headers=self._headers,
-                auth=self._login,
-                timeout=self._settings.timeout,
-                allow_redirects=False,  # the key is for this server
-            )
-        except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError) as error:
-            raise NoAnswer(type(error).__name__) from error
-        except requests.RequestException as error:
-            raise self.refused(str(error)) from error
-        if response.status_code in _BUSY:
+        options = {"headers": self._headers, "auth": self._login, "timeout": self._settings.timeout}
+        response = respond(self, "POST", f"{self._url}/{api}", data=body.encode("utf-8"), **options)
+        if response.status_code in BUSY:
             raise NoAnswer(f"status {response.status_code}")
-        if response.status_code in _UNAUTHORIZED:
+        if response.status_code in UNAUTHORIZED:
             raise self.refused(
                 f"status {response.status_code}; set OPENSEARCH_API_KEY, or OPENSEARCH_USER and OPENSEARCH_PASSWORD"
             )
@@ -140,7 +127,7 @@ class OpenSearchRetriever(EngineRetriever):
             raise self._stranger() from error
         found: list[list[tuple[Mapping[str, Any], float]]] = []
         for answer in answers:
-            if answer.status in _BUSY:
+            if answer.status in BUSY:
                 raise NoAnswer(f"status {answer.status}")
             if answer.hits is None:
                 raise self.refused(f"status {answer.status} {json.dumps(answer.error)}")

@@ -9,6 +9,7 @@ from typing import Any
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.retrieval.engines.engine import NoAnswer
+from hoptimizer.retrieval.engines.http import BUSY
 from hoptimizer.retrieval.engines.late_interaction import LateInteractionRetriever
 from hoptimizer.retrieval.engines.settings import QdrantSettings
 from hoptimizer.retrieval.passage import Corpus, Passage
@@ -29,7 +30,6 @@ try:
 except ImportError as error:
     raise UserError("retriever.name=qdrant: qdrant-client is missing; pip install 'hoptimizer[qdrant]'") from error
 
-_BUSY = (429, 500, 502, 503, 504)
 # Points are numbered or have a UUID: a passage's is made of its id.
 _POINTS = uuid.UUID("6a7f2a3e-5c0c-4d57-9d0d-0d6f6f5f1a10")
 # Of 300 tokens with 384 numbers as JSON each; a server takes 32 MB at a time.
@@ -105,7 +105,7 @@ class QdrantRetriever(LateInteractionRetriever):
             raise NoAnswer(str(error)) from error
         except UnexpectedResponse as error:
             said = (error.content or b"").decode("utf-8", "replace")
-            if error.status_code in _BUSY:
+            if error.status_code in BUSY:
                 raise NoAnswer(f"status {error.status_code}") from error
             raise self.refused(f"status {error.status_code} {said}") from error
         except ValueError as error:  # of the client's own collections: there is none, or vectors do not fit

@@ -10,11 +10,10 @@ from hoptimizer.common.strict import checked, read_json
 from hoptimizer.models.reading import writable
 from hoptimizer.retrieval.bm25 import bm25_scores
 from hoptimizer.retrieval.engines.engine import EngineRetriever, NoAnswer
+from hoptimizer.retrieval.engines.http import BUSY, UNAUTHORIZED, respond
 from hoptimizer.retrieval.engines.settings import WebSettings
 from hoptimizer.retrieval.passage import Corpus, Passage
 
-_BUSY = (429, 500, 502, 503, 504)
-_UNAUTHORIZED = (401, 403)
 _Found = tuple[dict[str, Any], float]
 
 
@@ -58,23 +57,13 @@ class WebRetriever(EngineRetriever):
         params = settings.params | {settings.query_param: query}
         if settings.count_param:
             params[settings.count_param] = str(settings.pages)
-        try:
-            response = requests.get(
-                settings.url,
-                params=params,
-                headers=self._headers,
-                timeout=settings.timeout,
-                allow_redirects=False,  # the key is for this server
-            )
-        except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError) as error:
-            raise NoAnswer(type(error).__name__) from error
-        except requests.RequestException as error:
-            raise self.refused(str(error)) from error
-        if response.status_code in _BUSY:
+        options = {"headers": self._headers, "timeout": settings.timeout}
+        response = respond(self, "GET", settings.url, params=params, **options)
+        if response.status_code in BUSY:
             after = response.headers.get("Retry-After", "")
             raise NoAnswer(f"status {response.status_code}", float(after) if after.isdecimal() else None)
         if response.status_code != requests.codes.ok:
-            hint = "; key_header and key_env say which key is sent" if response.status_code in _UNAUTHORIZED else ""
+            hint = "; key_header and key_env say which key is sent" if response.status_code in UNAUTHORIZED else ""
             said = response.text.replace(self._key, "***") if self._key else response.text
             raise self.refused(f"status {response.status_code}{hint} {said}")
         return response.content
