@@ -47,6 +47,10 @@ class ServiceError(UserError):
     """
 
 
+class RefusedQueryError(UserError):
+    """A search that answers others refuses a query, as for its length: one question fails by it, not a run of many."""
+
+
 def causes(error: BaseException | None) -> Iterator[BaseException]:
     """An error, and what it rose from or while handling which, outermost first.
 

@@ -90,7 +90,7 @@ class Config(PlainConfig):
         tracking: the MLflow store.
         seed: decides on every random choice.
         workers: questions under way at once.
-        max_unanswered: the greatest share of the questions that may be left out because a language model's call got no
+        max_unanswered: the greatest share of the questions that may be left out because a call or a search got no
             answer; with more of them a run fails.
         executor: what answers questions, and in a compile the calls of ``local/`` models: this process, or the workers
             of a Ray cluster.

@@ -5,15 +5,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dspy.utils.exceptions import DSPyError
 
+    from hoptimizer.common.errors import RefusedQueryError
+
 MAX_UNANSWERED = 0.05
 """The greatest share of the questions that may get no answer from a language model, unless it is given."""
 
 
-def failure_of(error: "DSPyError", who: str, section: str) -> str:
+def failure_of(error: "DSPyError | RefusedQueryError", who: str, section: str) -> str:
     """Why a question failed, in one line.
 
     Args:
-        error: what was raised.
+        error: what a language model or a search raised.
         who: how the message names the language model that failed.
         section: the section of the config that names it.
 

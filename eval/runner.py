@@ -17,7 +17,7 @@ from hoptimizer.eval.judge import ACCURACY
 from hoptimizer.eval.latency import CACHED, SECONDS
 from hoptimizer.eval.objective import Objective
 from hoptimizer.models.failures import is_outage, one_line
-from hoptimizer.programs.program import Program
+from hoptimizer.programs.program import FAILURES, Program
 from hoptimizer.programs.record import COST, StepRecord
 from hoptimizer.programs.settings import count_names
 
@@ -44,7 +44,7 @@ class QuestionResult:
             A metric of the user's that failed is 0 where it is a share; where a call got no answer, there is none.
         steps: what the program did, step by step.
         failure: why the program or a metric failed on this question, or a call got no answer; else ``None``.
-        is_answered: false where a language model's call got no answer: that is no result of the program's.
+        is_answered: false where a call or a search got none: that is no result of the program's.
         judge_failure: why the judge gave no verdict on the answer, or ``None``.
     """
 
@@ -133,8 +133,8 @@ def evaluate(
 ) -> Evaluation:
     """Score a program.
 
-    A question of which a language model's call got no answer, however often it was made, has no score: it is left out
-    of all means.
+    A question of which a call or a search got no answer, however often it was made, has no score: it is left out of
+    all means. A prompt or a query that is refused is a failure of its question.
 
     Args:
         program: what to run.
@@ -159,7 +159,6 @@ def evaluate(
         >>> 0 < evaluation.metrics["recall"] < 1, evaluation.metrics["passages"]
         (True, 4.0)
     """
-
     return run_async(
         aevaluate(
             program,
@@ -229,7 +228,7 @@ async def aevaluate_by(
 
 
 def _unanswered(question: Question, failure: str) -> QuestionResult:
-    return QuestionResult(question, "", passages=[], scores={}, steps=[], failure=failure, is_answered=False)
+    return QuestionResult(question, "", [], {}, [], failure, is_answered=False)
 
 
 def _check_outage(done: Iterable[QuestionResult], total: int, max_unanswered: float) -> None:
@@ -272,7 +271,9 @@ async def ask(program: Program, question: Question, objective: Objective, judge:
     failure = None
     try:
         prediction = await program.acall(**question.asked)
-    except DSPyError as error:
+    except ServiceError as error:
+        return _unanswered(question, str(error))
+    except FAILURES as error:
         failure = failure_of(error, "the language model", "the lm section")
         if is_outage(error):
             return _unanswered(question, failure)

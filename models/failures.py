@@ -19,7 +19,7 @@ from dspy.utils.exceptions import (
     LMUnsupportedModelError,
 )
 
-from hoptimizer.common.errors import ServiceError, UserError, as_line
+from hoptimizer.common.errors import RefusedQueryError, ServiceError, UserError, as_line
 from hoptimizer.common.urls import text_without_secrets
 
 _PERMANENT = (LMAuthError, LMBillingError, LMConfigurationError, LMUnsupportedModelError)
@@ -156,7 +156,7 @@ class _Watch(BaseCallback):
 
 
 def _look(exception: BaseException | None) -> None:
-    if isinstance(exception, UserError):
+    if isinstance(exception, UserError) and not isinstance(exception, RefusedQueryError):
         raise _Stopped(exception)
     if exception and (is_outage(exception) or is_permanent(exception) or isinstance(exception.__cause__, UserError)):
         raise _Stopped(explained(exception))

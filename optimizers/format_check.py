@@ -3,10 +3,10 @@
 from collections.abc import Awaitable, Sequence
 
 import dspy
-from dspy.utils.exceptions import DSPyError
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.optimizers.teacher_runs import TeacherRun
+from hoptimizer.programs.program import FAILURES
 
 # How many questions are asked at once. It is fixed, since the number of workers must not change which calls are made.
 WAVE = 16
@@ -53,11 +53,12 @@ class FormatCheck:
 
         Raises:
             DSPyError: the run failed.
+            RefusedQueryError: a search refused its query.
             UserError: this was the last of the first runs, and none of them could be parsed.
         """
         try:
             run = await make
-        except DSPyError:
+        except FAILURES:
             self._over(question, [])
             raise
         self._over(question, [run])

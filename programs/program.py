@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import dspy
+from dspy.utils.exceptions import DSPyError
 
 from hoptimizer.common.concurrency import run_async
+from hoptimizer.common.errors import RefusedQueryError
 from hoptimizer.models.engine.engine import is_local
 from hoptimizer.models.lm import is_tuned, with_prompt_format
 from hoptimizer.models.settings import LOCAL, PromptFormat
@@ -23,6 +25,9 @@ from hoptimizer.retrieval import Passage, Retriever
 
 # The results of a search that those of some pages are taken from: of more where the first ones hold none.
 _DEPTHS = (1_000, 10_000, 100_000)
+
+FAILURES = (DSPyError, RefusedQueryError)
+"""What a program raises where one question fails: other questions may not."""
 
 
 class Program(dspy.Module):

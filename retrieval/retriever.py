@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from hoptimizer.common.batching import CORES, Batcher
-from hoptimizer.common.errors import ServiceError, UserError
+from hoptimizer.common.errors import RefusedQueryError, ServiceError, UserError
 from hoptimizer.retrieval.kept_rankings import KEPT, KeptRankings
 from hoptimizer.retrieval.passage import Passage
 
@@ -40,6 +40,7 @@ class Retriever(ABC):
     """The most queries that :meth:`asearch` searches with together."""
     at_once: int = 1
     """Searches of such batches that may be under way at the same time, where they wait for another machine."""
+    _answers: bool = False  # whether it has answered a query
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -53,6 +54,10 @@ class Retriever(ABC):
         Args:
             queries: the questions or sentences to search with.
             k: passages per query; fewer come back only where the corpus holds fewer.
+
+        Raises:
+            ServiceError: there is no answer at the moment.
+            UserError: it can't be asked so; one question fails by it, once others were answered.
         """
 
     def pool(self, k: int) -> int:
@@ -69,6 +74,11 @@ class Retriever(ABC):
         """Like :meth:`search` for one query; searches that are under way at the same time share a batch.
 
         What was found before for the query, in this process, is not searched for again.
+
+        Raises:
+            RefusedQueryError: this query is refused, where others were answered.
+            ServiceError: there is no answer at the moment.
+            UserError: it can't be asked so.
         """
         # Whoever waits may be cancelled; others wait for the same ranking.
         return (await asyncio.shield(asyncio.wrap_future(self.kept.find(query, k, self.pool(k)))))[:k]
@@ -97,7 +107,10 @@ class Retriever(ABC):
             raise
         except UserError as error:
             # One query that is refused, as for its length, is no reason to refuse those that happen to be beside it.
-            return [error] if len(items) == 1 else [self._search_batch([item])[0] for item in items]
+            if len(items) > 1:
+                return [self._search_batch([item])[0] for item in items]
+            # Where others were answered, the address, the key and the names of fields are right.
+            return [RefusedQueryError(str(error)) if self._answers else error]
 
     def _together(self, items: list[tuple[str, int]]) -> list[list[Passage]]:
         # The callers of a batch may want different k: search with the largest of a pool, and cut for each.
@@ -108,4 +121,5 @@ class Retriever(ABC):
         for places in pools.values():
             rankings = self.search([items[place][0] for place in places], max(items[place][1] for place in places))
             found |= zip(places, rankings, strict=True)
+        self._answers = True
         return [found[place][:k] for place, (_, k) in enumerate(items)]

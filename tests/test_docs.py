@@ -45,11 +45,16 @@ def write_files(page: Path, folder: Path) -> None:
             (folder / named[1]).write_text(text, encoding="utf-8")
 
 
-@pytest.mark.slow(reason="real commands on real models: what pages show is what users type")
+SLOW = pytest.mark.slow(reason="real commands on real models: what pages show is what users type")
+
+
 @pytest.mark.parametrize(
     "page",
-    [page for page in PAGES if page != OWN_DOCUMENTS and (blocks(page, "sh") or blocks(page, "python"))],
-    ids=lambda page: page.stem,
+    [
+        pytest.param(page, id=page.stem, marks=() if page.stem == "README" else SLOW)
+        for page in PAGES
+        if page != OWN_DOCUMENTS and (blocks(page, "sh") or blocks(page, "python"))
+    ],
 )
 def test_the_commands_and_the_python_of_a_page_run(page, tmp_path):
     targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)

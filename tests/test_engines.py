@@ -29,6 +29,9 @@ from qdrant_client.models import Distance, MultiVectorComparator, MultiVectorCon
 
 from hoptimizer import ServiceError, UserError, load_config
 from hoptimizer.common import batching
+from hoptimizer.eval import Question
+from hoptimizer.eval.runner import evaluate
+from hoptimizer.programs import RAG
 from hoptimizer.retrieval import Corpus, Passage, RetrieverSettings, build_retriever, push_corpus
 from hoptimizer.retrieval.colbert.checkpoint import find_checkpoint
 from hoptimizer.retrieval.colbert.retriever import load_encoder
@@ -279,11 +282,13 @@ def test_what_a_part_of_the_shards_found_is_no_answer(server, partly):
     assert len(server.asked) == 2
 
 
+TOO_MANY = {"error": {"type": "too_many_clauses", "reason": "maxClauseCount is set to 1024"}, "status": 400}
+
+
 def test_a_query_that_is_refused_is_refused_alone(server, monkeypatch):
     monkeypatch.setattr(batching, "_MOMENT", 0.5)  # they come together on a busy machine, too
-    refused = {"error": {"type": "too_many_clauses", "reason": "maxClauseCount is set to 1024"}, "status": 400}
     found = {"responses": [hits(("oslo", 3.5, {"title": "Oslo", "text": CORPUS["oslo"].text}))]}
-    server.answers = [(200, {"responses": [refused] * 3}), (200, {"responses": [refused]}), (200, found)]
+    server.answers = [(200, {"responses": [TOO_MANY] * 3}), (200, {"responses": [TOO_MANY]}), (200, found)]
     retriever = searcher(server)
 
     async def all_of():
@@ -294,6 +299,32 @@ def test_a_query_that_is_refused_is_refused_alone(server, monkeypatch):
     assert isinstance(first, UserError)
     assert "too_many_clauses" in str(first)
     assert ids(others) == [["oslo"], ["oslo"]]
+
+
+def test_a_question_whose_query_is_refused_fails_alone_once_others_were_answered(server):
+    asked = [Question(id=name, question=f"Where is {name}?", answers=["Norway"], passages=["oslo"]) for name in "abc"]
+    found = {"responses": [hits(("oslo", 3.5, {"title": "Oslo", "text": CORPUS["oslo"].text}))]}
+    server.answers = [(200, found), (200, {"responses": [TOO_MANY]}), (200, found)]
+    rows = evaluate(RAG(searcher(server), k=1, reader="none"), asked, workers=1).rows
+    assert [row.scores["recall"] for row in rows] == [1.0, 0.0, 1.0]
+    assert [row.failure is not None for row in rows] == [False, True, False]
+    assert "too_many_clauses" in rows[1].failure
+    server.answers = [(200, {"responses": [TOO_MANY]})]  # nothing says that another query would be answered
+    with pytest.raises(UserError, match="too_many_clauses"):
+        evaluate(RAG(searcher(server), k=1, reader="none"), asked, workers=1)
+
+
+def test_a_question_whose_search_gets_no_answer_has_no_score_and_many_end_the_run(server):
+    asked = [Question(id=name, question=f"Where is {name}?", answers=["Norway"], passages=["oslo"]) for name in "abc"]
+    found = {"responses": [hits(("oslo", 3.5, {"title": "Oslo", "text": CORPUS["oslo"].text}))]}
+    server.answers = [(200, found), *[(503, {})] * 4, (200, found)]
+    program = RAG(searcher(server), k=1, reader="none")
+    evaluation = evaluate(program, asked, workers=1, max_unanswered=0.4)
+    assert [row.is_answered for row in evaluation.rows] == [True, False, True]
+    assert (evaluation.metrics["recall"], evaluation.metrics["unanswered"]) == (1.0, 1)
+    server.answers = [(503, {})]
+    with pytest.raises(ServiceError, match=r"2 of 3 questions got no answer.*status 503"):
+        evaluate(program, asked, workers=1, max_unanswered=0.4)
 
 
 def test_a_data_set_without_a_corpus_is_searched_in_an_engine(tmp_path, monkeypatch):

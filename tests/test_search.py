@@ -21,7 +21,7 @@ from hoptimizer.optimizers import CompileContext, Optimizer, better_together, bu
 from hoptimizer.optimizers.candidates import CandidateRecorder
 from hoptimizer.optimizers.optimizer import Silent
 from hoptimizer.optimizers.prompt.feedback import Feedback
-from hoptimizer.programs import RAG, IRCoT, StepRecord
+from hoptimizer.programs import RAG, IRCoT, IterRetGen, StepRecord
 from hoptimizer.retrieval import Corpus
 from hoptimizer.signatures import Read
 
@@ -217,6 +217,27 @@ def test_a_question_that_fails_does_not_hide_simbas_candidates(run):
     engine.answer = answer
     _, told, _ = run("simba", engine=engine)
     assert any(candidate.failures for candidate in told["candidates"])
+
+
+class Refusing(ScriptedRetriever):
+    """Refuses some of the queries that programs write, as an engine does for their length."""
+
+    refused = 0
+
+    def search(self, queries, k):
+        if any(query not in self.script and drawn(query) < 128 for query in queries):
+            self.refused += len(queries) == 1
+            raise UserError("the query is too long")
+        return super().search(queries, k)
+
+
+@pytest.mark.parametrize("name", ["bootstrap_few_shot", "knn_few_shot", "miprov2"])
+def test_a_query_that_is_refused_ends_no_compile(run, name):
+    refusing = Refusing({q.question: [GOLD, OTHER] for q in QUESTIONS})
+    program, told, _ = run(name, program=IterRetGen(refusing, k=2, rounds=2))
+    assert refusing.refused
+    assert isinstance(program, IterRetGen)
+    assert all(candidate.failures for candidate in told["candidates"])
 
 
 def test_minutes_that_were_spent_do_not_end_a_replay(run):

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import dspy
-from dspy.utils.exceptions import DSPyError
 from pydantic import Field
 
 from hoptimizer.common.concurrency import run_async
@@ -21,6 +20,7 @@ from hoptimizer.optimizers.teacher import check_threshold, teacher, teacher_sett
 from hoptimizer.optimizers.teacher_runs import TeacherRuns
 from hoptimizer.programs import Program
 from hoptimizer.programs.neighbours import Neighbours
+from hoptimizer.programs.program import FAILURES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ class KNNFewShot(Demonstrating):
         annotated = {name: _fields(example, predictor.signature) for name, predictor in taught.named_predictors()}
         try:
             run = await runs.make(without(taught, example), **example.inputs())
-        except DSPyError:
+        except FAILURES:
             return annotated
         # Scored in a thread, since the objective may have to ask a judge.
         if await asyncio.to_thread(context.objective, example, run.prediction, None) < self.metric_threshold:

@@ -5,7 +5,6 @@ import logging
 from collections.abc import Sequence
 
 import dspy
-from dspy.utils.exceptions import DSPyError
 
 from hoptimizer.common.concurrency import run_async
 from hoptimizer.optimizers.format_check import WAVE, FormatCheck, check_format
@@ -14,6 +13,7 @@ from hoptimizer.optimizers.prompt.bootstrap_loops import BootstrapLoop
 from hoptimizer.optimizers.teacher import teacher, teacher_settings
 from hoptimizer.optimizers.teacher_runs import TeacherRuns, replaying
 from hoptimizer.programs import Program
+from hoptimizer.programs.program import FAILURES
 
 _log = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ async def _succeeds(
     """Whether the teacher's run on a question scores well enough."""
     try:
         run = await format_check.run(runs.make(without(taught, example), **example.inputs()), example.id)
-    except DSPyError:
+    except FAILURES:
         return False  # The bootstrap meets the same failure, and counts it.
     # Scored in a thread: the objective may wait for a judge, which must not hold up the other runs.
     score = await asyncio.to_thread(context.objective, example, run.prediction, None)
