@@ -282,6 +282,14 @@ def test_what_a_part_of_the_shards_found_is_no_answer(server, partly):
     assert len(server.asked) == 2
 
 
+def test_the_questions_of_a_whole_split_are_asked_in_several_requests(server):
+    found = hits(("oslo", 3.5, {"title": "Oslo", "text": CORPUS["oslo"].text}))
+    server.answers = [(200, {"responses": [found] * number}) for number in (64, 64, 2)]
+    assert ids(searcher(server).search(["Where is Oslo?"] * 130, 1)) == [["oslo"]] * 130
+    assert [content.count(b"multi_match") for *_, content in server.asked] == [64, 64, 2]
+    assert searcher(server).search([], 1) == []
+
+
 TOO_MANY = {"error": {"type": "too_many_clauses", "reason": "maxClauseCount is set to 1024"}, "status": 400}
 
 

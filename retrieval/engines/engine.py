@@ -55,11 +55,12 @@ class EngineRetriever(Retriever):
         self._fields = (settings.id_field, settings.title_field, settings.text_field)
 
     def search(self, queries: list[str], k: int) -> list[list[Passage]]:
-        if not queries:
-            return []
-        asked = self.encoded(queries)
-        found = self._tried(lambda: self.ask(asked, k))
-        return [[self._passage(fields, score) for fields, score in ranking[:k]] for ranking in found]
+        rankings: list[list[Passage]] = []
+        for start in range(0, len(queries), self.batch):  # a request with all questions of a split may be refused
+            asked = self.encoded(queries[start : start + self.batch])
+            found = self._tried(partial(self.ask, asked, k))
+            rankings += [[self._passage(fields, score) for fields, score in ranking[:k]] for ranking in found]
+        return rankings
 
     def fill(self, progress: Progress = lambda done, total: None) -> int:
         """Send the engine those passages of the corpus that it lacks, or has with another text.
