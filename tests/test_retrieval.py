@@ -115,13 +115,20 @@ def test_what_an_index_elsewhere_has_found_is_not_kept():
             self.asked = 0
 
         def search(self, queries, k):
+            both_wait.wait(60)
             self.asked += 1
             return [[Passage(str(self.asked), "", "text")] for _ in queries]
 
     async def twice(retriever):
-        both = await asyncio.gather(retriever.asearch("q", 1), retriever.asearch("q", 1))
-        return [ranking[0].id for ranking in [*both, await retriever.asearch("q", 1)]]
+        # The search goes on once both wait for it; one that asks after its end rightly has a search of its own.
+        both_wait.clear()
+        both = [asyncio.create_task(retriever.asearch("q", 1)) for _ in range(2)]
+        await asyncio.sleep(0)
+        both_wait.set()
+        found = [*await asyncio.gather(*both), await retriever.asearch("q", 1)]
+        return [ranking[0].id for ranking in found]
 
+    both_wait = threading.Event()
     assert asyncio.run(twice(Changing())) == ["1", "1", "2"]
     assert asyncio.run(twice(HybridRetriever([Changing(), Changing()]))) == ["1", "1", "2"]
 
