@@ -1,11 +1,12 @@
 """Evaluations, studies, compiles and indexes by the workers of a Ray cluster of two nodes here, beside one process.
 
     python benchmarks/ray_scaling.py [--questions 1000] [--workers 64] [--seconds 0.1] [--tasks 1 2 4]
-        [--parts evaluation study compile kills index] [--passages 100000] [--json]
+        [--cached] [--parts evaluation study compile kills index] [--passages 100000] [--json]
 
 Every call takes 100 ms, or what ``--seconds`` says, on a server with scripted answers
 (``benchmarks/scripted_server.py``) that takes any number at once, so that the results can't depend on who asks. The
-program is ``rag``, one call per question; nothing is cached. The questions are those of atlas, told apart by a number.
+program is ``rag``, one call per question; nothing is cached, or with ``--cached`` answers are kept, and none is there
+yet. The questions are those of atlas, told apart by a number.
 Workers are started before the clock is; ``workers`` questions are under way in all, and "busy" is the share of so many
 calls that the server had, from the first to the start of the last. The study has 12 cells of 60 questions, and is timed
 with the start of its workers.
@@ -49,10 +50,10 @@ from scale import renamed
 from hoptimizer import Tracker, Workbench, compile_variant, load_study, make_config, run_study
 from hoptimizer.eval.datasets.dataset import load, locate
 from hoptimizer.eval.runner import Evaluation, aevaluate
+from hoptimizer.executors.answers import answering_workers
 from hoptimizer.executors.connection import connected
 from hoptimizer.executors.encoding import encoders_on
 from hoptimizer.executors.evaluation import Asked, aevaluate_on
-from hoptimizer.executors.pool import Workers
 from hoptimizer.executors.settings import RayExecutor
 from hoptimizer.executors.worker import Worker
 from hoptimizer.models.engine.engine import release
@@ -104,14 +105,14 @@ def two_nodes() -> Iterator[Cluster]:
         cluster.shutdown()
 
 
-def workers_of(cluster: Cluster) -> list[psutil.Process]:
-    """The processes of all nodes that answer questions."""
+def workers_of(cluster: Cluster, kind: str = "Worker") -> list[psutil.Process]:
+    """The processes of all nodes that answer questions, or those of another kind of actor."""
     found = []
     for node in cluster.list_all_nodes():
         for info in node.all_processes.get("raylet", []):
             try:
                 children = psutil.Process(info.process.pid).children(recursive=True)
-                found += [child for child in children if child.name().startswith("ray::Worker")]
+                found += [child for child in children if child.name().startswith(f"ray::{kind}")]
             except psutil.NoSuchProcess:
                 continue
     return found
@@ -132,9 +133,15 @@ def untimed(scores: dict[str, float]) -> dict[str, float]:
     return {name: value for name, value in scores.items() if name not in TIMES}
 
 
-def measure_evaluation(data: Path, url: str, workers: int, sizes: list[int]) -> list[dict[str, Any]]:
+def measure_evaluation(data: Path, url: str, workers: int, sizes: list[int], cached: bool) -> list[dict[str, Any]]:
     """An evaluation in this process, and by each number of workers."""
-    bench = Workbench(make_config(settings(data, url, workers=workers)))
+
+    def bench_of(seed: int) -> Workbench:
+        values = settings(data, url, workers=workers)
+        values["lm"]["default"] |= {"cache": cached, "seed": seed}  # each seed's answers are its own
+        return Workbench(make_config(values))
+
+    bench = bench_of(0)
     questions = bench.data.split("test")
     with bench.active():
         program = bench.program()
@@ -144,23 +151,30 @@ def measure_evaluation(data: Path, url: str, workers: int, sizes: list[int]) -> 
         alone = asyncio.run(aevaluate(program, questions, workers=workers))
         cpu = time.process_time() - cpu
     n = len(questions)
-    row = {"workers": "in process", "seconds": alone.seconds, "driver_ms": 1000 * cpu / n, "workers_ms": 0.0}
+    row = {
+        "workers": "in process",
+        "seconds": alone.seconds,
+        "driver_ms": 1000 * cpu / n,
+        "workers_ms": 0.0,
+        "store_ms": 0.0,
+    }
     rows = [row | {"busy": occupancy(url, workers)}]
     with two_nodes() as cluster, connected(RayExecutor(name="ray", address=cluster.address)) as ray:
         for size in sizes:
-            with Workers(ray, RayExecutor(name="ray", tasks=size), Worker) as lent:
-                asyncio.run(aevaluate_on(lent, Asked(bench, questions[: 32 * size]), size))
-                processes = workers_of(cluster)
+            with answering_workers(ray, RayExecutor(name="ray", tasks=size), Worker) as lent:
+                asyncio.run(aevaluate_on(lent, Asked(bench_of(100 + size), questions[: 32 * size]), size))
+                processes, store = workers_of(cluster), workers_of(cluster, "AnswerStore")
                 spans(url)
-                used, cpu = cpu_of(processes), time.process_time()
-                spread = asyncio.run(aevaluate_on(lent, Asked(bench, questions), size))
-                cpu, used = time.process_time() - cpu, cpu_of(processes) - used
+                used, stored, cpu = cpu_of(processes), cpu_of(store), time.process_time()
+                spread = asyncio.run(aevaluate_on(lent, Asked(bench_of(size), questions), size))
+                cpu, used, stored = time.process_time() - cpu, cpu_of(processes) - used, cpu_of(store) - stored
             rows.append(
                 {
                     "workers": str(size),
                     "seconds": spread.seconds,
                     "driver_ms": 1000 * cpu / n,
                     "workers_ms": 1000 * used / n,
+                    "store_ms": 1000 * stored / n,
                     "busy": occupancy(url, workers),
                     "same": answers(spread) == answers(alone),
                 }
@@ -348,6 +362,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=64, help="questions under way at once (default: 64)")
     parser.add_argument("--seconds", type=float, default=LATENCY, help=f"a call takes (default: {LATENCY})")
     parser.add_argument("--tasks", type=int, nargs="+", default=[1, 2, 4], help="workers (default: 1 2 4)")
+    parser.add_argument("--cached", action="store_true", help="answers are kept, as by default of a config")
     parser.add_argument("--passages", type=int, default=100_000, help="of the index (default: 100000)")
     parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS, help="(default: all)")
     options = parser.parse_args()
@@ -362,7 +377,7 @@ def main() -> None:
         os.environ["HOPTIMIZER_HOME"] = str(own_home(folder))
         with serving("scripted_server.py", str(data / "test.jsonl"), "--seconds", str(options.seconds)) as url:
             if "evaluation" in options.parts:
-                figures["evaluation"] = measure_evaluation(data, url, options.workers, options.tasks)
+                figures["evaluation"] = measure_evaluation(data, url, options.workers, options.tasks, options.cached)
                 title = f"{options.questions} questions, {options.workers} at once, {options.seconds:g} s a call"
                 tables.append(table(title, figures["evaluation"]))
             if "study" in options.parts:
@@ -383,11 +398,11 @@ def main() -> None:
 
 def table(title: str, rows: list[dict[str, Any]], of: str = "question") -> Table:
     """Times, and how many times as fast as in one process."""
-    cpu_of_both = [f"{name}, CPU ms a {of}" for name in ("driver", "workers")]
-    shown = Table("workers", "s", "speed-up", *cpu_of_both, "busy", "same", title=title)
+    cpu_of_all = [f"{name}, CPU ms a {of}" for name in ("driver", "workers", "store")]
+    shown = Table("workers", "s", "speed-up", *cpu_of_all, "busy", "same", title=title)
     for row in rows:
         speed = rows[0]["seconds"] / row["seconds"]
-        cpu = [f"{row[name]:.1f}" if name in row else "" for name in ("driver_ms", "workers_ms")]
+        cpu = [f"{row[name]:.1f}" if name in row else "" for name in ("driver_ms", "workers_ms", "store_ms")]
         taken = f"{100 * row['busy']:.0f}%" if "busy" in row else ""
         shown.add_row(row["workers"], f"{row['seconds']:.1f}", f"{speed:.2f}", *cpu, taken, str(row.get("same", "")))
     return shown

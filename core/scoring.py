@@ -55,14 +55,14 @@ def score_variant(
     settings = bench.config.executor
     if not isinstance(settings, RayExecutor):
         return score(bench, program_of(bench, tracker, run_id), questions, stage)
+    from hoptimizer.executors.answers import answering_workers
     from hoptimizer.executors.connection import connected
     from hoptimizer.executors.evaluation import Asked, aevaluate_on
-    from hoptimizer.executors.pool import Workers
     from hoptimizer.executors.worker import Worker
 
     state = tracker.load_state(run_id) if run_id else None
     asked = Asked(bench, questions, run_id, state, running(bench.report, stage, bench.config.objective))
-    with connected(settings) as ray, Workers(ray, settings, Worker) as workers:
+    with connected(settings) as ray, answering_workers(ray, settings, Worker) as workers:
         return run_async(aevaluate_on(workers, asked, settings.tasks))
 
 

@@ -13,12 +13,12 @@ from dspy.clients import base_lm
 
 from hoptimizer.answers import answer_all
 from hoptimizer.common.errors import UserError
-from hoptimizer.common.paths import home
 from hoptimizer.common.progress import Report, in_notebook
 from hoptimizer.config import Config
 from hoptimizer.eval.datasets.dataset import DataSet, load
 from hoptimizer.executors.elsewhere import encoders_of, language_models_of
 from hoptimizer.models import build_adapter, build_lm, check_lm
+from hoptimizer.models.disk_cache import answers_folder, kept_elsewhere
 from hoptimizer.models.folder import fingerprints
 from hoptimizer.models.lm import chosen_format, tuned
 from hoptimizer.models.settings import LOCAL, LMSettings
@@ -290,9 +290,7 @@ def use_cache(config: Config, calls: Path | None = None) -> None:
         config: says whether answers are kept.
         calls: a folder for the calls of one piece of work, which it has before any other.
     """
-    folder = home() / "cache" / "answers"
-    folder.mkdir(parents=True, exist_ok=True)
-    dspy.cache = AnswerCache(folder)
+    dspy.cache = AnswerCache(answers_folder(), disk=kept_elsewhere())
     if calls:
         wanted = all(settings.cache for settings in config.lm.values())
         dspy.cache = CallCache(calls, dspy.cache if wanted else None)

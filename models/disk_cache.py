@@ -15,7 +15,7 @@ from diskcache.core import METADATA, MODE_PICKLE
 from dspy.clients.disk_serialization import DeserializationError
 from pydantic import BaseModel
 
-from hoptimizer.common.paths import is_within
+from hoptimizer.common.paths import home, is_within
 
 # What the answers of servers are made of, beside plain data.
 _ANSWERS = ("litellm.types.", "openai.types.")
@@ -26,6 +26,8 @@ _TIMEOUT = 10  # seconds
 # Of a connection's own, 4 KiB each.
 _PAGES = 16
 _log = logging.getLogger(__name__)
+# What keeps the answers of all work in the place of this machine's disk, if anything does.
+_elsewhere: list[Any] = []
 
 
 class _DataUnpickler(pickle.Unpickler):
@@ -75,6 +77,25 @@ class DataDisk(Disk):
 
     def _is_own(self, filename: str) -> bool:
         return bool(_FILE.fullmatch(filename)) and is_within(Path(self._directory), filename)
+
+
+def answers_folder() -> Path:
+    """Where this machine keeps the answers of language models of all work."""
+    return home() / "cache" / "answers"
+
+
+def keep_elsewhere(disk: Any) -> None:  # noqa: ANN401 - whatever gets and sets values
+    """From now on, keep no answer of this process' work on this machine.
+
+    Args:
+        disk: keeps them, by ``get(key)`` and ``set(key, value)``.
+    """
+    _elsewhere[:] = [disk]
+
+
+def kept_elsewhere() -> Any:  # noqa: ANN401 - as above
+    """What keeps the answers of this process' work on another machine; ``None`` where this one does."""
+    return _elsewhere[0] if _elsewhere else None
 
 
 def open_disk(folder: Path, limit: int) -> "CarefulDisk":

@@ -137,9 +137,10 @@ class AnswerCache(Cache):
     Args:
         folder: holds the answers.
         limit: in bytes, what they may take on disk.
+        disk: keeps them in the place of the folder, by ``get(key)`` and ``set(key, value)``.
     """
 
-    def __init__(self, folder: Path, limit: int = DISK_CACHE_LIMIT) -> None:
+    def __init__(self, folder: Path, limit: int = DISK_CACHE_LIMIT, disk: Any = None) -> None:  # noqa: ANN401 - as said
         super().__init__(
             enable_disk_cache=False,
             enable_memory_cache=True,
@@ -148,7 +149,7 @@ class AnswerCache(Cache):
         )
         # DSPy would open a disk of its own, whose values can name code.
         self.enable_disk_cache = True
-        self.disk_cache: Any = open_disk(folder, limit)
+        self.disk_cache: Any = open_disk(folder, limit) if disk is None else disk
 
     def cache_key(self, request: dict[str, Any], ignored_args_for_cache_key: list[str] | None = None) -> str:
         # DSPy leaves the server out as well, but two of them may call different models by the same name.

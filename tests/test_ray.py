@@ -5,11 +5,15 @@ import contextlib
 import re
 import socket
 import sys
+from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
+import dspy
 import pytest
 import torch
+from chat_server import ChatServer
 from test_layout import FOLDERS, ROOT, imported, imported_at_once
 
 from hoptimizer import (
@@ -24,6 +28,7 @@ from hoptimizer.common.paths import home
 from hoptimizer.eval import load
 from hoptimizer.eval.runner import QuestionResult, aevaluate, aevaluate_by
 from hoptimizer.executors import head, together
+from hoptimizer.executors.answers import AnswerStore
 from hoptimizer.executors.connection import connected
 from hoptimizer.executors.encoding import _tensors
 from hoptimizer.executors.evaluation import Asked, aevaluate_on
@@ -33,6 +38,8 @@ from hoptimizer.executors.pool import Pool, Workers
 from hoptimizer.executors.settings import RayExecutor
 from hoptimizer.executors.task import Node, Refusal, Task, unmasked
 from hoptimizer.executors.worker import Worker
+from hoptimizer.models import disk_cache
+from hoptimizer.models.usage import AnswerCache
 from hoptimizer.programs import StepRecord
 from hoptimizer.retrieval import Corpus, DenseSettings, RetrieverSettings, build_retriever
 from hoptimizer.study.cell_worker import CellWorker, Order
@@ -171,14 +178,17 @@ class ScriptedRay:
         self.answer, self.refusal, self.starts, self.head = answer, refusal, starts, head
         self.made, self.killed = 0, []
 
-    def remote(self, _):
-        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=self._worker))
+    util = SimpleNamespace(scheduling_strategies=SimpleNamespace(NodeAffinitySchedulingStrategy=lambda *_, **__: None))
+
+    def remote(self, kind):
+        made = (lambda _: AnswerStore) if kind is AnswerStore else self._worker
+        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=made))
 
     def cluster_resources(self):
         return {"CPU": 2.0}
 
     def get_runtime_context(self):
-        return SimpleNamespace(gcs_address=self.head)
+        return SimpleNamespace(gcs_address=self.head, get_node_id=lambda: "here")
 
     def kill(self, worker):
         self.killed.append(worker)
@@ -186,7 +196,7 @@ class ScriptedRay:
     def cancel(self, answer):
         answer.close()
 
-    def _worker(self):
+    def _worker(self, *_):
         number, self.made = self.made, self.made + 1
 
         async def host():
@@ -424,6 +434,41 @@ def test_a_worker_answers_as_this_process_does(bench):
         assert [replace(step, seconds=0) for step in one.steps] == [replace(step, seconds=0) for step in other.steps]
         assert one.scores | {"seconds": 0} == other.scores | {"seconds": 0}
     worker.close()
+
+
+class Here:
+    """An actor's handle, in tests of what is asked of it: the actor is an object of this process."""
+
+    def __init__(self, actor):
+        for name in ("get", "set"):
+            setattr(self, name, SimpleNamespace(remote=partial(self._ask, getattr(actor, name))))
+
+    @staticmethod
+    def _ask(method, *words):
+        answer = Future()
+        answer.set_result(method(*words))
+        return SimpleNamespace(future=lambda: answer)
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_a_worker_keeps_answers_with_the_driver_and_asks_it_first(bench, tmp_path, monkeypatch, cache):
+    monkeypatch.setattr(disk_cache, "_elsewhere", [])
+    monkeypatch.setattr(dspy, "cache", dspy.cache)
+    store = AnswerStore(tmp_path / "driver")
+    monkeypatch.setenv("HOPTIMIZER_HOME", str(tmp_path / "node"))
+    questions = bench.data.split("dev")[:3]
+    with ChatServer(lambda _: "[[ ## answer ## ]]\nLyon") as server:
+        lm = {"model": "openai/x", "api_base": server.url, "api_key": "x", "cache": cache}
+        config = make_config({"data": "atlas", "program": "direct", "lm": lm})
+        for _ in range(2):  # the second one, on any node, has the first one's answers
+            worker = Worker(Here(store))
+            task = Task(Workbench(config).data.digest, Node.for_models(()))
+            assert asyncio.run(worker.start(unmasked(config), task)) is None
+            assert [asyncio.run(worker.answer(question)).answer for question in questions] == ["Lyon"] * 3
+            worker.close()
+        assert len(server.bodies) == (3 if cache else 6)
+    assert not (tmp_path / "node" / "cache" / "answers").exists()
+    assert len(AnswerCache(tmp_path / "driver").disk_cache._disk) == (3 if cache else 0)
 
 
 @pytest.mark.parametrize(

@@ -210,6 +210,29 @@ def test_a_compile_by_workers_one_of_which_is_killed_is_the_one_of_a_process(clu
 
 
 @SLOW
+def test_another_command_whose_workers_are_elsewhere_asks_the_server_nothing(cluster, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    there = tmp_path / "node"  # a home that neither the command nor the other nodes have
+    there.mkdir()
+    node = cluster.add_node(num_cpus=2, object_store_memory=80 << 20, env_vars={"HOPTIMIZER_HOME": str(there)})
+    try:
+        with ChatServer(lambda _: THOUGHT, seconds=0.1) as server:
+            ray = f"executor={{name: ray, address: '{cluster.address}', tasks: 3, cpus: 2}}"  # one on each node
+            words = ("eval", *evaluation(server), "retriever.k=4", ray, "--split", "test", "--json")
+            first = result(hop(tmp_path, *words))
+            needed = len(server.bodies)
+            second = result(hop(tmp_path, *words))
+            assert needed == len(server.bodies) == 60
+            evaluate_variant(load_config(None, [*evaluation(server), "retriever.k=4"]), split="test")
+            assert len(server.bodies) == 60
+    finally:
+        cluster.remove_node(node, allow_graceful=False)
+    assert (there / "indexes").is_dir()  # one of the workers was there
+    assert not (there / "cache" / "answers").exists()
+    assert first["run_id"] != second["run_id"]
+
+
+@SLOW
 def test_workers_and_a_node_that_are_killed_cost_only_what_they_had_in_hand_and_no_log_has_a_key(
     cluster, tmp_path, monkeypatch
 ):

@@ -32,18 +32,19 @@ class Workers:
         settings: what a worker takes.
         kind: the class of what runs in a worker's process, with the methods ``host``, ``start`` and ``answer``, as
             :class:`~hoptimizer.executors.worker.Worker` has them.
+        made_from: arguments of that class.
 
     Attributes:
         ray, settings: as given.
         head: the cluster's, without which there is no work.
     """
 
-    def __init__(self, ray: ModuleType, settings: RayExecutor, kind: type[Any]) -> None:
+    def __init__(self, ray: ModuleType, settings: RayExecutor, kind: type[Any], *made_from: object) -> None:
         self.ray, self.settings, self.head = ray, settings, Head(ray)
         self._class = ray.remote(kind).options(
             num_cpus=settings.cpus, num_gpus=settings.gpus, max_concurrency=_MOST_CALLS, max_restarts=0
         )
-        self._idle: list[Any] = []
+        self._made_from, self._idle = made_from, list[Any]()
         self._lock = threading.Lock()
 
     def __enter__(self) -> "Workers":
@@ -58,7 +59,7 @@ class Workers:
         with self._lock:
             if self._idle:
                 return self._idle.pop()
-        return self._class.remote()
+        return self._class.remote(*self._made_from)
 
     def give(self, worker: Any) -> None:  # noqa: ANN401 - as above
         """Give back a worker that has nothing to do."""

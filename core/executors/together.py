@@ -7,12 +7,13 @@ from typing import Any, TypeVar
 
 from hoptimizer.common.concurrency import beside
 from hoptimizer.eval.runner import Evaluation
+from hoptimizer.executors.answers import answering_workers
 from hoptimizer.executors.connection import connected
 from hoptimizer.executors.evaluation import Asked, aevaluate_on
 from hoptimizer.executors.head import LostHeadError
 from hoptimizer.executors.pool import Workers
 from hoptimizer.executors.settings import RayExecutor
-from hoptimizer.executors.worker import OnNode, Worker
+from hoptimizer.executors.worker import AsksModels, Worker
 from hoptimizer.scoring import running
 from hoptimizer.tracking.tracker import Tracker
 from hoptimizer.variants import Scoring, state_of
@@ -61,7 +62,7 @@ def answer_on_cluster(scorings: Sequence[Scoring], tracker: Tracker, settings: R
 
 
 def as_they_end(
-    settings: RayExecutor, kind: type[OnNode], work: Callable[[Workers, Tell[T]], Coroutine[Any, Any, None]]
+    settings: RayExecutor, kind: type[AsksModels], work: Callable[[Workers, Tell[T]], Coroutine[Any, Any, None]]
 ) -> Iterator[T]:
     """What comes of work on a cluster, which goes on while the caller does something with a part of it.
 
@@ -75,7 +76,7 @@ def as_they_end(
         Exception: the work's own.
     """
     ended: queue.SimpleQueue[T | None] = queue.SimpleQueue()
-    with connected(settings) as ray, Workers(ray, settings, kind) as workers, beside() as loop:
+    with connected(settings) as ray, answering_workers(ray, settings, kind) as workers, beside() as loop:
         going = asyncio.run_coroutine_threadsafe(work(workers, ended.put), loop)
         going.add_done_callback(lambda _: ended.put(None))
         try:

@@ -14,7 +14,9 @@ from hoptimizer.config import make_config
 from hoptimizer.eval.datasets.dataset import DataSet
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.runner import QuestionResult, ask
+from hoptimizer.executors.answers import AskedStore
 from hoptimizer.executors.task import Refusal, Task
+from hoptimizer.models.disk_cache import keep_elsewhere
 from hoptimizer.workbench import Workbench
 
 
@@ -29,10 +31,27 @@ class OnNode:
         return socket.gethostname()
 
 
-class Worker(OnNode):
-    """Answers questions with a program that is made here, from this machine's data, weights and indexes."""
+class AsksModels(OnNode):
+    """What asks language models on its machine.
 
-    def __init__(self) -> None:
+    Args:
+        answers: what keeps their answers, as an actor's handle; ``None`` where this machine does.
+    """
+
+    def __init__(self, answers: Any = None) -> None:  # noqa: ANN401 - a handle of Ray's, which has no type
+        if answers is not None:
+            keep_elsewhere(AskedStore(answers))
+
+
+class Worker(AsksModels):
+    """Answers questions with a program that is made here, from this machine's data, weights and indexes.
+
+    Args:
+        answers: what keeps the answers of language models, as an actor's handle; ``None`` where this machine does.
+    """
+
+    def __init__(self, answers: Any = None) -> None:  # noqa: ANN401 - a handle of Ray's, which has no type
+        super().__init__(answers)
         self._context = contextvars.copy_context()
         self._active = contextlib.ExitStack()
 

@@ -10,7 +10,7 @@ from hoptimizer.compiling import compile_variant
 from hoptimizer.config import make_config
 from hoptimizer.eval.datasets.dataset import load
 from hoptimizer.executors.task import Node, Refusal
-from hoptimizer.executors.worker import OnNode, check_data, refusal_of
+from hoptimizer.executors.worker import AsksModels, check_data, refusal_of
 from hoptimizer.tracking.settings import is_empty
 
 
@@ -31,7 +31,7 @@ class Order:
     options: dict[str, Any]
 
 
-class CellWorker(OnNode):
+class CellWorker(AsksModels):
     """Compiles the cells of a study, from this machine's data, weights and indexes, into the store of their config."""
 
     async def start(self) -> None:
