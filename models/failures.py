@@ -50,7 +50,7 @@ def is_permanent(error: BaseException) -> bool:
         >>> is_permanent(LMAuthError("bad key")), is_permanent(LMRateLimitError("too many requests"))
         (True, False)
     """
-    if not isinstance(error, LMError) or _is_moderated(error):
+    if not isinstance(error, LMError) or _is_moderated(error) or refuses_logprobs(error):
         return False
     if isinstance(error, LMRateLimitError):
         said = f"{error.provider_code} {error.message}"
@@ -69,7 +69,7 @@ def is_outage(error: BaseException) -> bool:
     """
     if not isinstance(error, LMError) or isinstance(error, _OF_THE_CALL) or _is_moderated(error):
         return False
-    return not is_permanent(error)
+    return not is_permanent(error) and not refuses_logprobs(error)
 
 
 def is_too_long(error: BaseException) -> bool:
@@ -82,6 +82,21 @@ def is_too_long(error: BaseException) -> bool:
         True
     """
     return isinstance(error, LMInvalidRequestError) and bool(_TOO_LONG.search(error.message))
+
+
+def refuses_logprobs(error: BaseException) -> bool:
+    """Whether a call was refused because the server does not tell how likely its tokens are.
+
+    Some providers refuse it in words alone, and some as if the key were wrong.
+
+    Example:
+        >>> from dspy.utils.exceptions import LMAuthError
+        >>> from hoptimizer.models.failures import refuses_logprobs
+        >>> refuses_logprobs(LMAuthError("You are not allowed to request logprobs from this model"))
+        True
+    """
+    refusals = (LMUnsupportedFeatureError, LMInvalidRequestError, LMAuthError)
+    return isinstance(error, refusals) and "logprobs" in error.message.lower()
 
 
 def is_too_fast(error: BaseException) -> bool:

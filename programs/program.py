@@ -18,7 +18,7 @@ from hoptimizer.models.settings import LOCAL, PromptFormat
 from hoptimizer.models.small.base import StepModel
 from hoptimizer.programs.neighbours import Neighbours
 from hoptimizer.programs.record import StepRecord
-from hoptimizer.programs.steps.asking import ask_language_model, ask_small_model, likelihood
+from hoptimizer.programs.steps.asking import ask_language_model, ask_measured, ask_small_model
 from hoptimizer.programs.steps.calls import StepCalls
 from hoptimizer.programs.trace import StepTrace, asked_question, asking, current, recording
 from hoptimizer.retrieval import Passage, Retriever
@@ -138,14 +138,14 @@ class Program(dspy.Module):
             outputs, calls = prediction.toDict(), StepCalls()
         else:
             cuttable = [key for key, value in inputs.items() if shown[key] is not value]
-            config = {**(sampling or {}), **({"logprobs": True} if measured else {})}
-            options = {"config": config} if config else {}
+            options = {"config": dict(sampling)} if sampling else {}
+            ask = ask_measured if measured else ask_language_model
             with dspy.context(trace=trace):
                 lm, demos = self._lm(name, predictor), await self.shown_demos(name, shown)
-                prediction, calls, failure = await ask_language_model(predictor, lm, shown, demos, cuttable, options)
+                prediction, calls, failure = await ask(predictor, lm, shown, demos, cuttable, options)
             outputs = {field: prediction.get(field) for field in predictor.signature.output_fields}
             if measured:
-                prediction.probability = outputs["probability"] = likelihood(prediction)
+                outputs["probability"] = prediction.probability
         seconds = time.perf_counter() - start
         kind: Literal["model", "lm"] = "model" if model else "lm"
         cost = {"calls": calls.number, **calls.cost}

@@ -120,10 +120,12 @@ class Reading:
     Attributes:
         answer: the answer; empty if there is no reader or if it failed.
         text: all that it said: its chain of thought, if there is one, and the answer.
+        probability: how likely the language model finds that, where it was asked to tell and does.
     """
 
     answer: str
     text: str
+    probability: float | None = None
 
 
 async def read(program: Program, question: str, passages: list[Passage] | None = None) -> str:
@@ -137,22 +139,26 @@ async def read(program: Program, question: str, passages: list[Passage] | None =
     return (await read_aloud(program, question, passages)).answer
 
 
-async def read_aloud(program: Program, question: str, passages: list[Passage] | None = None) -> Reading:
+async def read_aloud(
+    program: Program, question: str, passages: list[Passage] | None = None, *, measured: bool = False
+) -> Reading:
     """Like :func:`read`, with all that the reader said.
 
     Args:
         program: a program whose attribute ``reader`` is a predictor or ``None``.
         question: the question.
         passages: what to read, or ``None`` to answer from memory.
+        measured: whether the language model is to tell how likely that is.
     """
     if program.reader is None:
         return Reading("", "")
     inputs: dict[str, Any] = {"question": question}
     if passages is not None:
         inputs["context"] = passages
-    prediction = await program.step("reader", **inputs)
+    prediction = await program.step("reader", measured=measured, **inputs)
+    probability = prediction.get("probability")
     if "chain" in prediction:
         chain = (prediction.chain or "").strip()
-        return Reading(answer_of(chain), chain)
+        return Reading(answer_of(chain), chain, probability)
     answer = (prediction.answer or "").strip()
-    return Reading(answer, f"{prediction.get('reasoning') or ''} {answer}".strip())
+    return Reading(answer, f"{prediction.get('reasoning') or ''} {answer}".strip(), probability)

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Annotated
 
 import dspy
-from dspy.utils.exceptions import LMAuthError, LMInvalidRequestError, LMUnsupportedFeatureError
 from pydantic import Field
 
 from hoptimizer.common.errors import UserError
@@ -87,13 +86,7 @@ class REPLUG(Program):
 
     async def read(self, question: str, passage: Passage) -> tuple[str, float]:
         """The answer from one passage, empty if it can't be understood, and how likely the model finds it."""
-        try:
-            said = await self.step("reader", measured=True, question=question, context=[passage])
-        except (LMUnsupportedFeatureError, LMInvalidRequestError, LMAuthError) as error:
-            # Some providers refuse the request in words alone, and some as if the key were wrong.
-            if isinstance(error, LMUnsupportedFeatureError) or "logprobs" in error.message.lower():
-                raise UserError(_NO_LOGPROBS) from error
-            raise
+        said = await self.step("reader", measured=True, question=question, context=[passage])
         answer = (said.answer or "").strip()
         if answer and said.probability is None:
             raise UserError(_NO_LOGPROBS)

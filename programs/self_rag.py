@@ -1,15 +1,16 @@
 """Self-RAG: retrieval, generation and critique as decisions of their own (Asai et al. 2024)."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
+from statistics import fmean
 from typing import Annotated, Any, ClassVar, Literal
 
 import dspy
 from pydantic import Field
 
 from hoptimizer.programs.program import Program
-from hoptimizer.programs.reader import make_reader, read
+from hoptimizer.programs.reader import make_reader, read_aloud
 from hoptimizer.programs.steps.knowing import known_answer
 from hoptimizer.programs.trace import gather_steps
 from hoptimizer.retrieval import Passage, Retriever
@@ -17,9 +18,12 @@ from hoptimizer.signatures import Answer, Relevance, SelfKnowledge, Support, Use
 
 Weight = Annotated[float, Field(ge=0)]
 
-# What the decisions are worth (section 3.3); without the tokens' probabilities that the paper weights them by.
-_SUPPORT = {"fully": 1.0, "partially": 0.5, "no": 0.0}
-_USEFUL = {"completely": 1.0, "mostly": 0.5, "partly": 0.0, "hardly": -0.5, "not at all": -1.0}
+# What the choices of each decision are worth (section 3.3 and appendix A.3).
+_WORTHS = {
+    "relevance": {"yes": 1.0, "no": 0.0},
+    "support": {"fully": 1.0, "partially": 0.5, "no": 0.0},
+    "usefulness": {"completely": 1.0, "mostly": 0.5, "partly": 0.0, "hardly": -0.5, "not at all": -1.0},
+}
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,7 @@ class Candidate:
 
     Attributes:
         answer: the answer.
-        score: the weighted sum of what the decisions on it are worth.
+        score: its probability, and the weighted sum of what the decisions on it are worth (equations 3 and 4).
     """
 
     answer: str
@@ -39,7 +43,8 @@ class SelfRAG(Program):
     """Decides whether to retrieve, answers from each passage, and gives the answer that its critique puts first.
 
     The four decisions, which the paper's model writes as reflection tokens, are typed steps (table 1): retrieve?
-    relevant? supported? useful?
+    relevant? supported? useful? Where the language model tells how likely its output is, the last three count by their
+    probabilities, and so does the answer; else they count as a whole, and the answer does not.
 
     Args:
         retriever: where passages come from.
@@ -63,6 +68,8 @@ class SelfRAG(Program):
         ...     prediction = program(question="Where was Marie Curie born?")
         >>> [record.step for record in prediction.steps]
         ['retrieve', 'relevance', 'reader', 'support', 'usefulness']
+        >>> all(0 < record.outputs["probability"] <= 1 for record in prediction.steps[1:])
+        True
     """
 
     step_names: ClassVar[tuple[str, ...]] = (
@@ -106,26 +113,54 @@ class SelfRAG(Program):
 
     async def candidate(self, question: str, passage: Passage) -> Candidate:
         """The answer from one passage, with its score; one that can't be understood is last."""
-        judge = partial(self.step, "relevance", question=question, passage=passage)
+        judge = partial(self.decision, "relevance", question=question, passage=passage)
         works: list[Callable[[], Coroutine[Any, Any, Any]]] = [judge, partial(self.criticized, question, passage)]
-        judged, (answer, support) = await gather_steps(works)
-        return Candidate(answer, self.relevant_weight * (judged.relevant == "yes") + support)
+        relevant, (answer, rest) = await gather_steps(works)
+        return Candidate(answer, self.relevant_weight * relevant + rest)
 
     async def criticized(self, question: str, passage: Passage) -> tuple[str, float]:
-        """The answer from one passage, with what its support and its use add to the weighted sum of equation 4.
-
-        A decision that can't be understood is worth nothing.
-        """
-        if not (answer := await read(self, question, [passage])):
+        """The answer from one passage, with its probability and what its support and its use add to the sum."""
+        reading = await read_aloud(self, question, [passage], measured=True)
+        if not reading.answer:
             return "", float("-inf")
-        inputs: dict[str, Any] = {"question": question, "candidate": answer}
+        inputs: dict[str, Any] = {"question": question, "candidate": reading.answer}
         supported, useful = await gather_steps(
             (
-                partial(self.step, "support", passage=passage, **inputs),
-                partial(self.step, "usefulness", **inputs),
+                partial(self.decision, "support", passage=passage, **inputs),
+                partial(self.decision, "usefulness", **inputs),
             )
         )
-        return answer, (
-            self.supported_weight * _SUPPORT.get(supported.supported, 0.0)
-            + self.useful_weight * _USEFUL.get(useful.useful, 0.0)
-        )
+        likely = reading.probability or 0.0  # of no answer, where the model does not tell
+        return reading.answer, likely + self.supported_weight * supported + self.useful_weight * useful
+
+    async def decision(self, step: str, **inputs: Any) -> float:  # noqa: ANN401 - typed by its signature
+        """What the model decides in one step is worth; one that can't be understood is worth nothing."""
+        decided = await self.step(step, measured=True, **inputs)
+        [field] = getattr(self, step).signature.output_fields
+        # A small model chooses by its threshold, and tells how likely a yes is, whatever it chose.
+        probability = None if step in self.models else decided.probability
+        return expected_worth(_WORTHS[step], decided[field], probability)
+
+
+def expected_worth(worths: Mapping[str, float], choice: str | None, probability: float | None) -> float:
+    """The mean of what the choices of a decision are worth, each by its probability among them (equation 4).
+
+    Models tell the probability of what they chose; the other choices have equal shares of the rest.
+
+    Args:
+        worths: what each choice is worth.
+        choice: the one that was made; ``None`` is worth nothing.
+        probability: the probability of it; ``None`` if it is not known, so that the choice counts as a whole.
+
+    >>> expected_worth({"yes": 1.0, "no": 0.0}, "yes", 0.75), expected_worth({"yes": 1.0, "no": 0.0}, "no", 0.75)
+    (0.75, 0.25)
+    >>> expected_worth({"fully": 1.0, "partially": 0.5, "no": 0.0}, "partially", None)
+    0.5
+    """
+    if choice is None:
+        return 0.0
+    if probability is None:
+        return worths[choice]
+    # The likeliest choice has at least an equal share, whatever a small model spends on words that are no choice.
+    share = max(probability, 1 / len(worths))
+    return share * worths[choice] + (1 - share) * fmean(worth for name, worth in worths.items() if name != choice)

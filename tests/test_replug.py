@@ -30,6 +30,14 @@ class LogprobServer(ChatServer):
         return number, status, reply
 
 
+class RefusingServer(ChatServer):
+    """Refuses every call that asks for probabilities."""
+
+    def complete(self, body):
+        number, status, reply = super().complete(body)
+        return (number, self.status, self.error_body()) if number and body.get("logprobs") else (number, status, reply)
+
+
 def say(body):
     [answer] = [one for id, (one, _) in SAID.items() if f"{id} {id}" in json.dumps(body)]
     return f"[[ ## answer ## ]]\n{answer}\n\n[[ ## completed ## ]]"
@@ -62,6 +70,6 @@ def test_a_server_that_tells_none_is_one_line():
     [(400, "Logprobs is not enabled for this model"), (403, "You are not allowed to request logprobs from this model")],
 )
 def test_a_server_that_refuses_to_tell_them_is_the_same_line(status, error):
-    failing = {"failing": 9, "status": status, "error": error}
-    with ChatServer(say, **failing) as server, pytest.raises(UserError, match="or a server that gives logprobs"):
+    server = RefusingServer(say, status=status, error=error)
+    with server, pytest.raises(UserError, match="or a server that gives logprobs"):
         ask(server, "openai/refuses")

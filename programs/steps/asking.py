@@ -1,15 +1,20 @@
 """Asking the model of a step, a small one or a language model whose context may be too short for the prompt."""
 
 import math
+from functools import partial
 from typing import Any
 
 import dspy
 from dspy.adapters.utils import parse_value
-from dspy.utils.exceptions import AdapterParseError, ContextWindowExceededError
+from dspy.utils.exceptions import AdapterParseError, ContextWindowExceededError, LMError
 
+from hoptimizer.models.failures import refuses_logprobs
 from hoptimizer.models.reading import END_OF_THOUGHTS, writable
 from hoptimizer.models.small.base import StepModel
 from hoptimizer.programs.steps.calls import StepCalls
+
+# Models, by name and address, that refused to tell how likely their outputs are.
+_refusing: set[tuple[str, str | None]] = set()
 
 
 async def ask_small_model(
@@ -83,6 +88,37 @@ async def ask_language_model(
             elif not (inputs := _halve_longest(inputs, cuttable)):
                 raise
     raise RuntimeError("a prompt could not be made to fit its model's context")
+
+
+async def ask_measured(
+    predictor: dspy.Predict,
+    lm: dspy.LM | None,
+    inputs: dict[str, Any],
+    demos: list[Any],
+    cuttable: list[str],
+    options: dict[str, Any],
+) -> tuple[dspy.Prediction, StepCalls, str | None]:
+    """Like :func:`ask_language_model`, and have the model tell how likely its output is.
+
+    A server that refuses to tell is asked again without it, and no more for it in this process.
+
+    Returns:
+        As there; the prediction's ``probability`` is that of its output, or ``None`` if the model does not tell.
+    """
+    ask = partial(ask_language_model, predictor, lm, inputs, demos, cuttable)
+    measured = options | {"config": options.get("config", {}) | {"logprobs": True}}
+    model = lm or dspy.settings.lm
+    name = model and (model.model, model.kwargs.get("api_base"))
+    try:
+        prediction, calls, failure = await ask(options if name in _refusing else measured)
+    except LMError as error:
+        if not refuses_logprobs(error):
+            raise
+        _refusing.add(name)
+        prediction, calls, failure = await ask(options)
+    probability = likelihood(prediction)
+    # Demonstrations are made from the prediction that DSPy traced: it has the signature's fields alone.
+    return dspy.Prediction(**prediction.toDict(), probability=probability), calls, failure
 
 
 def _without_templates(prediction: dspy.Prediction, signature: type[dspy.Signature]) -> str | None:
