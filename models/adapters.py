@@ -157,7 +157,7 @@ class LMAdapter(dspy.ChatAdapter):
             adapter._prepare_response_format(lm, options, signature)
         return options
 
-    def of(self, lm: BaseLM) -> dspy.Adapter:
+    def of(self, lm: BaseLM) -> dspy.ChatAdapter:
         """The adapter that lays out the calls of one LM."""
         local = is_local(lm)
         kind = getattr(lm, "prompt_format", "auto")

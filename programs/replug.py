@@ -1,7 +1,8 @@
-"""REPLUG: one reading for each passage, and the answer that all of them together find likeliest (Shi et al. 2024)."""
+"""REPLUG: each passage is read on its own, and what is read from all of them is mixed (Shi et al. 2024)."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated
 
@@ -9,10 +10,12 @@ import dspy
 from pydantic import Field
 
 from hoptimizer.common.errors import UserError
+from hoptimizer.models.adapters import LMAdapter
+from hoptimizer.models.engine.engine import is_local
+from hoptimizer.models.mixture import MixtureAdapter
 from hoptimizer.programs.program import Program
 from hoptimizer.programs.question_tree import normalized
-from hoptimizer.programs.steps.scoring import can_score, score
-from hoptimizer.programs.trace import gather_steps
+from hoptimizer.programs.trace import current, gather_steps
 from hoptimizer.retrieval import Passage, Retriever
 from hoptimizer.signatures import Read
 
@@ -23,12 +26,14 @@ _NO_LOGPROBS = (
 
 
 class REPLUG(Program):
-    """Reads each passage on its own, and mixes what is answered by the retriever's scores (REPLUG).
+    """Reads each passage on its own, and mixes what is read by the retriever's scores (REPLUG).
 
-    The probability of an answer is the sum, over the passages, of the passage's weight times the answer's probability
-    where the model reads this passage. The paper mixes the distributions of each next token; here the answers that the
-    passages give are mixed as wholes. A model in this process scores each of them with every passage. Servers tell the
-    probability of what they wrote alone, so that a passage gives none to the answer of another one.
+    A model in this process writes one answer from one prompt per passage, as in the paper (section 3.2): the
+    distribution of each next token is the mean of those after all prompts, weighted by the passages' scores.
+
+    Servers tell the probability of what they wrote alone. There, each passage has an answer of its own, and answers are
+    mixed as wholes: the probability of one is the sum, over the passages that give it, of the passage's weight times
+    the answer's probability.
 
     Args:
         retriever: where passages come from.
@@ -50,9 +55,9 @@ class REPLUG(Program):
         >>> with dspy.context(lm=lm, adapter=build_adapter()):
         ...     prediction = REPLUG(BM25Retriever(corpus), k=2)(question="Where was Marie Curie born?")
         >>> [record.step for record in prediction.steps]
-        ['retrieve', 'reader', 'reader', 'score', 'score', 'score', 'score']
-        >>> 0 < prediction.steps[1].outputs["probability"] <= 1
-        True
+        ['retrieve', 'reader']
+        >>> prediction.steps[1].inputs["context"]
+        ['curie', 'warsaw']
     """
 
     def __init__(
@@ -64,25 +69,40 @@ class REPLUG(Program):
 
     async def solve(self, question: str) -> tuple[str, list[Passage]]:
         passages = await self.retrieve(question)
+        shares = weights(passages, self.temperature)
+        mixed = self.mixed_tokens if passages and self.mixes_tokens else self.mixed_answers
+        return await mixed(question, passages, shares), passages
+
+    @property
+    def mixes_tokens(self) -> bool:
+        """Whether the reader's language model tells all of its distributions: one in this process does."""
+        lm = self.language_models().get("reader")
+        return lm is not None and is_local(lm) and isinstance(dspy.settings.adapter, LMAdapter)
+
+    async def mixed_tokens(self, question: str, passages: list[Passage], shares: list[float]) -> str:
+        """The answer whose every token is the likeliest in the mixture of the passages' distributions."""
+        with dspy.context(adapter=MixtureAdapter(dspy.settings.adapter, "context", shares)):
+            said = await self.step("reader", measured=True, question=question, context=passages)
+        # Each prompt shows one passage, and so are demonstrations to.
+        traced = current().entries()[-1].trace
+        traced[:] = [
+            (predictor, inputs | {"context": [passage]}, said)
+            for predictor, inputs, said in traced
+            for passage in inputs["context"]
+        ]
+        return (said.answer or "").strip()
+
+    async def mixed_answers(self, question: str, passages: list[Passage], shares: list[float]) -> str:
+        """The likeliest answer in the mixture of those that the passages give."""
         readings = await gather_steps(partial(self.read, question, passage) for passage in passages)
         wording: dict[str, str] = {}
-        for answer, _ in readings:
+        mixture: dict[str, float] = defaultdict(float)
+        for share, (answer, probability) in zip(shares, readings, strict=True):
             if answer:
                 wording.setdefault(normalized(answer), answer)
-        if len(wording) < 2:
-            return "".join(wording.values()), passages
-        given = [{normalized(answer): probability} for answer, probability in readings]
-        if can_score(self, "reader"):
-            given = await gather_steps(partial(self.scores, question, passage, wording) for passage in passages)
-        shares = list(zip(weights(passages, self.temperature), given, strict=True))
-        mixture = {key: sum(weight * one.get(key, 0.0) for weight, one in shares) for key in wording}
+                mixture[normalized(answer)] += share * probability
         # Of equally likely ones the first, whose passage the retriever put first.
-        return wording[max(mixture, key=mixture.__getitem__)], passages
-
-    async def scores(self, question: str, passage: Passage, wording: Mapping[str, str]) -> dict[str, float]:
-        """How likely each answer is where the model reads one passage."""
-        asked = (partial(score, self, "reader", answer, question, [passage]) for answer in wording.values())
-        return dict(zip(wording, await gather_steps(asked), strict=True))
+        return wording[max(mixture, key=mixture.__getitem__)] if mixture else ""
 
     async def read(self, question: str, passage: Passage) -> tuple[str, float]:
         """The answer from one passage, empty if it can't be understood, and how likely the model finds it."""

@@ -35,7 +35,7 @@ from hoptimizer.models.engine.key_values import BLOCK, KeyValues
 from hoptimizer.models.engine.loading import device_and_dtype, loading
 from hoptimizer.models.engine.prefix_cache import PAGE, PrefixCache
 from hoptimizer.models.engine.request import GenerationRequest
-from hoptimizer.models.engine.sequence import SequenceState
+from hoptimizer.models.engine.sequence import Text
 from hoptimizer.models.weights.store import pull
 from hoptimizer.optimizers.training.conversations import LMTrainingConfig, _continued
 
@@ -134,6 +134,14 @@ def test_writes_what_transformers_writes(model):
         expected = torch.cat(out.logits).log_softmax(-1)[range(len(tokens)), tokens].tolist()
         assert [logprob for _, logprob in written.logprobs] == pytest.approx(expected[: written.tokens], abs=1e-3)
         assert "".join(token for token, _ in written.logprobs) == written.text
+
+
+def test_an_empty_text_has_no_logprobs(model, monkeypatch):
+    [prompt] = _prompts(model, 1)
+    [(first, _)] = model.submit(GenerationRequest(prompt, 1, logprobs=True)).result().logprobs
+    monkeypatch.setattr(model, "_ends", model.tokenizer(first, add_special_tokens=False)["input_ids"])
+    written = model.submit(GenerationRequest(prompt, 8, logprobs=True)).result()
+    assert (written.text, written.logprobs, written.finished) == ("", (), True)
 
 
 def test_dspy_is_told_how_likely_an_answer_is_and_what_the_schema_writes_is_certain(lm):
@@ -273,14 +281,14 @@ def test_calls_of_a_model_that_is_taken_out_of_memory_fail():
 
 
 def test_what_goes_wrong_with_one_text_is_its_callers_alone(model, monkeypatch):
-    whole = SequenceState._completion
+    whole = Text._completion
 
     def completion(row, tokenizer):
         if len(row.written) == 2:
             raise ValueError("no text")
         return whole(row, tokenizer)
 
-    monkeypatch.setattr(SequenceState, "_completion", completion)
+    monkeypatch.setattr(Text, "_completion", completion)
     first, second = _prompts(model, 2)
     broken, others = model.submit(GenerationRequest(first, 2)), model.submit(GenerationRequest(second, 8))
     with pytest.raises(ValueError, match="no text"):

@@ -13,7 +13,7 @@ from dspy.clients.base_lm import BaseLM
 from dspy.clients.engines.base import validate_request
 
 from hoptimizer.models.engine.calls import Call, Rollout, elsewhere, next_rollout
-from hoptimizer.models.engine.chat_template import as_words, leading_tokens, render
+from hoptimizer.models.engine.chat_template import leading_tokens, render
 from hoptimizer.models.engine.request import Completion, GenerationRequest
 from hoptimizer.models.folder import fingerprints
 from hoptimizer.models.settings import LOCAL
@@ -76,8 +76,8 @@ def forget_prefixes() -> None:
 class Engine:
     """What the two engines have in common.
 
-    A request for ``logprobs`` whose last message is the assistant's is answered with that message, and how likely it
-    is.
+    A request whose ``metadata`` has a ``mixture``, as :class:`hoptimizer.models.mixture.MixtureAdapter` writes it, is
+    answered from several prompts at once.
 
     An engine is a name and nothing else: copies, pickles and saved programs refer to the model, which is loaded once
     per process, at its first use. The model that answers is the one that the request names.
@@ -175,32 +175,32 @@ def answer(call: Call) -> "Future[Completion]":
 
     request, templated = call.request, call.templated
     model, config = generator(request.model), request.config
-    *messages, last = request.messages
-    scored = config.logprobs is not None and last.role == "assistant"
-    prompt = _prompt(model, request.system, messages if scored else request.messages, templated)
-    leading = leading_tokens(model.tokenizer, templated)
-    tokens = [*leading, *model.tokenizer(prompt, add_special_tokens=False)["input_ids"]]
-    reply = _tokens(model, last.text or "") if scored else ()
-    wanted = len(reply) + 1 if reply else config.max_tokens or DEFAULT_MAX_TOKENS
-    room = model.context_length - len(tokens)
-    if room < (wanted if reply else min(wanted, LEAST_ROOM)):
+    prompt = _prompt(model, request.system, request.messages, templated)
+    mixture = (config.extensions or {}).get("metadata", {}).get("mixture", {})
+    others = [render(model.tokenizer, one, templated) for one in mixture.get("others", [])]
+    prompts = [_with_leading(model, one, templated) for one in (prompt, *others)]
+    longest = max(map(len, prompts))
+    wanted = config.max_tokens or DEFAULT_MAX_TOKENS
+    room = model.context_length - longest
+    if room < min(wanted, LEAST_ROOM):
         raise lm15.ContextLengthError(
-            f"the prompt has {len(tokens)} tokens, and {request.model} takes {model.context_length} with its answer"
+            f"the prompt has {longest} tokens, and {request.model} takes {model.context_length} with its answer"
         )
     temperature = config.temperature or 0.0
     try:
         return model.submit(
             GenerationRequest(
-                tokens=tokens,
+                tokens=prompts[0],
                 max_tokens=min(wanted, room),
-                grammar=None if reply else _grammar(model, config.response_format),
+                grammar=_grammar(model, config.response_format),
                 temperature=temperature,
                 top_p=config.top_p,
                 top_k=config.top_k,
                 seed=_seed(prompt, config.seed or 0, call.rollout) if temperature > 0 else 0,
                 stop=config.stop,
                 logprobs=config.logprobs is not None,
-                reply=reply,
+                others=tuple(prompts[1:]),
+                weights=tuple(mixture.get("weights", [1.0])),
             )
         )
     except GrammarError as error:
@@ -225,8 +225,10 @@ def _refuse_unsupported(request: lm15.Request) -> None:
             raise lm15.UnsupportedFeatureError(f"{request.model} reads text alone", feature="multimodal input")
 
 
-def _tokens(model: "Generator", text: str) -> tuple[int, ...]:
-    return tuple(model.tokenizer(as_words(model.tokenizer, text), add_special_tokens=False)["input_ids"])
+def _with_leading(model: "Generator", prompt: str, templated: bool) -> list[int]:
+    """The tokens of a prompt, after those that every prompt of the model begins with."""
+    leading = leading_tokens(model.tokenizer, templated)
+    return [*leading, *model.tokenizer(prompt, add_special_tokens=False)["input_ids"]]
 
 
 def _prompt(model: "Generator", system: Any, asked: Sequence[lm15.Message], templated: bool) -> str:  # noqa: ANN401 - text, or parts of it

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 import torch
 from torch import Tensor
 
+from hoptimizer.common.errors import UserError
 from hoptimizer.common.memory import trim_heap
 from hoptimizer.models.engine.attention import AttentionMetadata, PrefillChunk
 from hoptimizer.models.engine.constrained_decoding import Constraint, GrammarCompiler
@@ -16,7 +17,7 @@ from hoptimizer.models.engine.key_values import KeyValues
 from hoptimizer.models.engine.loading import batch_limits, device_and_dtype, end_tokens, load, memory_share
 from hoptimizer.models.engine.prefix_cache import PAGE, PrefixCache
 from hoptimizer.models.engine.request import Completion, GenerationCounts, GenerationRequest
-from hoptimizer.models.engine.sequence import SequenceState
+from hoptimizer.models.engine.sequence import SequenceState, Text
 from hoptimizer.models.engine.threads import Threads
 
 # Tokens of a typical sequence, by which is reckoned how many sequences fit the memory.
@@ -73,10 +74,11 @@ class Generator:
         )
         self._threads = Threads()
         self.counts = GenerationCounts()
+        self._slots = slots
         self._free = list(range(slots))
         self._rows: list[SequenceState] = []
         self._shared: tuple[list[SequenceState], int] = ([], 0)
-        self._waiting: deque[SequenceState] = deque()
+        self._waiting: deque[Text] = deque()
         self._wake = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closed = self._forgetting = False
@@ -86,22 +88,27 @@ class Generator:
 
         Raises:
             hoptimizer.models.engine.constrained_decoding.GrammarError: no answer of the grammar is short enough.
+            UserError: the batch has fewer places than the request has prompts.
         """
+        if (count := len(request.prompts)) > self._slots:
+            raise UserError(
+                f"{count} prompts are read together, the memory here holds {self._slots}: lower retriever.k"
+            )
         # Made here rather than between two passes: the caller hears of a schema that can't be written, and no other
         # request waits for it.
         constraint = Constraint(self.compiler, request.grammar, request.max_tokens) if request.grammar else None
-        future: Future[Completion] = Future()
+        text = Text(request, constraint, self.device)
         with self._wake:
             if self._closed:
-                future.set_exception(_released())
-                return future
-            self._waiting.append(SequenceState(request, future, constraint))
+                text.future.set_exception(_released())
+                return text.future
+            self._waiting.append(text)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="generator", daemon=True)
                 self._thread.start()
                 atexit.register(self.close)
             self._wake.notify()
-        return future
+        return text.future
 
     def forget(self) -> None:
         """Give back the memory of earlier prompts' states, as soon as no sequence is under way."""
@@ -120,9 +127,9 @@ class Generator:
         if (thread := self._thread) is not None and thread is not threading.current_thread():
             thread.join()
         atexit.unregister(self.close)  # or the weights would stay in memory until the exit
-        for row in [*self._rows, *self._waiting]:
-            if row.future.set_running_or_notify_cancel():
-                row.future.set_exception(_released())
+        for text in [*self._texts(), *self._waiting]:
+            if text.future.set_running_or_notify_cancel():
+                text.future.set_exception(_released())
         self._states.release()
         self._prefixes.clear()
         trim_heap()
@@ -144,17 +151,19 @@ class Generator:
                 with torch.inference_mode():
                     self._step()
             except BaseException as error:  # noqa: BLE001 - handed to the callers, who raise it
-                for row in list(self._rows):
-                    self._leave(row)
-                    if row.future.set_running_or_notify_cancel():
-                        row.future.set_exception(error)
+                for text in self._texts():
+                    self._leave(text)
+                    if text.future.set_running_or_notify_cancel():
+                        text.future.set_exception(error)
 
     def _step(self) -> None:
-        for row in [row for row in self._rows if row.future.cancelled()]:
-            self._leave(row)
+        for text in self._texts():
+            if text.future.cancelled():
+                self._leave(text)
         self._admit()
         self._retire()  # those whose budget was too small for any choice
         self._compact()
+        self._begin()
         chunks, rows = self._schedule()
         if not rows:
             return
@@ -163,52 +172,54 @@ class Generator:
         # On a CPU, numpy finds the largest of 50,000 in a tenth of torch's time; from a GPU, only its place is copied.
         likeliest = logits.float().numpy().argmax(-1) if logits.is_cpu else logits.argmax(-1).cpu().numpy()
         for row, scores, best in zip(ready, logits, likeliest, strict=True):
-            row.write(scores, int(best), self._ends, self.tokenizer)
+            row.text.write(row, scores, int(best), self._ends, self.tokenizer)
         self._retire()
 
+    def _texts(self) -> list[Text]:
+        """The texts of the batch."""
+        return list(dict.fromkeys(row.text for row in self._rows))
+
     def _retire(self) -> None:
-        for row in [row for row in self._rows if row.finished]:
-            self._leave(row)
-            self._deliver(row)
+        for text in self._texts():
+            if text.finished:
+                self._leave(text)
+                self.counts.completion_tokens += len(text.written)
+                text.answer(self.tokenizer)
         self._states.release(max((row.computed for row in self._rows), default=0))
 
     def _admit(self) -> None:
-        """Give the free slots to the sequences that wait, in their order."""
-        held: list[SequenceState] = []
-        try:
-            while self._free:
-                with self._wake:
-                    if not self._waiting:
-                        break
-                    row = self._waiting.popleft()
-                if not row.future.cancelled() and not self._enter(row):
-                    held.append(row)
-        finally:
+        """Give the free slots to the texts that wait, in their order: one to each prompt of a text, or none of them."""
+        while True:
             with self._wake:
-                self._waiting.extendleft(reversed(held))
+                if not self._waiting or len(self._waiting[0].rows) > len(self._free):
+                    return
+                text = self._waiting.popleft()
+            if not text.future.cancelled():
+                for row in text.rows:
+                    row.slot = self._free.pop(0)
+                self._rows += text.rows
 
-    def _enter(self, row: SequenceState) -> bool:
-        """Take a sequence into the batch, or return ``False`` if it should wait for a prefix that is being computed."""
-        prompt = row.request.tokens
-        # The last token is computed in any case: its output is where the decoding starts.
-        known = self._prefixes.match(prompt[:-1])
-        row.reused = row.computed = len(known) * PAGE
-        more = prompt[: row.computed + PAGE]
-        whole = self._prefixes.capacity and len(more) == row.computed + PAGE
-        if whole and any(not other.decoding and other.request.tokens[: len(more)] == more for other in self._rows):
-            return False
-        row.slot = self._free.pop(0)
-        self._rows.append(row)
-        self._states.reserve(row.computed)
-        for place, page in enumerate(known):
-            self._states.load(row.slot, place * PAGE, page)
-        self.counts.cached_tokens += row.reused
-        row.start(self.device)
-        return True
+    def _begin(self) -> None:
+        """Begin the new sequences with what is known of their prompts, but for those whose next page is being computed
+        for another one."""
+        for row in [row for row in self._rows if not row.begun]:
+            # The last token is computed in any case: its output is where the decoding starts.
+            known = self._prefixes.match(row.prompt[:-1])
+            start = len(known) * PAGE
+            more = row.prompt[: start + PAGE]
+            whole = self._prefixes.capacity and len(more) == start + PAGE
+            if whole and any(other.reading and other.prompt[: len(more)] == more for other in self._rows):
+                continue
+            row.begun, row.reused, row.computed = True, start, start
+            self._states.reserve(start)
+            for place, page in enumerate(known):
+                self._states.load(row.slot, place * PAGE, page)
+            self.counts.cached_tokens += start
 
-    def _leave(self, row: SequenceState) -> None:
-        self._rows.remove(row)
-        self._free.append(row.slot)
+    def _leave(self, text: Text) -> None:
+        for row in text.rows:
+            self._rows.remove(row)
+            self._free.append(row.slot)
         self._free.sort()
 
     def _compact(self) -> None:
@@ -223,21 +234,18 @@ class Generator:
             last.slot = target
 
     def _schedule(self) -> tuple[list[Chunk], list[SequenceState]]:
-        """What the next pass computes: the last token of each text that is being written, and prompts up to the
-        limit."""
+        """What the next pass computes: the last token of each text that is being written, and prompts up to a limit."""
         chosen: list[tuple[Chunk, SequenceState]] = []
         budget = self._pass_tokens
-        for row in sorted(self._rows, key=lambda row: not row.decoding):
+        for row in sorted((row for row in self._rows if row.begun), key=lambda row: not row.decoding):
             count = len(row.tokens) - row.computed
             if not row.decoding:
                 count = min(count, budget)
             if count > 0:
                 budget -= count
                 is_decoded = row.decoding and count == 1
-                chunk = (
-                    DecodeToken(row.slot, row.computed) if is_decoded else PrefillChunk(row.slot, row.computed, count)
-                )
-                chosen.append((chunk, row))
+                place = row.slot, row.computed
+                chosen.append((DecodeToken(*place) if is_decoded else PrefillChunk(*place, count), row))
         chosen.sort(key=lambda one: (isinstance(one[0], PrefillChunk), one[0].slot))
         return [chunk for chunk, _ in chosen], [row for _, row in chosen]
 
@@ -279,18 +287,14 @@ class Generator:
 
     def _remember(self, row: SequenceState) -> None:
         if self._prefixes.capacity:
-            stop = min(row.computed, len(row.request.tokens))
-            self._prefixes.insert(row.request.tokens, stop, lambda a, b: self._states.read(row.slot, a, b))
+            stop = min(row.computed, len(row.prompt))
+            self._prefixes.insert(row.prompt, stop, lambda a, b: self._states.read(row.slot, a, b))
 
     def _common(self, rows: list[SequenceState]) -> int:
         """How many first tokens of their prompts all of ``rows`` share."""
         if rows != self._shared[0]:
             # What the first and the last prompt in sorted order share, all prompts between them share too.
-            ends = [pick(row.request.tokens for row in rows) for pick in (min, max)] if len(rows) > 1 else [[], []]
+            ends = [pick(row.prompt for row in rows) for pick in (min, max)] if len(rows) > 1 else [[], []]
             pairs = zip(*ends, strict=False)
             self._shared = (rows, next((i for i, (a, b) in enumerate(pairs) if a != b), min(map(len, ends))))
         return self._shared[1]
-
-    def _deliver(self, row: SequenceState) -> None:
-        self.counts.completion_tokens += len(row.written)
-        row.answer(self.tokenizer)

@@ -22,8 +22,9 @@ class GenerationRequest:
         stop: texts at which free text ends, which are left out.
         ignore_end: write ``max_tokens`` whatever the model says, for benchmarks.
         logprobs: whether to tell how likely each token was.
-        reply: the tokens that are written whatever the model says, to learn how likely they are; empty to let the model
-            choose.
+        others: further prompts of the same text: each token is chosen from the mixture of the distributions that the
+            model gives after each of the prompts.
+        weights: of the prompts in the mixture, that of ``tokens`` first; they sum to 1.
     """
 
     tokens: list[int]
@@ -36,7 +37,13 @@ class GenerationRequest:
     stop: tuple[str, ...] = ()
     ignore_end: bool = False
     logprobs: bool = False
-    reply: tuple[int, ...] = ()
+    others: tuple[list[int], ...] = ()
+    weights: tuple[float, ...] = (1.0,)
+
+    @property
+    def prompts(self) -> list[list[int]]:
+        """All of its prompts."""
+        return [self.tokens, *self.others]
 
 
 @dataclass(frozen=True)
@@ -47,11 +54,12 @@ class Completion:
         text: the text; of a JSON object, without list items that the budget cut.
         finished: whether the model ended it; else ``max_tokens`` did.
         cut: whether a field of a JSON object was closed by the budget (the object is whole all the same).
-        prompt_tokens: tokens of the prompt.
+        prompt_tokens: tokens of the prompt, or of all prompts.
         cached_tokens: how many of them had been computed for an earlier prompt.
         tokens: tokens written.
-        logprobs: each token's text and the logarithm of the probability that the model itself gives it, before the
-            grammar forbids anything; 0 where there was no choice. ``None`` where the request did not ask for it.
+        logprobs: each token's text and the logarithm of the probability that the model itself gives it, or the mixture,
+            before the grammar forbids anything; 0 where there was no choice. ``None`` where the request did not ask for
+            it.
     """
 
     text: str

@@ -1,7 +1,7 @@
-"""One text that is being written: how its next token is chosen, and when it ends."""
+"""Texts that are being written: how the next token is chosen, after one prompt or several, and when a text ends."""
 
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,62 +14,60 @@ from hoptimizer.models.engine.request import Completion, GenerationRequest
 _STOP_TOKENS = 32
 
 
-@dataclass(eq=False)
-class SequenceState:
-    """A sequence that waits for a slot of the batch or has one.
+class Text:
+    """What is being written for one request.
+
+    Args:
+        request: what is to be written.
+        constraint: holds the text to the request's grammar, where there is one.
+        device: where the model is.
 
     Attributes:
-        request: what is to be written.
         future: resolves with the completion.
-        constraint: holds the text to the request's grammar, where there is one.
-        slot: the sequence's place in the batch; -1 while it waits.
-        tokens: the prompt and what is written.
-        computed: how many of the tokens have their keys and values in the slot.
-        reused: how many of the tokens had been computed for an earlier prompt.
-        logprobs: of the tokens that are written, where the request asks for them.
-        random: draws the tokens, where the request's temperature is above 0.
-        decoding: whether its prompt is computed.
-        finished: whether the text is complete.
+        rows: the sequences that it ends, one for each of its prompts.
+        written: its tokens so far.
+        logprobs: of these tokens, where the request asks for them.
+        finished: whether it is complete.
     """
 
-    request: GenerationRequest
-    future: "Future[Completion]"
-    constraint: Constraint | None
-    slot: int = -1
-    tokens: list[int] = field(default_factory=list)
-    computed: int = 0
-    reused: int = 0
-    logprobs: list[float] = field(default_factory=list)
-    random: torch.Generator | None = None
-    decoding: bool = False
-    finished: bool = False
+    def __init__(self, request: GenerationRequest, constraint: Constraint | None, device: torch.device) -> None:
+        self.request, self.constraint = request, constraint
+        self.future: Future[Completion] = Future()
+        self.rows = [SequenceState(self, prompt, list(prompt)) for prompt in request.prompts]
+        self.written: list[int] = []
+        self.logprobs: list[float] = []
+        self.finished = False
+        # Draws the tokens.
+        self._random = torch.Generator(device).manual_seed(request.seed) if request.temperature > 0 else None
+        if constraint is not None:
+            self._append(constraint.opening)
 
-    @property
-    def written(self) -> list[int]:
-        """The tokens after the prompt."""
-        return self.tokens[len(self.request.tokens) :]
-
-    def start(self, device: torch.device) -> None:
-        """Begin the text with the prompt, and with what a grammar leaves no choice about."""
-        self.tokens = list(self.request.tokens)
-        if self.request.temperature > 0:
-            self.random = torch.Generator(device).manual_seed(self.request.seed)
-        if self.constraint is not None:
-            self._append(self.constraint.opening)
-
-    def write(self, logits: Tensor, likeliest: int, ends: list[int], tokenizer: PreTrainedTokenizerBase) -> None:
+    def write(
+        self,
+        row: "SequenceState",
+        logits: Tensor,
+        likeliest: int,
+        ends: list[int],
+        tokenizer: PreTrainedTokenizerBase,
+    ) -> None:
         """Choose the next token, and append it with what follows it without a choice.
 
+        After several prompts, it is chosen once the logits after each are known: their first ones may come in different
+        passes.
+
         Args:
-            logits: the model's, of shape ``(vocabulary,)``.
+            row: the sequence that was computed.
+            logits: the model's for it, of shape ``(vocabulary,)``.
             likeliest: the token whose logit is the largest.
             ends: the tokens that end a text.
             tokenizer: decodes what is written, to look for stop texts.
         """
-        if self.request.reply:
-            self._append([self.request.reply[len(self.written)]], logits)
-            self.finished = len(self.written) == len(self.request.reply)
-            return
+        if len(self.rows) > 1:
+            row.logits = logits
+            if any(one.logits is None for one in self.rows):
+                return
+            logits = self._mixture()
+            likeliest = int(logits.argmax())
         token = self._choose(logits, likeliest)
         if self.constraint is not None:
             self._append(self.constraint.take(token), logits)
@@ -83,26 +81,36 @@ class SequenceState:
         if text_ends or len(self.written) >= self.request.max_tokens:
             self.finished = True
 
+    def _mixture(self) -> Tensor:
+        """The mixture of the distributions after all prompts (REPLUG, section 3.2), as logarithms of probabilities."""
+        each = torch.stack([row.logits for row in self.rows if row.logits is not None]).float().log_softmax(-1)
+        for row in self.rows:
+            row.logits = None
+        weights = torch.tensor(self.request.weights, device=each.device)
+        return torch.logsumexp(each + weights.log()[:, None], 0)
+
     def _choose(self, logits: Tensor, likeliest: int) -> int:
         # Masks are made only where they are needed: mostly the grammar allows the likeliest token.
-        if self.random is None and (self.constraint is None or self.constraint.allows(likeliest)):
+        if self._random is None and (self.constraint is None or self.constraint.allows(likeliest)):
             return likeliest
         logits = logits.float()
         if self.constraint is not None:
             allowed = torch.from_numpy(self.constraint.mask()).to(logits.device)
             logits = logits.masked_fill(~allowed, float("-inf"))
-        if self.random is None:
+        if self._random is None:
             return int(logits.argmax())
         scores = (logits / self.request.temperature)[None]
         if self.request.top_k is not None:
             scores = TopKLogitsWarper(self.request.top_k)(None, scores)
         if self.request.top_p is not None and self.request.top_p < 1:
             scores = TopPLogitsWarper(self.request.top_p)(None, scores)
-        return int(torch.multinomial(torch.softmax(scores[0], -1), 1, generator=self.random))
+        return int(torch.multinomial(torch.softmax(scores[0], -1), 1, generator=self._random))
 
     def _append(self, tokens: list[int], logits: Tensor | None = None) -> None:
         """Append tokens, of which the first was chosen by ``logits`` if there are any, and the others were not."""
-        self.tokens += tokens
+        self.written += tokens
+        for row in self.rows:
+            row.tokens += tokens
         if self.request.logprobs:
             chosen = [] if logits is None else [float(logits.float().log_softmax(-1)[tokens[0]])]
             self.logprobs += chosen + [0.0] * (len(tokens) - len(chosen))
@@ -118,26 +126,58 @@ class SequenceState:
             self.future.set_exception(error)
 
     def _completion(self, tokenizer: PreTrainedTokenizerBase) -> Completion:
-        written = self.written
-        text = _text(tokenizer, written)
+        text = _text(tokenizer, self.written)
         if self.constraint is not None:
             text = self.constraint.without_cut_items(text)
-        ended = self.constraint is not None or len(written) < self.request.max_tokens
+        ended = self.constraint is not None or len(self.written) < self.request.max_tokens
         for stop in self.request.stop:
             if self.constraint is None and stop in text:
                 text, ended = text[: text.index(stop)], True
         logprobs = None
         if self.request.logprobs:
-            logprobs = tuple(zip(tokenizer.batch_decode([[token] for token in written]), self.logprobs, strict=True))
+            words = (tokenizer.decode([token]) for token in self.written)
+            logprobs = tuple(zip(words, self.logprobs, strict=True))
         return Completion(
             text=text,
             finished=ended,
             cut=self.constraint is not None and self.constraint.cut,
-            prompt_tokens=len(self.request.tokens),
-            cached_tokens=self.reused,
-            tokens=len(written),
+            prompt_tokens=sum(len(row.prompt) for row in self.rows),
+            cached_tokens=sum(row.reused for row in self.rows),
+            tokens=len(self.written),
             logprobs=logprobs,
         )
+
+
+@dataclass(eq=False)
+class SequenceState:
+    """A prompt and what is written after it, which waits for a slot of the batch or has one.
+
+    Attributes:
+        text: what is written, after this prompt alone or after several ones.
+        prompt: its tokens.
+        tokens: the prompt and what is written.
+        slot: the sequence's place in the batch; -1 while it waits for one.
+        begun: whether it is being computed; else it waits for a prefix that is computed for another one.
+        computed: how many of the tokens have their keys and values in the slot.
+        reused: how many of the tokens had been computed for an earlier prompt.
+        decoding: whether its prompt is computed.
+        logits: of the next token, while those after the text's other prompts are not known.
+    """
+
+    text: Text
+    prompt: list[int]
+    tokens: list[int]
+    slot: int = -1
+    begun: bool = False
+    computed: int = 0
+    reused: int = 0
+    decoding: bool = False
+    logits: Tensor | None = None
+
+    @property
+    def reading(self) -> bool:
+        """Whether its prompt is being computed."""
+        return self.begun and not self.decoding
 
 
 def _text(tokenizer: PreTrainedTokenizerBase, tokens: list[int]) -> str:
