@@ -16,7 +16,7 @@ import importlib.util
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from hoptimizer.eval import mean
 from hoptimizer.retrieval.colbert.encoder import PassageTokenEncoder
 from hoptimizer.retrieval.colbert.exact import ExactIndex
 from hoptimizer.retrieval.colbert.rounded import round_vectors
+from hoptimizer.retrieval.encoders.windows import EncodedWindow
 from reporting import benchmark_parser, load, show, user_mistakes
 
 TOKENS, QUERY = (20, 60), 32
@@ -98,9 +99,9 @@ class MadeUp(PassageTokenEncoder):
         """Passages: their numbers, as long as they have tokens, since passages are encoded by length."""
         return [f"{number:0{len(vectors)}}" for number, vectors in enumerate(self.made)]
 
-    def window(self, texts: list[str]) -> Iterator[tuple[list[int], list[torch.Tensor]]]:
+    def window(self, texts: list[str]) -> EncodedWindow[list[torch.Tensor]]:
         """The vectors of passages."""
-        yield list(range(len(texts))), [self.made[int(text)] for text in texts]
+        return EncodedWindow([(list(range(len(texts))), [self.made[int(text)] for text in texts])])
 
 
 def by_numpy(vectors: NDArray[np.float32], starts: NDArray[np.int64], queries: list[torch.Tensor]) -> Found:

@@ -9,6 +9,7 @@ from hoptimizer.common.text import folded
 from hoptimizer.eval.chunking import read_tokenizer
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.models.folder import read_settings
+from hoptimizer.retrieval.encoders.cut import cut_warning
 from hoptimizer.retrieval.passage import Corpus, Passage
 
 MOST_PASSAGES = 50_000
@@ -127,10 +128,7 @@ def _cut(passages: Sequence[Passage], checkpoint: Path, some: str) -> list[str]:
         long += [f"{p.id}: {length}" for p, length in zip(batch, lengths, strict=True) if length > most]
     if not long:
         return []
-    return [
-        f"{len(long)} of {len(passages)} passages{some} are longer than the {most} tokens that the retriever reads of "
-        f"one ({_some(long)}); what comes after is never found: divide them with hop data import --chunk 200"
-    ]
+    return [cut_warning(f"{len(long)} of {len(passages)} passages{some}", most, _some(long))]
 
 
 def checkpoint_folder(name: str) -> Path | None:

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from small_encoders import HIDDEN, save_dense, save_modules, tiny_bert, write
 from torch import nn
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel, AutoTokenizer, CanineTokenizer
 
 from hoptimizer import Workbench, load_config
 from hoptimizer.common.errors import UserError
@@ -17,6 +17,7 @@ from hoptimizer.retrieval import Corpus, DenseSettings, Passage, build_retriever
 from hoptimizer.retrieval.dense.encoder import DenseEncoder
 from hoptimizer.retrieval.dense.model import find_model
 from hoptimizer.retrieval.dense.vectors import VectorIndex
+from hoptimizer.retrieval.encoders.cut import cut_rows
 
 ST = "sentence_transformers.models"
 TEXTS = ["The cat of the river sleeps.", "Which bird eats?", "", "the owl " * 40]
@@ -116,6 +117,27 @@ def test_prompts_stand_before_queries_and_passages(tmp_path, in_fp32):
     for found, prompt in ((queries, "query: "), (passages, "passage: ")):
         expected = nn.functional.normalize(vectors_by_hand(tmp_path, [prompt + text for text in TEXTS[:2]]), dim=-1)
         torch.testing.assert_close(found, expected, atol=2e-3, rtol=2e-3)
+
+
+def test_what_is_cut_is_counted_with_its_prompt(tmp_path, home, caplog):
+    published(tmp_path, {"pooling_mode": "mean"})
+    corpus = Corpus([Passage(str(n), "", "the " * n) for n in (0, 59, 60, 61, 62, 63, 100)])
+    for prefix, cut in (("", 2), ("passage: ", 4)):  # of 64 tokens two are marks
+        build_retriever(DenseSettings(model=str(tmp_path), passage_prefix=prefix), corpus)
+        [record] = caplog.records
+        caplog.clear()
+        said = f"retriever: {cut} of the encoded passages are longer than the 64 tokens that the retriever reads of one"
+        assert record.getMessage().startswith(said)
+
+
+def test_where_a_tokenizer_in_python_cuts_is_seen_by_the_length():
+    encoded = CanineTokenizer()(["owl", "ow", "", "owls and"], truncation=True, padding=True, max_length=5)
+    assert cut_rows(encoded, 5) == [0, 3]  # the first one just fits: that can't be told
+
+
+def test_no_queries_have_no_vectors(tmp_path):
+    tiny_bert(tmp_path)
+    assert DenseEncoder(find_model(DenseSettings(model=str(tmp_path)))).queries([]).shape == (0, HIDDEN)
 
 
 def test_the_default_prompt_is_for_both_where_no_other_is(tmp_path, in_fp32):

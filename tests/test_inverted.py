@@ -14,7 +14,7 @@ from hoptimizer.retrieval import Corpus, DenseSettings, Passage, build_retriever
 from hoptimizer.retrieval.dense import inverted, retriever
 from hoptimizer.retrieval.dense.inverted import InvertedIndex
 from hoptimizer.retrieval.dense.vectors import VectorIndex
-from hoptimizer.retrieval.encoders.windows import PassageEncoder
+from hoptimizer.retrieval.encoders.windows import EncodedWindow, PassageEncoder
 from hoptimizer.retrieval.index_folder import BrokenIndexError
 
 DIM, PASSAGES = 24, 3000
@@ -28,7 +28,7 @@ class Given(PassageEncoder):
 
     def window(self, texts):
         rows = [int(text) for text in texts]
-        yield list(range(len(rows))), self.vectors[rows]
+        return EncodedWindow([(list(range(len(rows))), self.vectors[rows])])
 
 
 def bundles(passages, lengths=1.0, seed=1):

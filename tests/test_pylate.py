@@ -141,6 +141,19 @@ def test_it_searches_and_its_index_is_tied_to_all_of_its_files(tmp_path, monkeyp
         assert index_info(settings, corpus)["state"] == "absent"
 
 
+def test_what_is_cut_is_counted_with_the_token_that_marks_a_passage(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("HOPTIMIZER_HOME", str(tmp_path / "home"))
+    folder = tmp_path / "checkpoint"
+    texts = ["the " * 13, "the " * 14, "", "the " * 15]
+    corpus = Corpus([Passage(str(n), "", text) for n, text in enumerate(texts)])
+    for settings, cut in (({}, 2), ({"document_prefix": ""}, 1), ({"document_length": 18}, 0)):
+        published(folder, **settings)
+        build_retriever(RetrieverSettings(checkpoint=str(folder)), corpus)
+        said = [record.getMessage().split(" that ")[0] for record in caplog.records]
+        caplog.clear()
+        assert said == [f"retriever: {cut} of the encoded passages are longer than the 16 tokens"] * bool(cut)
+
+
 def unlike(folder):
     shutil.rmtree(folder)
     published(folder)

@@ -41,7 +41,7 @@ from hoptimizer.executors.worker import Worker
 from hoptimizer.models import disk_cache
 from hoptimizer.models.usage import AnswerCache
 from hoptimizer.programs import StepRecord
-from hoptimizer.retrieval import Corpus, DenseSettings, RetrieverSettings, build_retriever
+from hoptimizer.retrieval import Corpus, DenseSettings, Passage, RetrieverSettings, build_retriever
 from hoptimizer.study.cell_worker import CellWorker, Order
 from hoptimizer.variants import Scoring
 
@@ -516,9 +516,11 @@ def test_a_disk_that_takes_no_more_is_what_a_worker_says(bench, monkeypatch):
 
 @pytest.fixture
 def vectors(monkeypatch, tmp_path):
-    """An index in a home of its own, of a corpus of three windows; gives ``elsewhere -> the bytes of its files``."""
+    """An index in a home of its own, of a corpus of three windows, with two passages that are too long; gives
+    ``elsewhere -> the bytes of its files``."""
     monkeypatch.setattr("hoptimizer.retrieval.encoders.windows.WINDOW", 12)
-    corpus = Corpus(load("atlas").corpus.passages[:30])
+    long = [Passage(name, "", f"The {name} sleeps. " * 150) for name in ("owl", "cat")]
+    corpus = Corpus([*long, *load("atlas").corpus.passages[:28]])
     models = home() / "models"
 
     def build(settings, name, elsewhere=None):
@@ -570,6 +572,13 @@ def test_an_index_of_vectors_from_elsewhere_is_the_one_of_this_process(vectors, 
     sizes = []
     assert vectors(settings, "elsewhere", encoding_elsewhere(sizes)) == vectors(settings, "here")
     assert sizes == [12, 12, 6]
+
+
+@VECTORS
+def test_what_is_cut_elsewhere_is_said_here(vectors, settings, caplog):
+    vectors(settings, "elsewhere", encoding_elsewhere([]))
+    [record] = caplog.records
+    assert record.getMessage().startswith("retriever: 2 of the encoded passages are longer than ")
 
 
 @VECTORS

@@ -130,12 +130,63 @@ def test_our_encoding_is_colbert_ais(corpus):
     assert not query[len(ours) :].any()
 
 
+def test_passages_are_read_as_colbert_ai_reads_them():
+    encoder = ColBERTEncoder(find_checkpoint("minilm"))
+    texts = ["", " ", "owl", "Łódź, 雪: 'a [MASK]'?\n", "owl " * 253, "owl " * 254, "The owl sleeps. " * 200]
+    for some in (texts, *([text] for text in texts), texts[::-1]):
+        ours, cut = encoder.tokenize_passages(some)
+        ids, mask = encoder._colbert.doc_tokenizer.tensorize(some)
+        for one, theirs in ((ours.ids, ids), (ours.mask, mask)):
+            assert (one.dtype, one.device) == (theirs.dtype, theirs.device)
+            assert torch.equal(one, theirs)
+        assert [some[row] for row in cut] == [text for text in some if len(text) > 4 * 253]  # and three marks are read
+
+
 def test_an_index_is_built_once_and_found_again(corpus, own_indexes):
     first, second = Counted(), Counted()
     found = build_retriever(SETTINGS, corpus, progress=first).search(["owl"], 3)
     assert first.calls[-1] == (len(corpus), len(corpus))
     assert build_retriever(SETTINGS, corpus, progress=second).search(["owl"], 3) == found
     assert second.calls == []
+
+
+def with_long_ones(corpus):
+    """A corpus with 16 passages that are too long, one of a token too much for ColBERT alone, and one that fits."""
+    long = [Passage(f"long{i}", "", f"The {p.title} eats. " * (130 + i)) for i, p in enumerate(corpus.passages[:16])]
+    return Corpus([*corpus, *long, Passage("254", "", "owl " * 254), Passage("253", "", "owl " * 253)], "long")
+
+
+def warnings(caplog):
+    """What was said since this was called before."""
+    said = [record.getMessage() for record in caplog.records]
+    caplog.clear()
+    return said
+
+
+@pytest.mark.parametrize(
+    ("settings", "whole", "said"),
+    [
+        (SETTINGS, True, (17, 256)),
+        (RetrieverSettings(index="plaid"), True, (17, 256)),
+        (RetrieverSettings(index="plaid"), False, (17, 256)),
+        (DenseSettings(), True, (16, 512)),
+        (DenseSettings(index="ivf"), True, (16, 512)),
+    ],
+    ids=["exact", "plaid", "plaid, a sample first", "dense", "dense, ivf"],
+)
+def test_a_build_says_once_how_many_passages_are_cut(corpus, own_indexes, monkeypatch, caplog, settings, whole, said):
+    if not whole:
+        # There is room for some of the long passages, 8 of which come at a time, and not for all.
+        monkeypatch.setattr(plaid_build, "_SAMPLE", 384 * 3200)
+        for module in (windows, plaid_build):
+            monkeypatch.setattr(module, "WINDOW", 8)
+    build_retriever(settings, corpus)
+    assert warnings(caplog) == []
+    build_retriever(settings, with_long_ones(corpus))
+    [line] = warnings(caplog)
+    assert line.startswith("retriever: {} of the encoded passages are longer than the {} tokens that".format(*said))
+    build_retriever(settings, with_long_ones(corpus))  # which is there already
+    assert warnings(caplog) == []
 
 
 class KilledError(BaseException):
@@ -193,6 +244,19 @@ def test_a_build_that_was_killed_goes_on(corpus, own_indexes, small_windows, kin
     build_retriever(settings, corpus, progress=ended)
     assert [done for done, _ in ended.calls] == [40]  # those of the last window alone
     assert files_of(own_indexes) == whole
+
+
+@pytest.mark.parametrize("settings", [SETTINGS, DenseSettings()], ids=["exact", "dense"])
+def test_a_build_that_goes_on_says_how_many_of_the_others_are_cut(corpus, own_indexes, small_windows, caplog, settings):
+    corpus = Corpus(with_long_ones(corpus).passages[:56], "long")  # 40 and 16, in windows of 8
+    with pytest.raises(KilledError):
+        build_retriever(settings, corpus, progress=killed_at(49))  # in the last window, after 8 long ones
+    [ended] = warnings(caplog)
+    build_retriever(settings, corpus)
+    [said] = warnings(caplog)
+    assert [ended.split(" are ")[0], said.split(" are ")[0]] == [
+        f"retriever: {cut} of the encoded passages" for cut in (16, 8)
+    ]
 
 
 @pytest.mark.parametrize("change", ["cut off", "no state", "a bad state", "other settings"])

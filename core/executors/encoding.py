@@ -15,7 +15,7 @@ from hoptimizer.executors.connection import connected
 from hoptimizer.executors.passage_worker import Encoded, EncodingTask, PassageWorker
 from hoptimizer.executors.pool import Pool, Workers, entered
 from hoptimizer.executors.settings import RayExecutor
-from hoptimizer.retrieval.encoders.windows import WINDOW, Each, Elsewhere
+from hoptimizer.retrieval.encoders.windows import WINDOW, Each, Elsewhere, EncodedWindow
 from hoptimizer.retrieval.options import RetrieverOptions
 
 # Windows at each worker: one under way, and one that it goes on with while that one's vectors are written.
@@ -49,7 +49,7 @@ def encoders_on(executor: RayExecutor) -> Elsewhere:
                 async with workers.head.needed():
                     return await pool.ask(texts)
 
-            def each(windows: Iterable[list[str]]) -> Iterator[list[tuple[list[int], Any]]]:
+            def each(windows: Iterable[list[str]]) -> Iterator[EncodedWindow[Any]]:
                 under_way: deque[Future[Encoded]] = deque()
                 try:
                     for window in windows:
@@ -68,9 +68,10 @@ def encoders_on(executor: RayExecutor) -> Elsewhere:
     return encoders
 
 
-def _tensors(encoded: Encoded) -> list[tuple[list[int], Any]]:
-    """Batches as an encoder of this process gives them; Ray's arrays are read-only, and gone with its memory."""
-    return [
+def _tensors(encoded: Encoded) -> EncodedWindow[Any]:
+    """What an encoder of this process gives; Ray's arrays are read-only, and gone with its memory."""
+    batches = [
         (rows, [torch.tensor(one) for one in vectors] if isinstance(vectors, list) else torch.tensor(vectors))
-        for rows, vectors in encoded
+        for rows, vectors in encoded.batches
     ]
+    return EncodedWindow(batches, encoded.cut)

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from hoptimizer.executors.task import Node, Refusal
 from hoptimizer.executors.worker import OnNode, refusal_of
 from hoptimizer.retrieval.build import build_encoder
+from hoptimizer.retrieval.encoders.windows import EncodedWindow
 from hoptimizer.retrieval.settings import settings_model
 
-Encoded = list[tuple[list[int], NDArray[np.float16] | list[NDArray[np.float16]]]]
-"""The batches of a window: rows, and their vectors as an encoder gives them, in arrays, which Ray hands over whole."""
+Encoded = EncodedWindow[NDArray[np.float16] | list[NDArray[np.float16]]]
+"""What an encoder makes of a window, with vectors in arrays, which Ray hands over whole."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,9 @@ class PassageWorker(OnNode):
         Args:
             texts: in order of length.
         """
-        return [
+        encoded = self._encoder.window(texts)
+        batches = [
             (rows, vectors.numpy() if isinstance(vectors, torch.Tensor) else [one.numpy() for one in vectors])
-            for rows, vectors in self._encoder.window(texts)
+            for rows, vectors in encoded.batches
         ]
+        return EncodedWindow(batches, encoded.cut)

@@ -13,7 +13,8 @@ from transformers import PreTrainedModel
 from hoptimizer.models.engine.loading import device_and_dtype, loading
 from hoptimizer.retrieval.colbert.checkpoint import Checkpoint
 from hoptimizer.retrieval.colbert.shim import adapt_colbert_ai
-from hoptimizer.retrieval.encoders.windows import PassageEncoder
+from hoptimizer.retrieval.encoders.cut import cut_rows
+from hoptimizer.retrieval.encoders.windows import EncodedWindow, PassageEncoder
 
 # Passages per batch.
 _BATCH = 32
@@ -53,6 +54,7 @@ class TokenEncoder(PassageTokenEncoder):
     Attributes:
         folder: the checkpoint's folder.
         dim: length of a token vector.
+        max_tokens: the tokens that are read of a passage, its mark and the ends included.
         device: where it runs.
         model: the encoder under the projection.
         config: the checkpoint's settings, as colbert-ai's ``ColBERTConfig``.
@@ -60,19 +62,23 @@ class TokenEncoder(PassageTokenEncoder):
 
     folder: Path
     dim: int
+    max_tokens: int
     device: torch.device
     model: PreTrainedModel
     config: Any
 
-    @torch.inference_mode()
-    def window(self, texts: list[str]) -> Iterator[tuple[list[int], list[torch.Tensor]]]:
-        """Encode one window of passages; those that are too long are cut at the checkpoint's ``doc_maxlen``.
+    def window(self, texts: list[str]) -> EncodedWindow[list[torch.Tensor]]:
+        """Encode one window of passages; those that are too long are cut at ``max_tokens``.
 
-        Yields:
+        Returns:
             The rows of a batch's passages, and for each passage its vectors ``(tokens, dim)``: fp16, of length 1, on
             the CPU, without those of punctuation.
         """
-        tokens = self.tokenize_passages(texts)
+        tokens, cut = self.tokenize_passages(texts)
+        return EncodedWindow(self._batches(tokens), cut)
+
+    @torch.inference_mode()
+    def _batches(self, tokens: Tokens) -> Iterator[tuple[list[int], list[torch.Tensor]]]:
         for rows in tokens.kept.sum(1).cpu().argsort(stable=True).split(_BATCH):
             batch = tokens.rows(rows)
             vectors, kept = self.vectors(batch).half().cpu(), batch.kept.cpu()
@@ -107,8 +113,9 @@ class TokenEncoder(PassageTokenEncoder):
         return [found[place] for place in range(len(texts))]
 
     @abstractmethod
-    def tokenize_passages(self, texts: list[str]) -> Tokens:
-        """Passages as the checkpoint reads them; punctuation is read, but its vectors are not kept."""
+    def tokenize_passages(self, texts: list[str]) -> tuple[Tokens, list[int]]:
+        """Passages as the checkpoint reads them, and the rows of those that were cut; punctuation is read, but its
+        vectors are not kept."""
 
     @abstractmethod
     def tokenize_queries(self, texts: list[str]) -> Tokens:
@@ -144,7 +151,7 @@ class ColBERTEncoder(TokenEncoder):
             self.config = ColBERTConfig.from_existing(ColBERTConfig.load_from_checkpoint(folder), here)
             self._colbert = ColBERTCheckpoint(folder, colbert_config=self.config, verbose=0)
         self.device = self._colbert.device
-        self.dim = self.config.dim
+        self.dim, self.max_tokens = self.config.dim, self.config.doc_maxlen
         self.model = self._colbert.bert
         self._colbert.model.to(device_and_dtype()[1])
         self.projection.float()
@@ -156,10 +163,17 @@ class ColBERTEncoder(TokenEncoder):
         """The layer from hidden states to token vectors, in fp32."""
         return self._colbert.linear
 
-    def tokenize_passages(self, texts: list[str]) -> Tokens:
-        """Passages as the checkpoint reads them; punctuation is read, but its vectors are not kept."""
-        ids, mask = self._colbert.doc_tokenizer.tensorize(texts)
-        return Tokens(ids, mask, ~torch.isin(ids, self._skipped.to(ids.device)))
+    def tokenize_passages(self, texts: list[str]) -> tuple[Tokens, list[int]]:
+        """Passages as the checkpoint reads them, and the rows of those that were cut; punctuation is read, but its
+        vectors are not kept."""
+        # As colbert-ai's tensorize, which does not tell what was cut: the mark stands after the first token.
+        reader, most = self._colbert.doc_tokenizer, self.max_tokens - 1
+        encoded = reader.tok(texts, padding="longest", truncation=True, return_tensors="pt", max_length=most)
+        ids, mask = (
+            torch.cat([part[:, :1], torch.full_like(part[:, :1], mark), part[:, 1:]], dim=1).to(self.device)
+            for part, mark in ((encoded["input_ids"], reader.D_marker_token_id), (encoded["attention_mask"], 1))
+        )
+        return Tokens(ids, mask, ~torch.isin(ids, self._skipped.to(self.device))), cut_rows(encoded, most)
 
     def tokenize_queries(self, texts: list[str]) -> Tokens:
         """Queries as the checkpoint reads them."""

@@ -26,7 +26,7 @@ from hoptimizer.retrieval.colbert.encoder import PassageTokenEncoder
 from hoptimizer.retrieval.colbert.rounded import round_vectors
 from hoptimizer.retrieval.colbert.token_store import ORDER, order
 from hoptimizer.retrieval.encoders.growing import GrowingFiles
-from hoptimizer.retrieval.encoders.windows import WINDOW
+from hoptimizer.retrieval.encoders.windows import WINDOW, EncodedWindow
 
 CODES, PLACES, LENGTHS = "codes.i32", "places.npy", "lengths.npy"
 CENTROIDS, CELLS = "centroids.pt", "ivf.pid.pt"
@@ -210,7 +210,7 @@ def _sample(encoder: PassageTokenEncoder, texts: Sequence[str]) -> tuple[torch.T
     filled = 0
     windows = (drawn[start : start + WINDOW] for start in range(0, wanted, WINDOW))
     for number, window in enumerate(encoder.windows(texts, windows)):
-        batches = list(window)
+        batches = list(window.batches)
         # In any order, because the last window may be cut off, and passages are encoded by length.
         for places, vectors in random.Random(number * WINDOW).sample(batches, len(batches)):
             counts = [len(one) for one in vectors]
@@ -266,8 +266,8 @@ def _compress(
     """
     with GrowingFiles(folder, compressor.FILES, (*ORDER, _MEMBERS)) as written:
         done = written.passages
-        for window in [sample] if sample else encoder.in_order(texts, done):
-            for places, vectors in window:
+        for window in [EncodedWindow(sample)] if sample else encoder.in_order(texts, done):
+            for places, vectors in window.batches:
                 parts = [compressor.compress(part) for part in torch.cat(vectors).split(_TOKENS)]
                 codes, *rows = [torch.cat(part).numpy() for part in zip(*parts, strict=True)]
                 at, counts = order(places, vectors)

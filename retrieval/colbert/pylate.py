@@ -13,6 +13,7 @@ from hoptimizer.models.engine.loading import device_and_dtype
 from hoptimizer.retrieval.colbert.checkpoint import Checkpoint
 from hoptimizer.retrieval.colbert.encoder import TokenEncoder, Tokens
 from hoptimizer.retrieval.colbert.shim import adapt_colbert_ai
+from hoptimizer.retrieval.encoders.cut import cut_rows
 from hoptimizer.retrieval.encoders.sentence_modules import SETTINGS, load_projections, read_settings
 from hoptimizer.retrieval.encoders.text_encoder import load_text_encoder
 
@@ -61,6 +62,7 @@ class PyLateEncoder(TokenEncoder):
         except ValidationError as error:
             raise UserError(f"{file}: {explain(error, _Settings)}; take the file as it was published") from error
         transformer, *projections = checkpoint.modules
+        self.max_tokens = settings.document_length
         self.device, dtype = device_and_dtype()
         model, self._tokenizer, config = load_text_encoder(transformer.folder, _KEY)
         self.model = model.to(self.device, dtype)
@@ -93,13 +95,13 @@ class PyLateEncoder(TokenEncoder):
         lengths = {"query_maxlen": self._settings.query_length, "doc_maxlen": self._settings.document_length}
         return ColBERTConfig(checkpoint=str(self.folder), dim=self.dim, **lengths)
 
-    def tokenize_passages(self, texts: list[str]) -> Tokens:
-        ids, mask = self._tokenize(texts, self._passage_id, self._settings.document_length, fill=False)
-        return Tokens(ids, mask, mask.bool() & ~torch.isin(ids, self._skipped.to(ids.device)))
+    def tokenize_passages(self, texts: list[str]) -> tuple[Tokens, list[int]]:
+        ids, mask, cut = self._tokenize(texts, self._passage_id, self.max_tokens, fill=False)
+        return Tokens(ids, mask, mask.bool() & ~torch.isin(ids, self._skipped.to(ids.device))), cut
 
     def tokenize_queries(self, texts: list[str]) -> Tokens:
         fill = self._settings.do_query_expansion
-        ids, mask = self._tokenize(texts, self._query_id, self._settings.query_length, fill)
+        ids, mask, _ = self._tokenize(texts, self._query_id, self._settings.query_length, fill)
         kept = torch.ones_like(mask, dtype=torch.bool) if fill else mask.bool()
         if fill and self._settings.attend_to_expansion_tokens:
             mask = torch.ones_like(mask)
@@ -119,8 +121,8 @@ class PyLateEncoder(TokenEncoder):
 
     def _tokenize(
         self, texts: list[str], prefix: int | None, longest: int, fill: bool
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Ids and attention mask ``(texts, tokens)``.
+    ) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+        """Ids and attention mask ``(texts, tokens)``, and the rows of those that were cut.
 
         Args:
             texts: the texts.
@@ -130,9 +132,10 @@ class PyLateEncoder(TokenEncoder):
         """
         texts = [self._prompt + text.strip() for text in texts]
         texts = [text.lower() for text in texts] if self._lower else texts
-        rows = self._tokenizer(texts, truncation=True, max_length=longest - (prefix is not None))["input_ids"]
-        rows = [row if prefix is None else [*row[:1], prefix, *row[1:]] for row in rows]
+        most = longest - (prefix is not None)
+        encoded = self._tokenizer(texts, truncation=True, max_length=most)
+        rows = [row if prefix is None else [*row[:1], prefix, *row[1:]] for row in encoded["input_ids"]]
         width = longest if fill else max(len(row) for row in rows)
         ids = torch.tensor([row + [self._filling] * (width - len(row)) for row in rows])
         mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows])
-        return ids.to(self.device), mask.to(self.device)
+        return ids.to(self.device), mask.to(self.device), cut_rows(encoded, most)

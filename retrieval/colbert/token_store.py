@@ -59,7 +59,7 @@ class TokenStore:
         with GrowingFiles(folder, (_VECTORS, _ROUNDED, _SCALES, _CHANGED), ORDER) as written:
             done = written.passages
             for window in encoder.in_order(texts, done):
-                for places, vectors in window:
+                for places, vectors in window.batches:
                     whole = torch.cat(vectors)
                     rounded, scales = round_vectors(whole)
                     changed = (whole - rounded * scales[:, None]).norm(dim=1)

@@ -4,13 +4,15 @@ from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
+from transformers import BatchEncoding
 
 from hoptimizer.models.engine.loading import device_and_dtype
 from hoptimizer.models.small.encoder import ROWS, WIDTH, by_length
 from hoptimizer.retrieval.dense.model import DenseModel
+from hoptimizer.retrieval.encoders.cut import cut_rows
 from hoptimizer.retrieval.encoders.sentence_modules import load_projections
 from hoptimizer.retrieval.encoders.text_encoder import load_text_encoder
-from hoptimizer.retrieval.encoders.windows import PassageEncoder
+from hoptimizer.retrieval.encoders.windows import EncodedWindow, PassageEncoder
 
 
 class DenseEncoder(PassageEncoder[Tensor]):
@@ -24,6 +26,7 @@ class DenseEncoder(PassageEncoder[Tensor]):
 
     Attributes:
         dim: length of a vector.
+        max_tokens: the tokens that are read of a text, those included that mark it.
         device: where it runs.
     """
 
@@ -37,24 +40,25 @@ class DenseEncoder(PassageEncoder[Tensor]):
         self._projections.to(self.device)
         self._encoding = model.encoding
         places = getattr(config, "max_position_embeddings", None) or model.encoding.max_tokens
-        self._max_tokens = min(model.encoding.max_tokens, places, self._tokenizer.model_max_length)
+        self.max_tokens = min(model.encoding.max_tokens, places, self._tokenizer.model_max_length)
+
+    def window(self, texts: list[str]) -> EncodedWindow[Tensor]:
+        """Encode one window of passages: the rows of some, and their vectors ``(passages, dim)``, fp16, on the CPU."""
+        encoded = self._tokenize([self._encoding.passage_prefix + text for text in texts])
+        return EncodedWindow(self._batches(_rows(encoded)), cut_rows(encoded, self.max_tokens))
 
     @torch.inference_mode()
-    def window(self, texts: list[str]) -> Iterator[tuple[list[int], Tensor]]:
-        """Encode one window of passages.
-
-        Yields:
-            The rows of some passages, and their vectors ``(passages, dim)``: fp16, on the CPU.
-        """
-        rows = self._tokenize([self._encoding.passage_prefix + text for text in texts])
+    def _batches(self, rows: list[dict[str, list[int]]]) -> Iterator[tuple[list[int], Tensor]]:
         for places in by_length(rows):
             yield places, self._vectors([rows[i] for i in places]).half().cpu()
 
     @torch.inference_mode()
     def queries(self, texts: Sequence[str]) -> Tensor:
         """Encode queries: vectors ``(queries, dim)``, fp32, on the encoder's device, each by its own text alone."""
-        rows = self._tokenize([self._encoding.query_prefix + text for text in texts])
         vectors = torch.empty(len(texts), self.dim, dtype=torch.float32, device=self.device)
+        if not texts:
+            return vectors
+        rows = _rows(self._tokenize([self._encoding.query_prefix + text for text in texts]))
         # Other queries in the batch would change the last digits, and with them close rankings, except in bf16 on a
         # CPU where all are padded alike.
         size = ROWS if self._model.dtype == torch.bfloat16 and self.device.type == "cpu" else 1
@@ -62,14 +66,11 @@ class DenseEncoder(PassageEncoder[Tensor]):
             vectors[places] = self._vectors([rows[i] for i in places])
         return vectors
 
-    def _tokenize(self, texts: list[str]) -> list[dict[str, list[int]]]:
-        if not texts:
-            return []
+    def _tokenize(self, texts: list[str]) -> BatchEncoding:
         texts = [text.strip() for text in texts]
         if self._encoding.lower:
             texts = [text.lower() for text in texts]
-        encoded = self._tokenizer(texts, truncation=True, max_length=self._max_tokens)
-        return [{key: encoded[key][i] for key in encoded} for i in range(len(texts))]
+        return self._tokenizer(texts, truncation=True, max_length=self.max_tokens)
 
     def _vectors(self, rows: list[dict[str, list[int]]]) -> Tensor:
         """Vectors of tokenized texts in one batch, fp32."""
@@ -85,3 +86,8 @@ class DenseEncoder(PassageEncoder[Tensor]):
             return hidden[torch.arange(len(hidden)), mask.sum(1) - 1]
         weights = mask.unsqueeze(-1).to(hidden.dtype)
         return (hidden * weights).sum(1) / weights.sum(1)
+
+
+def _rows(encoded: BatchEncoding) -> list[dict[str, list[int]]]:
+    """What a tokenizer made of texts, by the text."""
+    return [{key: encoded[key][i] for key in encoded} for i in range(len(encoded["input_ids"]))]

@@ -101,7 +101,7 @@ def encode(
     rows = np.memmap(file, dtype=np.float16, mode="r+", shape=(len(texts), encoder.dim))
     done = written.passages
     for window in encoder.in_order(texts, done):
-        for places, vectors in window:
+        for places, vectors in window.batches:
             rows[places] = vectors.numpy()
             done += len(places)
             progress(done, len(texts))

@@ -1,20 +1,40 @@
 """Passages as encoders take them: roughly by length, a window at a time, in this process or in others."""
 
 import contextlib
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from itertools import chain, tee
 from typing import Any, Generic, TypeVar
 
+from hoptimizer.retrieval.encoders.cut import cut_warning
 from hoptimizer.retrieval.options import RetrieverOptions
+
+_log = logging.getLogger(__name__)
 
 WINDOW = 2048
 """Passages that are tokenized and put in order at a time: the unit that other processes can encode."""
 
 Vectors = TypeVar("Vectors")
-Each = Callable[[Iterable[list[str]]], Iterator[Iterable[tuple[list[int], Any]]]]
-"""From windows of texts to the batches of each, in the order of the windows; it may read some windows ahead."""
+
+
+@dataclass(frozen=True)
+class EncodedWindow(Generic[Vectors]):
+    """What an encoder makes of a window.
+
+    Attributes:
+        batches: places of passages, and their vectors; may be encoded as they are read.
+        cut: the places of those that are longer than the encoder reads.
+    """
+
+    batches: Iterable[tuple[list[int], Vectors]]
+    cut: Sequence[int] = ()
+
+
+Each = Callable[[Iterable[list[str]]], Iterator[EncodedWindow[Any]]]
+"""From windows of texts to what is made of each, in the order of the windows; it may read some windows ahead."""
 Elsewhere = Callable[[RetrieverOptions, str, int], AbstractContextManager[Each]]
 """From a retriever's settings, the digest of its model and a number of passages to what encodes them in other
 processes, within a context."""
@@ -25,9 +45,11 @@ class PassageEncoder(ABC, Generic[Vectors]):
 
     Attributes:
         dim: length of a vector.
+        max_tokens: the tokens that are read of a passage, those included that mark it.
     """
 
     dim: int
+    max_tokens: int
 
     def passages(self, texts: Sequence[str]) -> Iterator[tuple[list[int], Vectors]]:
         """Encode passages, roughly by length, so that a batch holds hardly any padding.
@@ -38,9 +60,9 @@ class PassageEncoder(ABC, Generic[Vectors]):
         Yields:
             The places in ``texts`` of a batch's passages, and their vectors.
         """
-        return chain.from_iterable(self.in_order(texts))
+        return chain.from_iterable(window.batches for window in self.in_order(texts))
 
-    def in_order(self, texts: Sequence[str], done: int = 0) -> Iterator[Iterator[tuple[list[int], Vectors]]]:
+    def in_order(self, texts: Sequence[str], done: int = 0) -> Iterator[EncodedWindow[Vectors]]:
         """Encode passages roughly by length, a window after the other.
 
         Args:
@@ -48,15 +70,13 @@ class PassageEncoder(ABC, Generic[Vectors]):
             done: how many of them are left out, as they were encoded before; they end with a window.
 
         Yields:
-            For each window its batches, as of :meth:`passages`.
+            What is made of each window, by places in ``texts``.
         """
         lengths = [len(text) for text in texts]
         order = sorted(range(len(texts)), key=lengths.__getitem__)
         return self.windows(texts, (order[start : start + WINDOW] for start in range(done, len(order), WINDOW)))
 
-    def windows(
-        self, texts: Sequence[str], windows: Iterable[Sequence[int]]
-    ) -> Iterator[Iterator[tuple[list[int], Vectors]]]:
+    def windows(self, texts: Sequence[str], windows: Iterable[Sequence[int]]) -> Iterator[EncodedWindow[Vectors]]:
         """Encode some of the passages, a window after the other, each by length.
 
         Args:
@@ -64,25 +84,26 @@ class PassageEncoder(ABC, Generic[Vectors]):
             windows: places in ``texts``, at most ``WINDOW`` at a time.
 
         Yields:
-            For each window its batches, as of :meth:`passages`.
+            What is made of each window, by places in ``texts``.
         """
         ones, others = tee(_by_length(texts, window) for window in windows)  # what encodes elsewhere reads ahead
-        for (places, _), batches in zip(ones, self.each(found for _, found in others), strict=True):
-            yield (([places[row] for row in rows], vectors) for rows, vectors in batches)
+        for (places, _), encoded in zip(ones, self.each(texts for _, texts in others), strict=True):
+            batches = (([places[row] for row in rows], vectors) for rows, vectors in encoded.batches)
+            yield EncodedWindow(batches, [places[row] for row in encoded.cut])
 
-    def each(self, windows: Iterable[list[str]]) -> Iterator[Iterable[tuple[list[int], Vectors]]]:
+    def each(self, windows: Iterable[list[str]]) -> Iterator[EncodedWindow[Vectors]]:
         """Encode windows of texts that are in order of length.
 
         Args:
             windows: are read as they are encoded.
 
         Yields:
-            For each window its batches: rows of the window, and their vectors.
+            What is made of each, by rows of the window.
         """
         return map(self.window, windows)
 
     @abstractmethod
-    def window(self, texts: list[str]) -> Iterable[tuple[list[int], Vectors]]:
+    def window(self, texts: list[str]) -> EncodedWindow[Vectors]:
         """Encode one window, a batch at a time.
 
         Args:
@@ -96,14 +117,22 @@ def _by_length(texts: Sequence[str], places: Sequence[int]) -> tuple[list[int], 
     return [place for place, _ in pairs], [text for _, text in pairs]
 
 
-class _EncoderElsewhere(PassageEncoder[Any]):
-    def __init__(self, dim: int, each: Each) -> None:
-        self.dim, self._each = dim, each
+class _Indexing(PassageEncoder[Vectors]):
+    """Encodes as another one does, and keeps the places of passages that were cut: some are encoded twice."""
 
-    def each(self, windows: Iterable[list[str]]) -> Iterator[Iterable[tuple[list[int], Any]]]:
+    def __init__(self, encoder: PassageEncoder[Vectors], each: Each) -> None:
+        self.dim, self.max_tokens, self._each = encoder.dim, encoder.max_tokens, each
+        self.cut: set[int] = set()
+
+    def windows(self, texts: Sequence[str], windows: Iterable[Sequence[int]]) -> Iterator[EncodedWindow[Vectors]]:
+        for window in super().windows(texts, windows):
+            self.cut.update(window.cut)
+            yield window
+
+    def each(self, windows: Iterable[list[str]]) -> Iterator[EncodedWindow[Vectors]]:
         return self._each(windows)
 
-    def window(self, texts: list[str]) -> Iterable[tuple[list[int], Any]]:
+    def window(self, texts: list[str]) -> EncodedWindow[Vectors]:
         return next(self._each([texts]))
 
 
@@ -117,6 +146,9 @@ def indexing(
 ) -> Iterator[PassageEncoder[Vectors]]:
     """The encoder that a corpus is indexed with: this process's own, or one that has others do it.
 
+    In the end it is said how many passages were cut; also where a build is ended, because the one that goes on encodes
+    only the others.
+
     Args:
         encoder: this process's own.
         settings: of the retriever.
@@ -124,8 +156,14 @@ def indexing(
         passages: of the corpus. One window can't be shared out, and is encoded here.
         elsewhere: gives the other one; ``None`` for none.
     """
-    if elsewhere is None or passages <= WINDOW:
-        yield encoder
-        return
-    with elsewhere(settings, digest, passages) as each:
-        yield _EncoderElsewhere(encoder.dim, each)
+    encoding: AbstractContextManager[Each] = contextlib.nullcontext(encoder.each)
+    if elsewhere is not None and passages > WINDOW:
+        encoding = elsewhere(settings, digest, passages)
+    with encoding as each:
+        found = _Indexing(encoder, each)
+        try:
+            yield found
+        finally:
+            if found.cut:
+                cut = f"{len(found.cut)} of the encoded passages"
+                _log.warning("retriever: %s", cut_warning(cut, encoder.max_tokens))

@@ -149,7 +149,7 @@ def _start_projection(encoder: ColBERTEncoder, texts: list[str]) -> None:
     """
     spread = torch.zeros((), device=encoder.device)
     for start in range(0, len(texts), 32):
-        tokens = encoder.tokenize_passages(texts[start : start + 32])
+        tokens, _ = encoder.tokenize_passages(texts[start : start + 32])
         hidden = encoder.model(tokens.ids, attention_mask=tokens.mask)[0].float()
         hidden = nn.functional.normalize(hidden[tokens.kept], dim=-1)
         spread = spread + hidden.T @ hidden
@@ -199,7 +199,7 @@ def _loss(
         others = draw.sample(others, min(config.distractors, len(others)))
         passages |= {id: corpus[id] for id in [*gold, *others]}
     queries = batch_queries(batch, passages, draw)
-    tokens = encoder.tokenize_passages([str(passage) for passage in passages.values()])
+    tokens, _ = encoder.tokenize_passages([str(passage) for passage in passages.values()])
     tokens = Tokens(*(t[:, : config.max_tokens] for t in (tokens.ids, tokens.mask, tokens.kept)))
     asking = encoder.tokenize_queries([q.text for q in queries])
     scores = _maxsim(encoder, asking, tokens)
