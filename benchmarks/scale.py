@@ -48,7 +48,7 @@ from rich.table import Table
 from hoptimizer.eval import DataSet, load
 from hoptimizer.retrieval import DenseSettings, Passage, RetrieverSettings, build_retriever
 from hoptimizer.retrieval.build import build_encoder
-from hoptimizer.retrieval.encoders.windows import Each, Elsewhere
+from hoptimizer.retrieval.encoders.windows import Each, Elsewhere, EncodedWindow
 from hoptimizer.retrieval.options import RetrieverOptions
 from reporting import benchmark_parser, show, user_mistakes
 
@@ -162,11 +162,11 @@ def vectors_of(texts: Sequence[str]) -> Elsewhere:
             added = noise[start] if like.dim() == 1 else noise[start : start + len(like)]
             return torch.nn.functional.normalize(like + added, dim=-1).half()
 
-        def each(windows: Iterable[list[str]]) -> Iterator[Iterable[tuple[list[int], Any]]]:
+        def each(windows: Iterable[list[str]]) -> Iterator[EncodedWindow[Any]]:
             together = torch.stack if isinstance(settings, DenseSettings) else list
             for window in windows:
                 rows = [list(range(start, min(start + 32, len(window)))) for start in range(0, len(window), 32)]
-                yield ((some, together([vectors(window[row]) for row in some])) for some in rows)
+                yield EncodedWindow((some, together([vectors(window[row]) for row in some])) for some in rows)
 
         yield each
 
