@@ -1,15 +1,13 @@
 """Attention from plain products: torch's own outputs and gradients, and what it is not made for left to torch."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig
 
-from hoptimizer.optimizers.training import language_model
-from hoptimizer.optimizers.training.causal_attention import NAME, attend_by_products, attention, pack
+from hoptimizer.optimizers.training.causal_attention import NAME, attend_by_products, attention
 
 SHAPES = [(2, 1, 1, 16), (2, 3, 64, 16), (6, 2, 128, 16), (3, 4, 300, 16), (3, 4, 300, 24)]
 
@@ -95,61 +93,3 @@ def test_a_model_that_attends_eagerly_is_left_as_it_is():
     one.set_attn_implementation("eager")
     attend_by_products(one)
     assert one.config._attn_implementation == "eager"
-
-
-BEGINNING = list(range(40)) * 5
-TEXTS = sorted(
-    [[*BEGINNING, 41], BEGINNING + list(range(20)) * 8, [*BEGINNING[:30], 50, 51], [60, 61, 62], [60, 61, 62]]
-)
-
-
-def test_texts_that_begin_alike_have_the_outputs_and_gradients_that_each_has_alone():
-    one = model(LlamaConfig)
-    attend_by_products(one)
-
-    def gradient(losses):
-        one.zero_grad()
-        torch.cat(losses).sum().backward()
-        return [weight.grad.clone() for weight in one.parameters()]
-
-    ids, positions, texts = pack(TEXTS)
-    assert len(ids) == 200 + 160 + 1 + 2 + 3
-    packed = one(input_ids=torch.tensor([ids]), position_ids=torch.tensor([positions]), texts=texts).logits[0]
-    together = [packed[text.places].square().sum(-1) for text in texts]
-    alone = [one(input_ids=torch.tensor([text])).logits[0].square().sum(-1) for text in TEXTS]
-    for ours, its in zip(together, alone, strict=True):
-        assert torch.allclose(ours, its, atol=1e-5)
-    for ours, its in zip(gradient(together), gradient(alone), strict=True):
-        assert torch.allclose(ours, its, atol=1e-4, rtol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("config", "changes", "share"), [(LlamaConfig, {}, True), (MistralConfig, {"sliding_window": 50}, False)]
-)
-def test_texts_share_a_beginning_only_where_a_token_attends_to_all_before_it(config, changes, share):
-    assert attend_by_products(model(config, **changes)) == share
-
-
-def test_a_mask_among_texts_that_share_a_beginning_is_refused():
-    one = model(LlamaConfig)
-    attend_by_products(one)
-    ids, _, texts = pack(TEXTS)
-    with pytest.raises(RuntimeError, match="share their beginnings"):
-        one(input_ids=torch.tensor([ids]), attention_mask=torch.zeros(1, len(ids)), texts=texts)
-
-
-def test_a_batch_has_the_losses_of_its_padded_rows(monkeypatch):
-    monkeypatch.setattr(language_model, "PASS_TOKENS", 250)
-    one = model(LlamaConfig)
-    attend_by_products(one)
-    tokenizer = SimpleNamespace(pad_token_id=0, eos_token_id=0)
-    # The last row is longer than a pass may be, and two rows are the same.
-    rows = [(text[:-1], text[-1:]) for text in TEXTS] + [(BEGINNING, [7, 8]), ([1, 2], [3])]
-    losses = []
-    for kind in (language_model.PackedCausal, language_model.Causal):
-        writer = kind(one, tokenizer)
-        parts = writer.parts(rows)
-        assert len(parts) > 1
-        assert sorted(row for part in parts for row in part) == sorted(rows)
-        losses.append(torch.cat([writer.losses(part) for part in parts]).sort().values)
-    assert torch.allclose(*losses, atol=1e-5)

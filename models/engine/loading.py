@@ -122,7 +122,7 @@ def load(name: str, device: torch.device, dtype: torch.dtype) -> tuple[PreTraine
             use_safetensors=True,
         )
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-    if reason := unfit(model):
+    if reason := _unfit(model):
         raise UserError(
             f"local/ models can't run {type(model).__name__}, {reason}; serve it with `transformers serve` and name it "
             "with api_base"
@@ -132,12 +132,8 @@ def load(name: str, device: torch.device, dtype: torch.dtype) -> tuple[PreTraine
     return model, tokenizer
 
 
-def unfit(model: PreTrainedModel) -> str | None:
-    """What of an architecture keeps several texts from standing in one sequence, if anything.
-
-    Args:
-        model: the model.
-    """
+def _unfit(model: PreTrainedModel) -> str | None:
+    """What of an architecture :mod:`hoptimizer.models.engine.generator` can't run, if anything."""
     config = model.config.get_text_config()
     if not model._supports_attention_backend:
         return "which has no attention interface"

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hoptimizer.common.memory import trim_heap
 from hoptimizer.models.engine.loading import device_and_dtype
-from hoptimizer.optimizers.training.causal_attention import attend_by_products, common_start, pack
+from hoptimizer.optimizers.training.causal_attention import attend_by_products
 from hoptimizer.optimizers.training.loop import BestEpoch, TrainingReport
 from hoptimizer.optimizers.training.lora import adapted, merged
 from hoptimizer.optimizers.training.run import TrainingConfig, freeze_embeddings, training
@@ -61,19 +61,6 @@ class Writer(ABC):
             batch: the examples.
         """
 
-    def parts(self, rows: Sequence[TokenizedExample]) -> list[list[TokenizedExample]]:
-        """The rows in parts of similar length, each of at most :data:`PASS_TOKENS` tokens with padding, or of one row.
-
-        Args:
-            rows: the examples.
-        """
-        parts: list[list[TokenizedExample]] = [[]]
-        for row in sorted(rows, key=_length):
-            if parts[-1] and (len(parts[-1]) + 1) * _length(row) > PASS_TOKENS:
-                parts.append([])
-            parts[-1].append(row)
-        return parts
-
 
 class Causal(Writer):
     """A model that continues the text it reads."""
@@ -95,45 +82,6 @@ class Causal(Writer):
         logits = self._model(input_ids=ids, logits_to_keep=places - 1).logits
         pending = written[:, places]
         return nn.functional.cross_entropy(logits[pending].float(), ids[:, places][pending], reduction="none")
-
-
-class PackedCausal(Writer):
-    """A model that continues the text it reads; texts of one pass share what they begin with, as the instructions of a
-    step, and are not padded.
-    """
-
-    def losses(self, batch: Sequence[TokenizedExample]) -> Tensor:
-        batch = sorted(batch, key=_text)
-        ids, positions, texts = pack([_text(row) for row in batch])
-        before = [text.places[len(read) - 1 : -1] for text, (read, _) in zip(texts, batch, strict=True)]
-        # With a cache, which is thrown away, transformers makes no mask.
-        logits = self._model(
-            input_ids=torch.tensor([ids]),
-            position_ids=torch.tensor([positions]),
-            logits_to_keep=torch.cat(before),
-            use_cache=True,
-            texts=texts,
-        ).logits[0]
-        written = torch.tensor([token for _, write in batch for token in write])
-        return nn.functional.cross_entropy(logits.float(), written, reduction="none")
-
-    def parts(self, rows: Sequence[TokenizedExample]) -> list[list[TokenizedExample]]:
-        """The rows in parts that begin alike, each of at most :data:`PASS_TOKENS` tokens of their own, or of one row.
-
-        Args:
-            rows: the examples.
-        """
-        parts: list[list[TokenizedExample]] = [[]]
-        tokens, before = 0, list[int]()
-        for row in sorted(rows, key=_text):
-            text = _text(row)
-            own = len(text) - common_start(before, text)
-            if parts[-1] and tokens + own > PASS_TOKENS:
-                parts.append([])
-                tokens, own = 0, len(text)
-            parts[-1].append(row)
-            tokens, before = tokens + own, text
-        return parts
 
 
 class SequenceToSequence(Writer):
@@ -183,23 +131,22 @@ def train_writer(
     """
     device, dtype = device_and_dtype()
     model.to(device)
-    shares = attend_by_products(model)
+    attend_by_products(model)
     trained = adapted(model, config.lora, config.seed) if config.lora else model
     if not config.lora:
         freeze_embeddings(model)
-    causal = PackedCausal if shares else Causal
-    kind = SequenceToSequence if model.config.is_encoder_decoder else causal
+    kind = SequenceToSequence if model.config.is_encoder_decoder else Causal
     writer = kind(trained, tokenizer)
     if config.epochs == 1 and len(dev) > _DEV_SHOWN:
         dev = random.Random(config.seed).sample(dev, _DEV_SHOWN)
 
     @torch.inference_mode()
     def evaluate() -> tuple[float, dict[str, float]]:
-        loss = float(torch.cat([writer.losses(part) for part in writer.parts(dev)]).mean())
+        loss = float(torch.cat([writer.losses(part) for part in _parts(dev)]).mean())
         return -loss, {"loss": loss}
 
     def loss(batch: list[int]) -> Tensor:
-        *others, last = writer.parts([rows[i] for i in batch])
+        *others, last = _parts([rows[i] for i in batch])
         total = sum(len(rows[i][1]) for i in batch)
         done = 0.0
         for part in others:
@@ -222,6 +169,11 @@ def _length(row: TokenizedExample) -> int:
     return sum(map(len, row))
 
 
-def _text(row: TokenizedExample) -> list[int]:
-    read, write = row
-    return read + write
+def _parts(rows: Sequence[TokenizedExample]) -> list[list[TokenizedExample]]:
+    """The rows in parts of similar length, each of at most ``PASS_TOKENS`` tokens with padding, or of a single row."""
+    parts: list[list[TokenizedExample]] = [[]]
+    for row in sorted(rows, key=_length):
+        if parts[-1] and (len(parts[-1]) + 1) * _length(row) > PASS_TOKENS:
+            parts.append([])
+        parts[-1].append(row)
+    return parts
