@@ -4,6 +4,7 @@ import asyncio
 import time
 from abc import abstractmethod
 from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -139,10 +140,11 @@ class Program(dspy.Module):
         else:
             cuttable = [key for key, value in inputs.items() if shown[key] is not value]
             options = {"config": dict(sampling)} if sampling else {}
-            ask = ask_measured if measured else ask_language_model
             with dspy.context(trace=trace):
                 lm, demos = self._lm(name, predictor), await self.shown_demos(name, shown)
-                prediction, calls, failure = await ask(predictor, lm, shown, demos, cuttable, options)
+                ask = partial(ask_language_model, predictor, lm, shown, demos, cuttable)
+                answering = ask_measured(ask, lm, options) if measured else ask(options)
+                prediction, calls, failure = await answering
             outputs = {field: prediction.get(field) for field in predictor.signature.output_fields}
             if measured:
                 outputs["probability"] = prediction.probability

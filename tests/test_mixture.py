@@ -218,7 +218,7 @@ def test_replug_reads_all_passages_in_one_step(lm):
 
 
 def test_more_passages_than_the_batch_holds_are_one_line(lm, model, monkeypatch):
-    monkeypatch.setattr(model, "_slots", 1)
+    monkeypatch.setattr(model._states, "slots", 1)
     with pytest.raises(LMError) as error:
         REPLUG(BM25Retriever(Corpus([CURIE, TESLA])), k=2)(question=ASKED)
     line = "2 prompts are read together, the memory here holds 1: lower retriever.k"

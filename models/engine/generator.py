@@ -74,7 +74,6 @@ class Generator:
         )
         self._threads = Threads()
         self.counts = GenerationCounts()
-        self._slots = slots
         self._free = list(range(slots))
         self._rows: list[SequenceState] = []
         self._shared: tuple[list[SequenceState], int] = ([], 0)
@@ -90,10 +89,8 @@ class Generator:
             hoptimizer.models.engine.constrained_decoding.GrammarError: no answer of the grammar is short enough.
             UserError: the batch has fewer places than the request has prompts.
         """
-        if (count := len(request.prompts)) > self._slots:
-            raise UserError(
-                f"{count} prompts are read together, the memory here holds {self._slots}: lower retriever.k"
-            )
+        if (count := len(request.prompts)) > (slots := self._states.slots):
+            raise UserError(f"{count} prompts are read together, the memory here holds {slots}: lower retriever.k")
         # Made here rather than between two passes: the caller hears of a schema that can't be written, and no other
         # request waits for it.
         constraint = Constraint(self.compiler, request.grammar, request.max_tokens) if request.grammar else None

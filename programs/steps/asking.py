@@ -1,7 +1,7 @@
 """Asking the model of a step, a small one or a language model whose context may be too short for the prompt."""
 
 import math
-from functools import partial
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import dspy
@@ -12,6 +12,9 @@ from hoptimizer.models.failures import refuses_logprobs
 from hoptimizer.models.reading import END_OF_THOUGHTS, writable
 from hoptimizer.models.small.base import StepModel
 from hoptimizer.programs.steps.calls import StepCalls
+
+Asked = tuple[dspy.Prediction, StepCalls, str | None]
+"""A prediction, the calls that were made, and why the output can't be used, or ``None``."""
 
 # Models, by name and address, that refused to tell how likely their outputs are.
 _refusing: set[tuple[str, str | None]] = set()
@@ -56,7 +59,7 @@ async def ask_language_model(
     demos: list[Any],
     cuttable: list[str],
     options: dict[str, Any],
-) -> tuple[dspy.Prediction, StepCalls, str | None]:
+) -> Asked:
     """Call the predictor, and shorten its prompt for as long as it does not fit the model's context.
 
     Demonstrations are dropped from the front first, then the longest passage is halved (IRCoT, appendix on prompts).
@@ -91,21 +94,20 @@ async def ask_language_model(
 
 
 async def ask_measured(
-    predictor: dspy.Predict,
-    lm: dspy.LM | None,
-    inputs: dict[str, Any],
-    demos: list[Any],
-    cuttable: list[str],
-    options: dict[str, Any],
-) -> tuple[dspy.Prediction, StepCalls, str | None]:
-    """Like :func:`ask_language_model`, and have the model tell how likely its output is.
+    ask: Callable[[dict[str, Any]], Awaitable[Asked]], lm: dspy.LM | None, options: dict[str, Any]
+) -> Asked:
+    """Ask as :func:`ask_language_model` does, and have the model tell how likely its output is.
 
     A server that refuses to tell is asked again without it, and no more for it in this process.
+
+    Args:
+        ask: that function, with all its arguments but the options.
+        lm: the language model to ask; ``None`` for DSPy's configured one.
+        options: further arguments of the call.
 
     Returns:
         As there; the prediction's ``probability`` is that of its output, or ``None`` if the model does not tell.
     """
-    ask = partial(ask_language_model, predictor, lm, inputs, demos, cuttable)
     measured = options | {"config": options.get("config", {}) | {"logprobs": True}}
     model = lm or dspy.settings.lm
     name = model and (model.model, model.kwargs.get("api_base"))
