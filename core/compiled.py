@@ -162,13 +162,20 @@ def variant_of(run_id: str) -> str:
     return f"runs:/{run_id}/variant"
 
 
-def program_of(bench: Workbench, tracker: "Tracker | None", run_id: str | None) -> Program:
-    """The program of a config: as a run of a store has it, or uncompiled where no run is given."""
+def program_of(bench: Workbench, tracker: "Tracker | None", run_id: str | None, *, searches: bool = True) -> Program:
+    """The program of a config: as a run of a store has it, or uncompiled where no run is given.
+
+    Args:
+        bench: makes the program.
+        tracker: the store.
+        run_id: the run.
+        searches: whether it gets its retriever; without one it can be kept, but not asked.
+    """
     if tracker is None or run_id is None:
-        return bench.program()
+        return bench.program(searches=searches)
     state = tracker.load_state(run_id)
     check_default(bench.config, tracker.config_values(run_id), state)
-    return restore(bench, state, variant_of(run_id))
+    return restore(bench, state, variant_of(run_id), searches=searches)
 
 
 def check_default(config: Config, stored: Mapping[str, Any], state: Mapping[str, Any]) -> None:
@@ -210,7 +217,7 @@ def check_default(config: Config, stored: Mapping[str, Any], state: Mapping[str,
         )
 
 
-def restore(bench: Workbench, state: dict[str, Any], variant: str) -> Program:
+def restore(bench: Workbench, state: dict[str, Any], variant: str, *, searches: bool = True) -> Program:
     """The program of a config in the state that was kept of a compiled one.
 
     Args:
@@ -218,13 +225,14 @@ def restore(bench: Workbench, state: dict[str, Any], variant: str) -> Program:
         state: the compiled program's.
         variant: the folder, or its URI, that has the models that took steps: small ones by the step in ``steps``, local
             fine-tuned language models by their name in ``lm``.
+        searches: as for :func:`program_of`.
 
     Raises:
         UserError: the state is another program's, or a model can't be had.
     """
     if members := state["program"].get("members"):
-        return Ensemble([restore(bench, member, variant) for member in members])
-    program = bench.program()
+        return Ensemble([restore(bench, member, variant, searches=searches) for member in members])
+    program = bench.program(searches=searches)
     steps = [name for name, _ in program.named_predictors()]
     kept = sorted(set(state) - {"program"})
     if strange := sorted(set(steps) - set(kept)):

@@ -130,7 +130,7 @@ class _Compiling:
             tracker.run("compile", name, fingerprint) as run,
             bench.active(work / "calls", judged=True, spread=True),
         ):
-            artifacts.log_config(config, bench.data)
+            artifacts.log_config(config, bench.data, compiled=True)
             artifacts.log_questions(bench.data, "train", self._trainset)
             questions = artifacts.log_questions(bench.data, self._split, self._scored)
             artifacts.hold_headlines(self._split, self._scored, config.objective.name)

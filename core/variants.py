@@ -26,7 +26,7 @@ from hoptimizer.scoring import ascore, forget_kept, score, score_variant
 from hoptimizer.tracing import traced
 from hoptimizer.tracking import artifacts
 from hoptimizer.tracking.journal import keep_run
-from hoptimizer.tracking.models import link_model
+from hoptimizer.tracking.models import answers_as, link_model, model_of
 from hoptimizer.tracking.naming import OF_UNCOMPILED, STARTED_FROM, variant_name
 from hoptimizer.tracking.reading import SPENT
 from hoptimizer.tracking.settings import UnknownRun
@@ -164,16 +164,11 @@ def evaluate_variant(
         compiled = run_id is not None and (start is None or tracker.is_compiled(start))
         called = name or variant_name(config, compiled=compiled)
         with bench.active(judged=True), tracker.run("eval", called, fingerprint) as run:
-            artifacts.log_config(config, bench.data)
+            artifacts.log_config(config, bench.data, compiled=compiled)
             dataset = artifacts.log_questions(bench.data, split, questions)
             tag_start(run_id, compiled=compiled)
             evaluation = evaluation or score_variant(bench, tracker, run_id, questions, f"{scored} on {split}")
-            if run_id is None:
-                # What a cluster has answered was made there, and needs no index here.
-                program = bench.program(searches=not isinstance(config.executor, RayExecutor))
-                model_id: str | None = artifacts.log_uncompiled(config, program)
-            else:
-                model_id = link_model(tracker.client, run.info.run_id, start)
+            model_id = _model_of_scored(bench, tracker, run, run_id, start)
             links = artifacts.Links(model_id, dataset, traced(bench, tracker, run, evaluation, model_id))
             artifacts.log_evaluation(evaluation, split, "after", links, config.objective.name)
         forget_kept(bench, run_id)
@@ -262,6 +257,33 @@ def tag_start(run_id: str | None, *, compiled: bool = True) -> None:
         mlflow.set_tag(STARTED_FROM, run_id)
         if not compiled:
             mlflow.set_tag(OF_UNCOMPILED, "true")
+
+
+def _model_of_scored(bench: Workbench, tracker: Tracker, run: Run, run_id: str | None, start: Run | None) -> str | None:
+    """The MLflow model of what a run has scored: a variant's own, or a new one where something else took a place in the
+    variant, such as another language model, or where nothing was compiled.
+
+    Args:
+        bench: of the config.
+        tracker: the store.
+        run: the run, which is active.
+        run_id: the variant's run, or ``None``.
+        start: the same where the store has it.
+
+    Returns:
+        the model's id; ``None`` where the store does not have the variant's.
+    """
+    config = bench.config
+    if run_id is not None:
+        made = model_of(tracker.client, start) if start else None
+        if made is None:
+            return None
+        if answers_as(made, tracker.get(run.info.run_id).data.params):
+            return link_model(tracker.client, run.info.run_id, made)
+    # What a cluster has answered was made there, and needs no index here.
+    program = program_of(bench, tracker, run_id, searches=not isinstance(config.executor, RayExecutor))
+    compiled = start is not None and tracker.is_compiled(start)
+    return artifacts.log_program(config, program, tracker.client, compiled=compiled)
 
 
 def _start(tracker: Tracker, run_id: str | None) -> Run | None:

@@ -303,6 +303,29 @@ def test_an_uncompiled_program_that_was_scored_is_registered_loaded_and_asked(se
     assert variant(scored.run_id[:8], [], store, silent)(question=question).answer == "Lyon"
 
 
+def test_a_variant_with_another_language_model_has_a_model_and_scores_of_its_own(compiled, settings, lm):
+    store = settings.tracking.uri
+    other = load_config(None, ["lm.default.model=openai/gpt-y"], settings.model_dump())
+    swapped = evaluate_variant(other, run_id=compiled.run_id)
+    [made] = mlflow.get_run(compiled.run_id).outputs.model_outputs
+    [own] = mlflow.get_run(swapped.run_id).outputs.model_outputs
+    assert not mlflow.get_run(swapped.run_id).inputs.model_inputs
+    model = mlflow.get_logged_model(own.model_id)
+    assert (model.name, model.params["lm.default.model"]) == ("rag-labeled_few_shot-gpt-y", "openai/gpt-y")
+    assert {metric.run_id for metric in model.metrics} == {swapped.run_id}
+    assert swapped.run_id not in {metric.run_id for metric in mlflow.get_logged_model(made.model_id).metrics}
+    question = swapped.after.rows[0].question.question
+    uri = register_variant(store, swapped.run_id, "swapped").uri
+    program = load_variant(uri, tracking_uri=store)
+    assert program.config.lm["default"].model == "openai/gpt-y"
+    assert program.program.reader.demos, "its demonstrations came along"
+    assert program(question=question).answer == "Lyon"
+    # What scores it again scores the same model; who judges answers nothing.
+    judged = load_config(None, ["lm.judge.model=openai/z", f"lm.judge.api_base={lm.url}"], other.model_dump())
+    again = evaluate_variant(judged, run_id=swapped.run_id)
+    assert [one.model_id for one in mlflow.get_run(again.run_id).inputs.model_inputs] == [own.model_id]
+
+
 def test_what_scores_or_starts_from_an_uncompiled_program_is_told_from_a_compiled_one(settings):
     scored = evaluate_variant(settings)
     on_test = evaluate_variant(settings, split="test", run_id=scored.run_id)

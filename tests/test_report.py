@@ -19,7 +19,7 @@ from hoptimizer.eval.display.sheet import MARK
 from hoptimizer.eval.statistics import holm
 from hoptimizer.report.disagreements import disagreements, judged_by, worth_a_look
 from hoptimizer.report.steps import shown_step
-from hoptimizer.tracking.models import as_params
+from hoptimizer.tracking.naming import as_params
 
 ATTACK = "<script>alert(1)</script>\u202e\x1b[2J {{ 7*7 }}"
 COUNT = 12

@@ -23,7 +23,7 @@ from hoptimizer.study.estimate import known_costs
 from hoptimizer.study.lines import Line
 from hoptimizer.study.significance import significance
 from hoptimizer.study.table import figures_tested, sheets
-from hoptimizer.tracking.models import as_params
+from hoptimizer.tracking.naming import as_params
 
 SEARCHING = {
     "data": {"name": "atlas", "train": 3, "dev": 4, "test": 6},

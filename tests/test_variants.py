@@ -106,7 +106,7 @@ def test_a_key_is_nowhere_in_the_store(store, tmp_path):
     program.lms = {"reader": build_lm(server.lm["default"])}
     assert SECRET in str(program.lms["reader"].kwargs), "the model itself has the key"
     with tracker.run("compile", "with a key"):
-        artifacts.log_config(server, load(server.data))
+        artifacts.log_config(server, load(server.data), compiled=True)
         artifacts.log_variant(server, program, tmp_path, tracker.client)
     for path in store.rglob("*"):
         if path.is_file():

@@ -14,8 +14,7 @@ from hoptimizer.eval.datasets.folder import SPLITS
 from hoptimizer.eval.display.format import figure, heading
 from hoptimizer.eval.display.sheet import Sheet
 from hoptimizer.study.cells import Cell, Study
-from hoptimizer.tracking.models import as_params
-from hoptimizer.tracking.naming import FINGERPRINT, VERSION, without_fold
+from hoptimizer.tracking.naming import FINGERPRINT, VERSION, as_params, without_fold
 from hoptimizer.tracking.tracker import Tracker
 from hoptimizer.variants import score_first
 

@@ -25,7 +25,7 @@ from hoptimizer.models.settings import LOCAL
 from hoptimizer.models.small.base import SmallModel
 from hoptimizer.programs import Ensemble, Program
 from hoptimizer.stored import state_to_store
-from hoptimizer.tracking.models import as_params, as_yaml, config_beside_models, log_model
+from hoptimizer.tracking.models import as_yaml, config_beside_models, log_model
 from hoptimizer.tracking.naming import (
     CONFIG,
     CORPUS,
@@ -36,6 +36,7 @@ from hoptimizer.tracking.naming import (
     UNANSWERED,
     logged_names,
     model_name,
+    params_of,
     parts_tag,
     predictions_file,
 )
@@ -71,9 +72,15 @@ class Links:
 NO_LINKS = Links()
 
 
-def log_config(config: Config, data: DataSet) -> None:
-    """Log the resolved config (no secret), the data set, and as parameters what decides on the result."""
-    mlflow.log_params(as_params(config.deciding))
+def log_config(config: Config, data: DataSet, *, compiled: bool) -> None:
+    """Log the resolved config (no secret), the data set, and as parameters what decides on the result.
+
+    Args:
+        config: of the run.
+        data: the data set.
+        compiled: whether an optimizer made its program.
+    """
+    mlflow.log_params(params_of(config, compiled=compiled))
     mlflow.log_text(as_yaml(config.public()), CONFIG)
     tags = {"program": config.program.name, "data": data.name, "data_digest": data.digest}
     tags["lm"] = config.lm["default"].model
@@ -192,25 +199,24 @@ def log_variant(
     )
     for file in work.rglob("*.jsonl"):
         mlflow.log_artifact(str(file), str(PurePosixPath("examples") / file.parent.relative_to(work).as_posix()))
-    prompts = register_prompts(client, model_name(config), program, partial(outage, client.tracking_uri))
-    return steps, _log_program(config, program, prompts, compiled=True)
+    return steps, log_program(config, program, client, compiled=True)
 
 
-def log_uncompiled(config: Config, program: Program) -> str:
-    """Log an uncompiled program as :func:`log_variant` does a compiled one; its prompts are those of its signatures,
-    and are not registered.
+def log_program(config: Config, program: Program, client: mlflow.MlflowClient, *, compiled: bool) -> str:
+    """Log a program: its state and config, and all that it needs to answer as an MLflow model.
 
     Args:
         config: what it was made from.
         program: the program.
+        client: of the store, whose registry gets the prompts of a compiled one; an uncompiled one's are those of its
+            signatures.
+        compiled: whether an optimizer made it.
 
     Returns:
         the id of its MLflow model.
     """
-    return _log_program(config, program, (), compiled=False)
-
-
-def _log_program(config: Config, program: Program, prompts: Sequence[str], *, compiled: bool) -> str:
+    name = model_name(config)
+    prompts = register_prompts(client, name, program, partial(outage, client.tracking_uri)) if compiled else []
     mlflow.log_text(json.dumps(state_to_store(program.dump_state()), ensure_ascii=False, indent=1), STATE)
     mlflow.log_text(as_yaml(config_beside_models(config)), CONFIG)
     folders = {f"steps/{step}": model.folder for step, model in small_models(program).items()}

@@ -1,6 +1,5 @@
 """The MLflow model of a variant: logged with all that it needs, found by its run, and registered by a name."""
 
-import hashlib
 import json
 import shutil
 import tempfile
@@ -19,12 +18,13 @@ from mlflow.utils.file_utils import local_file_uri_to_path
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.urls import line_without_secrets, without_secrets
+from hoptimizer.compiled import NOT_ASKED
 from hoptimizer.config import Config
 from hoptimizer.genai.prompts import LINKED, copy_prompts
 from hoptimizer.programs import Program
 from hoptimizer.stored import state_to_store
 from hoptimizer.tracking.holding import located
-from hoptimizer.tracking.naming import STARTED_FROM, VARIANT, model_name
+from hoptimizer.tracking.naming import STARTED_FROM, VARIANT, model_name, params_of
 from hoptimizer.tracking.server import outage
 
 # Where an MLflow model keeps its variant, below the model's own folder.
@@ -35,7 +35,7 @@ _MLMODEL = "MLmodel"
 _TYPE = "multi-hop question answering"
 # MLflow gives a model all metrics of its run that were logged for its step; the headlines are given to it one by one.
 _NO_STEP = -1
-_LENGTH = 500  # of a parameter
+_STEPS = "program.steps."
 
 
 def log_model(
@@ -70,7 +70,7 @@ def log_model(
             python_model=str(_CODE),
             artifacts={VARIANT: str(folder)},
             pip_requirements=[f"hoptimizer=={version('hoptimizer')}"],
-            params=as_params(config.deciding),
+            params=params_of(config, compiled=compiled),
             model_type=_TYPE,
             prompts=list(prompts) or None,
             step=_NO_STEP,
@@ -85,33 +85,9 @@ def config_beside_models(config: Config) -> dict[str, Any]:
     return public
 
 
-def as_params(values: Mapping[str, Any]) -> dict[str, str]:
-    """Nested values as MLflow's parameters: keys joined by dots, without those that are not set."""
-    return {key: _shortened(str(value)) for key, value in _flat(values).items() if value is not None}
-
-
 def as_yaml(values: Mapping[str, Any]) -> str:
     """Plain data as a YAML file, in its order."""
     return yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True)
-
-
-def _shortened(text: str) -> str:
-    """A text as long as a parameter may be; one that is cut ends in a hash of the whole, which tells it from others
-    that begin alike."""
-    if len(text) <= _LENGTH:
-        return text
-    end = f"… {hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
-    return text[: _LENGTH - len(end)] + end
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat
 
 
 def model_of(client: mlflow.MlflowClient, run: Run) -> LoggedModel | None:
@@ -133,21 +109,38 @@ def models_of(client: mlflow.MlflowClient, run: Run) -> list[LoggedModel]:
     return models
 
 
-def link_model(client: mlflow.MlflowClient, run_id: str, start: Run | None) -> str | None:
-    """Link a run to the model of the variant that it scores.
+def link_model(client: mlflow.MlflowClient, run_id: str, model: LoggedModel) -> str:
+    """Link a run to the model that it scores.
 
     Args:
         client: of the store.
         run_id: the run.
-        start: the run that has the variant.
+        model: the model.
 
     Returns:
-        the model's id, or ``None`` where there is none.
+        the model's id.
     """
-    if start is None or (model := model_of(client, start)) is None:
-        return None
     client.log_inputs(run_id, models=[LoggedModelInput(model.model_id)])
     return str(model.model_id)
+
+
+def answers_as(model: LoggedModel, params: Mapping[str, str]) -> bool:
+    """Whether a model answers as a run did that has its program: with the same language models and the same retriever.
+
+    Args:
+        model: of the run that has the program.
+        params: those of the run.
+    """
+    # The small models of a kept program lie beside it: its config names none, unless the user does.
+    its, wanted = ({key: value for key, value in one.items() if _answers(key)} for one in (model.params, params))
+    return its == wanted and not any(key.startswith(_STEPS) for key in params)
+
+
+def _answers(key: str) -> bool:
+    section, _, rest = key.partition(".")
+    if section == "lm":
+        return rest.partition(".")[0] not in NOT_ASKED
+    return section in ("program", "retriever") and not key.startswith(_STEPS)
 
 
 def copy_model(source: mlflow.MlflowClient, model: LoggedModel, client: mlflow.MlflowClient, target: Run) -> str:
@@ -268,10 +261,7 @@ def register_variant(tracking_uri: str, run_id: str, name: str | None = None) ->
 def _without_model(run: Run) -> str:
     """Why a run has no model to register, and which one has."""
     if start := run.data.tags.get(STARTED_FROM):
-        return (
-            f"run {run.info.run_id} has no model to register: it scored that of run {start}; register that one, and "
-            "give the settings that differ, such as lm.default=MODEL, where it is loaded or served"
-        )
+        return f"run {run.info.run_id} has no model to register: it scored that of run {start}; register that one"
     return f"run {run.info.run_id} has no model to register; give a run that `hop compile` or `hop eval` made"
 
 

@@ -1,8 +1,9 @@
-"""What runs, models, metrics, tags and files are called in MLflow."""
+"""What runs, models, parameters, metrics, tags and files are called in MLflow."""
 
+import hashlib
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hoptimizer.config import Config
@@ -43,6 +44,7 @@ PREDICTIONS = "predictions"
 UNANSWERED = "unanswered"
 """The column of predictions that marks questions without a result."""
 
+_LENGTH = 500  # of a parameter
 # MLflow refuses these in the name of a model or a prompt: / : . % " '
 _REFUSED = re.compile(r"[^\w-]+")
 
@@ -85,6 +87,40 @@ def _parts(config: "Config", optimizer: str) -> list[str]:
     """Each in short: of a dotted path the name of the class, of a model's name what stands behind its provider."""
     program, by = (name.rpartition(":")[2] for name in (config.program.name, optimizer))
     return [program, by, config.lm["default"].model.rstrip("/").rpartition("/")[2]]
+
+
+def params_of(config: "Config", *, compiled: bool) -> dict[str, str]:
+    """What decides on a variant as MLflow's parameters; the optimizer that a config names made no uncompiled program.
+
+    Args:
+        config: what it was made from.
+        compiled: whether an optimizer made it.
+    """
+    return as_params(config.deciding | ({} if compiled else {"optimizer": {"name": UNCOMPILED}}))
+
+
+def as_params(values: Mapping[str, Any]) -> dict[str, str]:
+    """Nested values as MLflow's parameters: keys joined by dots, without those that are not set."""
+    return {key: _shortened(str(value)) for key, value in _flat(values).items() if value is not None}
+
+
+def _shortened(text: str) -> str:
+    """A text as long as a parameter may be; one that is cut ends in a hash of the whole, which tells it from others
+    that begin alike."""
+    if len(text) <= _LENGTH:
+        return text
+    end = f"… {hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}"
+    return text[: _LENGTH - len(end)] + end
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
 
 
 def logged_names(metrics: Mapping[str, float], split: str, maximized: str) -> dict[str, float]:

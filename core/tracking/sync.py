@@ -19,7 +19,7 @@ from hoptimizer.genai.prompts import LINKED
 from hoptimizer.genai.traces import TracedRun, copy_traces, delete_traces
 from hoptimizer.tracking.compile_log import NUMBER
 from hoptimizer.tracking.journal import ARTIFACTS, DELIVERED, JOURNAL, Journal, check_address, is_candidate
-from hoptimizer.tracking.models import copy_model, link_model, local_folder, models_of
+from hoptimizer.tracking.models import answers_as, copy_model, link_model, local_folder, model_of, models_of
 from hoptimizer.tracking.naming import FINGERPRINT, FOLDED, KIND, PREFIX, STARTED_FROM
 from hoptimizer.tracking.server import STORE_ERRORS, Refusals, Unreachable, is_remote, point_mlflow_at, store_failure
 from hoptimizer.tracking.settings import UnknownRun
@@ -253,7 +253,9 @@ class _Delivery:
         if (named := run.data.tags.get(STARTED_FROM)) is None:
             return None
         with contextlib.suppress(UnknownRun):  # it may have been deleted there
-            if model_id := link_model(tracker.client, run_id, tracker.get(self._mapped(named))):
+            model = model_of(tracker.client, tracker.get(self._mapped(named)))
+            if model and answers_as(model, run.data.params):
+                model_id = link_model(tracker.client, run_id, model)
                 names = [name for name in run.data.metrics if not name.startswith(FOLDED)]
                 heads = [self._source.get_metric_history(run.info.run_id, name)[-1] for name in names]
                 linked = [Metric(m.key, m.value, m.timestamp, m.step, model_id, run_id=run_id) for m in heads]
