@@ -21,6 +21,7 @@ from hoptimizer.programs.neighbours import Neighbours
 from hoptimizer.programs.record import StepRecord
 from hoptimizer.programs.steps.asking import ask_language_model, ask_measured, ask_small_model
 from hoptimizer.programs.steps.calls import StepCalls
+from hoptimizer.programs.steps.searching import Search
 from hoptimizer.programs.trace import StepTrace, asked_question, asking, current, recording
 from hoptimizer.retrieval import Passage, Retriever
 
@@ -253,15 +254,17 @@ class Program(dspy.Module):
         start = time.perf_counter()
         wanted = k or self.k
         asked: dict[str, Any] = {"query": query}
+        search = Search(self.retriever)
         if titles:
             asked["titles"] = list(titles)
             for depth in _DEPTHS:
-                found = await self.retriever.asearch(query, depth)
-                passages = [passage for passage in found if passage.title in titles][:wanted]
-                if passages or len(found) < depth:
+                await search.acall(query=query, k=depth)
+                passages = [passage for passage in search.passages if passage.title in titles][:wanted]
+                if passages or len(search.passages) < depth:
                     break
         else:
-            passages = await self.retriever.asearch(query, wanted)
+            await search.acall(query=query, k=wanted)
+            passages = search.passages
         ids = {"passages": [passage.id for passage in passages]}
         current().add(StepRecord("retrieve", "retrieval", asked, ids, seconds=time.perf_counter() - start))
         return passages

@@ -9,6 +9,7 @@ import mlflow
 import pytest
 from chat_server import ChatServer
 from dspy.utils import DummyLM
+from mlflow.entities import SpanType
 from scripted import ScriptedRetriever, passage
 
 from hoptimizer import CompiledProgram, Workbench, load_config
@@ -113,7 +114,7 @@ def test_autolog_keeps_a_trace_with_the_steps_of_a_question(tmp_path):
     try:
         experiment = mlflow.set_experiment("autolog")
         with dspy.context(lm=DummyLM([{"answer": "Lyon"}]), adapter=dspy.ChatAdapter()):
-            RAG(ScriptedRetriever({}), k=1, reader="direct")(question=QUESTIONS[0])
+            RAG(ScriptedRetriever({QUESTIONS[0]: [passage("gold")]}), k=1, reader="direct")(question=QUESTIONS[0])
         mlflow.flush_trace_async_logging()
         [trace] = mlflow.search_traces(locations=[experiment.experiment_id], return_type="list")
     finally:
@@ -122,6 +123,9 @@ def test_autolog_keeps_a_trace_with_the_steps_of_a_question(tmp_path):
     names = [span.name for span in trace.data.spans]
     assert names[0] == "RAG.forward"
     assert "Predict.forward" in names
+    [search] = [span for span in trace.data.spans if span.span_type == SpanType.RETRIEVER]
+    assert (search.parent_id, search.inputs["query"]) == (trace.data.spans[0].span_id, QUESTIONS[0])
+    assert [document["page_content"] for document in search.outputs] == [passage("gold").text]
 
 
 # What DSPy 3.5 removes, or has announced to: the deprecated base class's own forward, LiteLLM as a necessity.

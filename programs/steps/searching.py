@@ -1,0 +1,44 @@
+"""A search as DSPy's callbacks hear of it."""
+
+from typing import Any
+
+import dspy
+from dspy.utils.callback import with_callbacks
+
+from hoptimizer.retrieval import Passage, Retriever
+
+
+class Search(dspy.Retrieve):
+    """One search, told to DSPy's callbacks as that of a retriever of DSPy's own.
+
+    ``mlflow.dspy.autolog`` makes a span of the type RETRIEVER of it, whose documents MLflow's judges of retrieval read.
+
+    Args:
+        retriever: where passages come from.
+
+    Attributes:
+        passages: what was found.
+    """
+
+    def __init__(self, retriever: Retriever) -> None:
+        # That of DSPy's draws a name from the random numbers that optimizers draw from, too.
+        self.callbacks: list[Any] = []
+        self.passages: list[Passage] = []
+        self._retriever = retriever
+
+    @with_callbacks
+    async def acall(self, query: str, k: int) -> list[dict[str, Any]]:
+        """Search.
+
+        Args:
+            query: a question or sentence.
+            k: how many passages to find.
+
+        Returns:
+            What was found as MLflow's documents.
+        """
+        self.passages = await self._retriever.asearch(query, k)
+        return [
+            {"id": one.id, "page_content": one.text, "metadata": {"title": one.title, "doc_uri": one.title}}
+            for one in self.passages
+        ]
