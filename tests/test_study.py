@@ -357,3 +357,18 @@ def test_the_command_prints_one_object_and_exits_1_where_a_cell_failed(write, tm
     lines = [line for line in err.splitlines() if line.startswith("hop: ")]
     assert len(lines) == 2
     assert all("local/none" in line for line in lines)
+
+
+def test_a_study_takes_over_what_was_finished_when_it_had_other_rows(write, monkeypatch):
+    words = {"grid": {"lm.default.max_tokens": [6, 8]}}
+    first = run_study(load_study(write(**words)))
+    words["grid"]["lm.default.max_tokens"] = [10, 8, 6]
+    grown = load_study(write(**words))
+    ran = breaking(monkeypatch, None, at=None)
+    result = run_study(grown)
+    assert ran == [grown.cells[0].name]
+    assert [outcome.run_id for outcome in result.outcomes[:0:-1]] == [outcome.run_id for outcome in first.outcomes]
+    assert result.run_id != first.run_id
+    ran.clear()
+    one = run_study(load_study(write(**words), only=["lm.default.max_tokens=8"]))
+    assert (ran, one.outcomes[0].run_id) == ([], first.outcomes[1].run_id)

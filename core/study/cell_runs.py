@@ -214,7 +214,7 @@ class CellRuns:
         return None if kept is None or kept.unanswered else kept
 
     def _kept(self, cell: Cell, tracker: Tracker) -> CellResult | None:
-        run_id = tracker.finished(self._study.fingerprint(cell))
+        run_id = tracker.finished(self._study.work(cell))
         if not run_id:
             return None
         metrics = tracker.metrics(run_id, cell.split)
@@ -227,8 +227,8 @@ class CellRuns:
         options = {"split": cell.split, "name": self._name(cell), "fingerprint": self._study.fingerprint(cell)}
         if not self._compiles(cell):
             return options | {"run_id": self._scoring(cell).run_id}
-        shown = cell.split == self._study.file.split  # to choose, only what was compiled counts
-        return options | {"run_id": self._study.run_id, "score_before": shown}
+        # The table has rows for what is not compiled, if it is to be seen.
+        return options | {"run_id": self._study.run_id, "score_before": False}
 
     def _order(self, cell: Cell, tracker: Tracker) -> Order:
         values = unmasked(cell.config) | {"executor": "in_process"}

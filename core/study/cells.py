@@ -98,9 +98,12 @@ class Study:
         return {cell.source.digest: cell.source for cell in (*self.candidates, *self.cells) if cell.source}
 
     def fingerprint(self, cell: Cell) -> str:
-        """Identifies the run of a cell among all runs."""
-        chosen = f" to choose on {cell.split}" if cell.split != self.file.split else ""
-        return f"{self.digest} {cell.digest}{chosen}"
+        """Identifies the run of a cell among all runs; one that another study finished ends alike."""
+        return f"{self.digest} {self.work(cell)}"
+
+    def work(self, cell: Cell) -> str:
+        """Identifies what is run for a cell, whatever else is in the study."""
+        return _hash(cell.digest, cell.split, *([self.run_id] if self.run_id else []))
 
     @cached_property
     def digest(self) -> str:

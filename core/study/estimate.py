@@ -31,7 +31,7 @@ class CellEstimate:
 
     Attributes:
         name: the cell's, with its seed where there are several.
-        questions: how many it asks; a compile for the table asks them before and after.
+        questions: how many it asks.
         compiled: whether it compiles, which has costs of its own.
         of_each: the cost of a question, as far as it is known.
         basis: how that is known, or that it is not.
@@ -132,11 +132,12 @@ def estimate(
         report: told about progress.
     """
     # The latest run of a piece of work is the one that a study takes.
-    made_by = {run.data.tags.get(FINGERPRINT): run.data.tags.get(VERSION, "unknown") for run in runs}
+    prints = ((run.data.tags.get(FINGERPRINT, "").rpartition(" ")[2], run) for run in runs)
+    made_by = {work: run.data.tags.get(VERSION, "unknown") for work, run in prints}
     runs = runs[::-1]
     planned = _planned(study)
-    waiting = [(cell, compiles) for cell, compiles in planned if study.fingerprint(cell) not in made_by]
-    versions = Counter(made_by.get(study.fingerprint(cell)) for cell, _ in planned)
+    waiting = [(cell, compiles) for cell, compiles in planned if study.work(cell) not in made_by]
+    versions = Counter(made_by.get(study.work(cell)) for cell, _ in planned)
     own = version("hoptimizer")
     older = {name: number for name, number in versions.items() if name and name != own}
     probed: dict[str, dict[str, float]] = {}
@@ -150,9 +151,7 @@ def estimate(
                 probed[key] = _few(score_first(cell.config, cell.split, PROBED, probe, study.run_id, report))
             of_each, basis = probed[key], f"its first {PROBED} questions"
         seed = f", seed {cell.config.seed}" if len(study.seeds) > 1 else ""
-        before = compiles and cell.split == study.file.split  # it is scored before the compile as well
-        questions = cell.n * (2 if before else 1)
-        cells.append(CellEstimate(f"{cell.title} on {cell.split}{seed}", questions, compiles, of_each, basis))
+        cells.append(CellEstimate(f"{cell.title} on {cell.split}{seed}", cell.n, compiles, of_each, basis))
     return StudyEstimate(study.name, len(planned) - len(waiting), older, cells)
 
 
@@ -167,9 +166,9 @@ def _planned(study: Study) -> list[tuple[Cell, bool]]:
     scored = [(cell, cell.compiled and key not in again) for key, cell in first.items()]
     planned = [*((cell, cell.compiled) for cell in study.candidates), *scored]
     sources = {cell.source.digest: cell.source for cell, _ in planned if cell.source}
-    runs = {study.fingerprint(source): (source, True) for source in sources.values()}
+    runs = {study.work(source): (source, True) for source in sources.values()}
     for cell, compiles in planned:
-        runs.setdefault(study.fingerprint(cell), (cell, compiles and (cell.source or cell).digest not in sources))
+        runs.setdefault(study.work(cell), (cell, compiles and (cell.source or cell).digest not in sources))
     return list(runs.values())
 
 

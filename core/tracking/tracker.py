@@ -119,7 +119,7 @@ class Tracker(StoredRuns):
             raise failure from error
 
     def _run(self, kind: str, name: str, fingerprint: str | None, reopen: bool) -> Iterator[Run]:
-        unfinished = self._found(fingerprint, "" if reopen else UNFINISHED) if fingerprint else None
+        unfinished = self._found(f"= '{fingerprint}'", "" if reopen else UNFINISHED) if fingerprint else None
         tags = {KIND: kind, VERSION: version("hoptimizer")}
         if fingerprint:
             tags[FINGERPRINT] = fingerprint
@@ -173,9 +173,13 @@ class Tracker(StoredRuns):
                 if outage(self.uri, error):
                     raise
 
-    def finished(self, fingerprint: str) -> str | None:
-        """The finished run of a piece of work, or ``None`` where it has none."""
-        return self._found(fingerprint, FINISHED)
+    def finished(self, ending: str) -> str | None:
+        """The latest finished run of a piece of work, or ``None`` where it has none.
+
+        Args:
+            ending: how its fingerprint ends.
+        """
+        return self._found(f"LIKE '%{ending}'", FINISHED)
 
     def fail(self, kind: str, name: str, fingerprint: str, message: str, details: str = "") -> str:
         """Keep a piece of work as failed: in its run, or in a new one where it came to none.
@@ -201,11 +205,9 @@ class Tracker(StoredRuns):
         mlflow.set_tag(_FAILURE, text_without_secrets(message)[:_TAG_LENGTH])
         mlflow.end_run(RunStatus.to_string(RunStatus.FAILED))
 
-    def _found(self, fingerprint: str, status: str) -> str | None:
+    def _found(self, fits: str, status: str) -> str | None:
         with answering(self.uri):
-            found = self.client.search_runs(
-                [self.experiment.experiment_id], f"tags.`{FINGERPRINT}` = '{fingerprint}'{status}"
-            )
+            found = self.client.search_runs([self.experiment.experiment_id], f"tags.`{FINGERPRINT}` {fits}{status}")
         return next((run.info.run_id for run in found if not self.is_elsewhere(run)), None)
 
     def is_elsewhere(self, run: Run) -> bool:
