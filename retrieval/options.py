@@ -10,7 +10,7 @@ class RerankSettings(BaseModel):
 
     Attributes:
         model: hub id or folder of a model of transformers that gives a pair of texts one score.
-        depth: passages that it reads for each query; at least ``k``.
+        depth: passages that it reads for each query; those behind them stay in their order.
         max_tokens: the most tokens of query and passage together; the model may read fewer.
 
     Example:

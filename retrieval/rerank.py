@@ -1,6 +1,6 @@
 """A cross-encoder over a retriever: it reads query and passage together (Nogueira and Cho, 2019)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 
 import torch
@@ -104,7 +104,7 @@ class RerankedRetriever(Retriever):
     Args:
         retriever: finds them.
         scorer: gives each pair of a query and a passage's text its score.
-        depth: passages that are scored; at least as many as are asked for.
+        depth: passages that are scored. Those behind them stay in their order, with the lowest of the scores.
 
     Example:
         >>> from hoptimizer.retrieval import BM25Retriever, Corpus, Passage, RerankedRetriever
@@ -122,7 +122,7 @@ class RerankedRetriever(Retriever):
         self.corpus = getattr(retriever, "corpus", None)  # of those that tell it
 
     def pool(self, k: int) -> int:
-        return max(k, self._depth)
+        return self._retriever.pool(max(k, self._depth))
 
     def forget(self) -> None:
         super().forget()
@@ -130,9 +130,14 @@ class RerankedRetriever(Retriever):
             self._scorer.forget()
 
     def search(self, queries: list[str], k: int) -> list[list[Passage]]:
-        rankings = self._retriever.search(queries, self.pool(k))
-        pairs = [(query, str(p)) for query, ranking in zip(queries, rankings, strict=True) for p in ranking]
+        rankings = self._retriever.search(queries, max(k, self._depth))
+        pairs = [(query, str(p)) for query, found in zip(queries, rankings, strict=True) for p in found[: self._depth]]
         scores = iter(self._scorer(pairs))
-        reranked = [[p.scored(next(scores)) for p in ranking] for ranking in rankings]
+        return [self._reranked(ranking, scores)[:k] for ranking in rankings]
+
+    def _reranked(self, ranking: list[Passage], scores: Iterator[float]) -> list[Passage]:
+        """A ranking, its first passages by their scores, which are the next ones."""
+        read = [passage.scored(next(scores)) for passage in ranking[: self._depth]]
         # Stable: passages with equal scores stay in the order in which they were found.
-        return [sorted(ranking, key=lambda p: -(p.score or 0.0))[:k] for ranking in reranked]
+        read.sort(key=lambda passage: -(passage.score or 0.0))
+        return read + [passage.scored(read[-1].score or 0.0) for passage in ranking[self._depth :]]

@@ -1,5 +1,6 @@
 """A cross-encoder over a retriever: its scores, how many passages it reads and how often, and how a config names it."""
 
+import asyncio
 import json
 import re
 
@@ -72,14 +73,24 @@ def test_passages_are_ordered_by_the_scores_of_the_model(folder):
     assert [p.id for p in found[0]] != [p.id for p in BM25Retriever(CORPUS).search(QUERIES, 8)[0]]
 
 
-@pytest.mark.parametrize(("depth", "k", "read"), [(3, 2, 3), (2, 5, 5), (30, 3, 8)])
-def test_as_many_passages_are_read_as_the_depth_says_and_at_least_k(folder, depth, k, read):
+@pytest.mark.parametrize(("depth", "k"), [(3, 2), (2, 5), (30, 3), (3, 1_000)])
+def test_as_many_passages_are_read_as_the_depth_says_and_others_stay_behind_them(folder, depth, k):
     retriever = build_retriever(settings(folder, depth=depth, max_tokens=8 + depth), CORPUS)
     [found] = retriever.search(QUERIES[:1], k)
-    first = {p.id for p in BM25Retriever(CORPUS).search(QUERIES[:1], read)[0]}
-    assert len(found) == k
-    assert {p.id for p in found} <= first
-    assert retriever._scorer.passes == read
+    [before] = BM25Retriever(CORPUS).search(QUERIES[:1], max(k, depth))
+    assert retriever._scorer.passes == min(depth, len(CORPUS))
+    assert len(found) == min(k, len(CORPUS))
+    assert {p.id for p in found[:depth]} <= {p.id for p in before[:depth]}
+    assert [p.id for p in found[depth:]] == [p.id for p in before[depth:]]
+    scores = [p.score for p in found]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_searches_that_go_further_and_further_down_read_no_more(folder):
+    retriever = build_retriever(settings(folder, depth=3, max_tokens=24), CORPUS)
+    rankings = [asyncio.run(retriever.asearch(QUERIES[0], k)) for k in (1, 4, 1_000)]
+    assert retriever._scorer.passes == 3
+    assert [ranking[:4] for ranking in rankings] == [rankings[2][:1], rankings[2][:4], rankings[2][:4]]
 
 
 def test_a_pair_is_scored_once_in_a_process(folder):
