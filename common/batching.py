@@ -1,5 +1,6 @@
 """Micro-batching: concurrent single calls become one batched call."""
 
+import itertools
 import queue
 import threading
 import time
@@ -7,6 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
+First = TypeVar("First")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -103,3 +105,34 @@ class Batcher(Generic[Item, Result]):
                 future.set_exception(result)
             else:
                 future.set_result(result)
+
+
+def after(begun: Sequence["Future[First]"], work: Callable[[list[First]], "Future[Result]"]) -> "Future[Result]":
+    """Go on with work that was begun, once all of it is done; no thread waits for it.
+
+    Args:
+        begun: one piece or more. If one fails, so does what comes after.
+        work: begins what comes after, from the results.
+    """
+    ended: Future[Result] = Future()
+    left = itertools.count(len(begun) - 1, -1)
+
+    def tell(last: "Future[Result]") -> None:
+        if error := last.exception():
+            ended.set_exception(error)
+        else:
+            ended.set_result(last.result())
+
+    def go_on(_: "Future[First]") -> None:
+        if next(left):
+            return
+        try:
+            last = work([one.result() for one in begun])
+        except BaseException as error:  # noqa: BLE001 - handed to the caller, who raises it
+            ended.set_exception(error)
+        else:
+            last.add_done_callback(tell)
+
+    for one in begun:
+        one.add_done_callback(go_on)
+    return ended

@@ -2,10 +2,12 @@
 give to passages, or each over a part of it."""
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import cached_property
 from typing import Literal
 
+from hoptimizer.common.batching import Batcher, after
 from hoptimizer.common.errors import UserError
 from hoptimizer.retrieval.passage import Corpus, Passage
 from hoptimizer.retrieval.retriever import Retriever
@@ -64,17 +66,28 @@ class HybridRetriever(Retriever):
         self.corpus = corpus or Corpus([])
         self.computes = any(member.computes for member in members)
         self.elsewhere = any(member.elsewhere for member in members)
-        self.at_once = min(member.at_once for member in members)
-        self._threads = ThreadPoolExecutor(self.at_once * len(members), thread_name_prefix="hybrid")
+        self._threads = ThreadPoolExecutor(len(members), thread_name_prefix="hybrid")
 
     def pool(self, k: int) -> int:
         return k if self.fusion == "parts" else max(k, self.depth)
 
+    def begin(self, query: str, k: int) -> "Future[list[Passage]]":
+        found = [member.begin(query, self.pool(k)) for member in self.members]
+        return after(found, lambda rankings: self._fusing.submit((rankings, k)))
+
     def search(self, queries: list[str], k: int) -> list[list[Passage]]:
         rankings = self._search_all(queries, self.pool(k))
+        return self._fused([(one, k) for one in zip(*rankings, strict=True)])
+
+    @cached_property
+    def _fusing(self) -> Batcher[tuple[Sequence[list[Passage]], int], list[Passage]]:
+        return Batcher(self._fused, self.batch)
+
+    def _fused(self, found: Sequence[tuple[Sequence[list[Passage]], int]]) -> list[list[Passage]]:
+        """One ranking of those that the retrievers gave to a query, for each query and its number of passages."""
         if self.fusion == "parts":
-            return [merged(one, self.corpus)[:k] for one in zip(*rankings, strict=True)]
-        return [fused(one, self.fusion, self.weights)[:k] for one in zip(*rankings, strict=True)]
+            return [merged(rankings, self.corpus)[:k] for rankings, k in found]
+        return [fused(rankings, self.fusion, self.weights)[:k] for rankings, k in found]
 
     def _search_all(self, queries: list[str], k: int) -> list[list[list[Passage]]]:
         """The rankings of each retriever, for each query."""

@@ -2,7 +2,10 @@
 
 import random
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from functools import cached_property
 
+from hoptimizer.common.batching import Batcher, after
 from hoptimizer.retrieval.passage import Corpus, Passage
 from hoptimizer.retrieval.retriever import Retriever
 
@@ -41,6 +44,17 @@ class OracleRetriever(Retriever):
     def pool(self, k: int) -> int:
         # Supporting passages and others are drawn from for each k anew.
         return k
+
+    def begin(self, query: str, k: int) -> "Future[list[Passage]]":
+        ids = self._supporting.get(query, ())
+        if ids and not self.others:
+            return self._showing.submit((query, [], k))
+        found = self.other.begin(query, max(k, len(ids) + self.others))
+        return after([found], lambda rankings: self._showing.submit((query, rankings[0], k)))
+
+    @cached_property
+    def _showing(self) -> Batcher[tuple[str, Sequence[Passage], int], list[Passage]]:
+        return Batcher(lambda asked: [self._shown(*one) for one in asked], self.batch)
 
     def search(self, queries: list[str], k: int) -> list[list[Passage]]:
         known = {query: self._supporting[query] for query in queries if query in self._supporting}

@@ -1,11 +1,13 @@
 """A cross-encoder over a retriever: it reads query and passage together (Nogueira and Cho, 2019)."""
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from concurrent.futures import Future
+from functools import cache, cached_property
 
 import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
+from hoptimizer.common.batching import CORES, Batcher, after
 from hoptimizer.common.errors import UserError
 from hoptimizer.models.engine.loading import device_and_dtype, loading
 from hoptimizer.models.folder import fingerprints
@@ -129,11 +131,22 @@ class RerankedRetriever(Retriever):
         if isinstance(self._scorer, CrossEncoder):
             self._scorer.forget()
 
+    def begin(self, query: str, k: int) -> "Future[list[Passage]]":
+        found = self._retriever.begin(query, max(k, self._depth))
+        return after([found], lambda rankings: self._reading.submit((query, rankings[0], k)))
+
     def search(self, queries: list[str], k: int) -> list[list[Passage]]:
         rankings = self._retriever.search(queries, max(k, self._depth))
-        pairs = [(query, str(p)) for query, found in zip(queries, rankings, strict=True) for p in found[: self._depth]]
-        scores = iter(self._scorer(pairs))
-        return [self._reranked(ranking, scores)[:k] for ranking in rankings]
+        return self._read([(query, ranking, k) for query, ranking in zip(queries, rankings, strict=True)])
+
+    @cached_property
+    def _reading(self) -> Batcher[tuple[str, list[Passage], int], list[Passage]]:
+        return Batcher(self._read, self.batch, CORES)
+
+    def _read(self, found: list[tuple[str, list[Passage], int]]) -> list[list[Passage]]:
+        """For each query, with what was found for it and how many passages are wanted, these in their new order."""
+        scores = iter(self._scorer([(query, str(p)) for query, ranking, _ in found for p in ranking[: self._depth]]))
+        return [self._reranked(ranking, scores)[:k] for _, ranking, k in found]
 
     def _reranked(self, ranking: list[Passage], scores: Iterator[float]) -> list[Passage]:
         """A ranking, its first passages by their scores, which are the next ones."""

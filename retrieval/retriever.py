@@ -3,6 +3,7 @@
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from concurrent.futures import Future
 from functools import cached_property
 
 from hoptimizer.common.batching import CORES, Batcher
@@ -70,6 +71,18 @@ class Retriever(ABC):
         # An index elsewhere that prunes may look at less for a smaller k.
         return k if self.elsewhere else 0
 
+    def begin(self, query: str, k: int) -> "Future[list[Passage]]":
+        """Begin a search for one query; those that are under way at the same time share a batch.
+
+        What it finds is not kept. A retriever that asks others begins their searches in its own: what they compute has
+        the cores in turn, and nobody else has to wait while they wait for another machine.
+
+        Args:
+            query: the query.
+            k: passages that are wanted.
+        """
+        return self._batcher.submit((query, k))
+
     async def asearch(self, query: str, k: int) -> list[Passage]:
         """Like :meth:`search` for one query; searches that are under way at the same time share a batch.
 
@@ -94,7 +107,7 @@ class Retriever(ABC):
     @cached_property
     def kept(self) -> KeptRankings:
         """What it has found so far."""
-        return KeptRankings(self._batcher.submit, limit=0 if self.elsewhere else KEPT)
+        return KeptRankings(lambda asked: self.begin(*asked), limit=0 if self.elsewhere else KEPT)
 
     @cached_property
     def _batcher(self) -> Batcher[tuple[str, int], list[Passage]]:

@@ -3,9 +3,12 @@
 import gc
 import threading
 import weakref
+from concurrent.futures import Future
+
+import pytest
 
 from hoptimizer.common import batching
-from hoptimizer.common.batching import CORES, Batcher
+from hoptimizer.common.batching import CORES, Batcher, after
 
 
 class Doubler:
@@ -61,3 +64,18 @@ def test_as_many_batches_run_at_the_same_time_as_may():
     batcher = Batcher(meeting, limit=1, at_once=3)
     futures = [batcher.submit(number) for number in range(6)]
     assert [future.result(20) for future in futures] == list(range(6))
+
+
+def test_work_goes_on_once_all_that_it_follows_is_done_and_fails_with_it():
+    doubling = Doubler().batcher
+    one, other = Future(), Future()
+    ended = after([one, other], lambda numbers: doubling.submit(sum(numbers)))
+    other.set_result(2)
+    assert not ended.done()
+    one.set_result(1)
+    assert ended.result(10) == 6
+    failed = Future()
+    failed.set_exception(OSError("gone"))
+    for begun, work in (([one, failed], doubling.submit), ([one], lambda _: failed), ([one], lambda _: 1 / 0)):
+        with pytest.raises((OSError, ZeroDivisionError)):
+            after(begun, work).result(10)

@@ -410,6 +410,27 @@ def test_next_plaid_is_asked_with_the_vectors_of_all_queries_and_again_while_it_
         assert array.array("f", raw).tolist() == vectors.flatten().tolist()
 
 
+def test_a_server_of_vectors_is_waited_for_while_others_have_the_cores(server, monkeypatch):
+    retriever = plaid_searcher(server)
+    encoding, waiting = [], []
+    queries, ask = retriever._encoder.queries, retriever.ask
+    monkeypatch.setattr(
+        retriever._encoder, "queries", lambda texts: encoding.append(threading.current_thread().name) or queries(texts)
+    )
+    monkeypatch.setattr(retriever, "ask", lambda *asked: waiting.append(threading.current_thread().name) or ask(*asked))
+    monkeypatch.setattr(batching, "_MOMENT", 0.5)  # they come together on a busy machine, too
+    known = {"id": "oslo", "title": "Oslo", "text": CORPUS["oslo"].text}
+    server.answers = [(200, plaid_answer([(known, 17.5)], [(known, 3.0)]))]
+
+    async def both():
+        return await asyncio.gather(*(retriever.asearch(query, 1) for query in QUERIES))
+
+    assert ids(asyncio.run(both())) == [["oslo"], ["oslo"]]
+    assert len(encoding) == len(waiting) == 1
+    assert encoding[0].startswith("cores")
+    assert not waiting[0].startswith("cores")
+
+
 @pytest.mark.parametrize(
     ("answer", "error", "said"),
     [

@@ -144,6 +144,55 @@ def test_a_server_is_waited_for_while_others_compute():
     assert not HybridRetriever([Fixed("ant", computes=False)] * 2).computes
 
 
+class Waiting(Fixed):
+    """Waits for another machine until as many queries as are asked at once have come; a scripted one."""
+
+    batch, at_once = 1, 4
+
+    def __init__(self, *ids):
+        super().__init__(*ids, computes=False)
+        self.together = threading.Barrier(self.at_once)
+
+    def search(self, queries, k):
+        assert not threading.current_thread().name.startswith("cores"), "others compute meanwhile"
+        self.together.wait(10)
+        return super().search(queries, k)
+
+
+class Computing(Fixed):
+    """Has the cores; a scripted retriever."""
+
+    def search(self, queries, k):
+        assert threading.current_thread().name.startswith("cores")
+        return super().search(queries, k)
+
+
+def reading(pairs):
+    """A scripted cross-encoder."""
+    assert threading.current_thread().name.startswith("cores")
+    return [float("BEE" in text) for _, text in pairs]
+
+
+@pytest.mark.parametrize("kind", ["reranked", "hybrid", "hybrid of a reranked one", "reranked hybrid", "oracle"])
+def test_those_that_wait_for_another_machine_are_asked_at_once_beside_those_that_compute(kind):
+    waiting = Waiting("ant", "bee", "cat")
+    hybrid = HybridRetriever([waiting, Computing("ant", "bee", "cat")])
+    retriever = {
+        "reranked": RerankedRetriever(waiting, reading, depth=2),
+        "hybrid": hybrid,
+        "hybrid of a reranked one": HybridRetriever([RerankedRetriever(waiting, reading, 2), Computing("bee", "ant")]),
+        "reranked hybrid": RerankedRetriever(hybrid, reading, depth=3),
+        "oracle": OracleRetriever({"?": ["dog"]}, CORPUS, hybrid),
+    }[kind]
+
+    async def searches():
+        return await asyncio.gather(*(retriever.asearch(f"query {n}", 2) for n in range(8)))
+
+    expected = ["ant", "bee"] if kind in ("hybrid", "oracle") else ["bee", "ant"]
+    assert [[p.id for p in found] for found in asyncio.run(searches())] == [expected] * 8
+    assert [len(queries) for queries, _ in waiting.asked] == [1] * 8
+
+
 def test_a_config_names_retrievers_with_their_options():
     of = "retriever.of=[bm25, {name: dense, query_prefix: 'query: '}, {name: colbert, url: 'http://u:secret@host/s'}]"
     config = load_config(None, ["data=atlas", "retriever=hybrid", of, "retriever.depth=20", "retriever.k=3"])

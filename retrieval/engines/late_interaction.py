@@ -1,7 +1,10 @@
 """What searches in engines with a ColBERT checkpoint's vectors have in common."""
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from functools import cached_property
 
+from hoptimizer.common.batching import CORES, Batcher, after
 from hoptimizer.retrieval.colbert.checkpoint import find_checkpoint
 from hoptimizer.retrieval.colbert.retriever import load_encoder
 from hoptimizer.retrieval.engines.engine import EngineRetriever
@@ -20,14 +23,25 @@ class LateInteractionRetriever(EngineRetriever):
         UserError: the checkpoint can't be had.
     """
 
-    computes = True
-
     def __init__(self, settings: LateInteractionSettings, corpus: Corpus) -> None:
         super().__init__(settings, corpus)
         self._encoder = load_encoder(find_checkpoint(settings.checkpoint))
 
+    def begin(self, query: str, k: int) -> "Future[list[Passage]]":
+        search = super().begin
+        return after([self._encoding.submit(query)], lambda encoded: search(encoded[0], k))
+
     def encoded(self, queries: list[str]) -> Sequence[list[list[float]]]:
-        return [vectors.tolist() for vectors in self._encoder.queries(queries)]
+        known = [query for query in queries if isinstance(query, _Encoded)]
+        return [query.vectors for query in (known if len(known) == len(queries) else self._encode(queries))]
+
+    @cached_property
+    def _encoding(self) -> "Batcher[str, _Encoded]":
+        return Batcher(self._encode, self.batch, CORES)
+
+    def _encode(self, queries: list[str]) -> list["_Encoded"]:
+        each = self._encoder.queries(queries)
+        return [_Encoded(query, vectors.tolist()) for query, vectors in zip(queries, each, strict=True)]
 
     def with_vectors(self, passages: Sequence[Passage]) -> Iterator[tuple[Passage, list[list[float]]]]:
         """Passages with the vectors of their tokens, roughly by length.
@@ -38,3 +52,14 @@ class LateInteractionRetriever(EngineRetriever):
         for places, found in self._encoder.passages(list(Corpus(passages).texts)):
             for place, vectors in zip(places, found, strict=True):
                 yield passages[place], vectors.tolist()
+
+
+class _Encoded(str):
+    """A query with the vectors of its tokens."""
+
+    vectors: list[list[float]]
+
+    def __new__(cls, query: str, vectors: list[list[float]]) -> "_Encoded":
+        encoded = super().__new__(cls, query)
+        encoded.vectors = vectors
+        return encoded

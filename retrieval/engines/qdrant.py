@@ -52,6 +52,7 @@ class QdrantRetriever(LateInteractionRetriever):
     def __init__(self, settings: QdrantSettings, corpus: Corpus) -> None:
         super().__init__(settings, corpus)
         self._settings = settings
+        self.computes = bool(settings.path)  # in a folder, vectors are compared here
         if settings.path:
             try:
                 self._client = QdrantClient(path=settings.path, force_disable_check_same_thread=True)
