@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 
 import dspy
 import pytest
@@ -14,6 +15,7 @@ from hoptimizer.models import LMSettings, build_adapter, build_lm
 from hoptimizer.optimizers.labels.demonstrations import annotate
 from hoptimizer.optimizers.labels.oracle import replay
 from hoptimizer.programs import RAG, IRCoT
+from hoptimizer.programs.steps import pages
 from hoptimizer.retrieval import BM25Retriever, Corpus, HybridRetriever, Passage
 
 # After the third example of listing 4 of IRCoT's paper.
@@ -45,6 +47,19 @@ def test_the_page_is_kept_and_the_search_scoped_to_the_nearest_titles():
     assert titles.inputs == {"page": "bears", "question": ASKED, "number": 3}
     assert retrieved.inputs == {"query": ASKED, "titles": ["Auditorium Theatre"]}
     assert read.inputs["context"] == ["bears", "built", "hall"]
+
+
+def test_titles_are_compared_beside_the_event_loop_with_what_is_made_of_a_corpus_once(monkeypatch):
+    made, threads = [], set()
+    monkeypatch.setattr(pages.utils, "default_process", lambda title: made.append(title) or title.lower())
+    find = pages.process.extractOne
+    noted = lambda *args, **options: threads.add(threading.current_thread()) or find(*args, **options)  # noqa: E731
+    monkeypatch.setattr(pages.process, "extractOne", noted)
+    corpus = Corpus(CORPUS.passages)
+    for _ in range(2):
+        assert ids(run(RAG(BM25Retriever(corpus), k=2, pages=3), TITLES, ANSWER)) == ["bears", "built", "hall"]
+    assert threading.main_thread() not in threads
+    assert {title: made.count(title) for title in corpus.pages} == dict.fromkeys(corpus.pages, 1)
 
 
 def test_several_retrievers_of_one_corpus_are_scoped_too():

@@ -1,7 +1,10 @@
 """Questions that are asked about a page: it is always shown, and searches are scoped (IRCoT, appendix B)."""
 
-from collections.abc import Collection, Sequence
+import asyncio
+import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 from rapidfuzz import fuzz, process, utils
 
@@ -9,6 +12,9 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.programs.program import Program
 from hoptimizer.programs.trace import main_page
 from hoptimizer.retrieval import Corpus, Passage
+
+_compared: WeakKeyDictionary[Corpus, dict[str, str]] = WeakKeyDictionary()
+_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -45,22 +51,33 @@ async def find_pages(program: Program, question: str, number: int | None) -> Pag
         raise UserError("program.pages: the retriever does not tell its corpus; take bm25, dense, colbert or hybrid")
     main = page_passage(corpus, main_page() or "")
     said = await program.step("titles", page=main, question=question, number=number)
-    titles = nearest_titles((said.titles or [])[:number], corpus.pages.keys())
+    # Comparing with the titles of a large corpus takes a while, in which other questions go on.
+    titles = await asyncio.to_thread(nearest_titles, (said.titles or [])[:number], corpus)
     return Pages((main,), titles or None)
 
 
-def nearest_titles(proposed: Sequence[str], known: Collection[str]) -> tuple[str, ...]:
-    """The known title that is most similar to each proposed one, each once.
+def nearest_titles(proposed: Sequence[str], corpus: Corpus) -> tuple[str, ...]:
+    """The title in a corpus that is most similar to each proposed one, each once.
 
-    >>> nearest_titles(["mona lisa", "Leonardo Da Vinci (painter)"], ["Leonardo da Vinci", "Mona Lisa", "Venus"])
+    >>> corpus = Corpus([Passage(title, title, "") for title in ("Leonardo da Vinci", "Mona Lisa", "Venus")])
+    >>> nearest_titles(["mona lisa", "Leonardo Da Vinci (painter)"], corpus)
     ('Mona Lisa', 'Leonardo da Vinci')
     """
+    known = _compared_titles(corpus)
     best = (
-        process.extractOne(title, known, scorer=fuzz.ratio, processor=utils.default_process)
+        process.extractOne(utils.default_process(title), known, scorer=fuzz.ratio)
         for title in proposed
         if title.strip()
     )
-    return tuple(dict.fromkeys(match[0] for match in best if match))
+    return tuple(dict.fromkeys(match[2] for match in best if match))
+
+
+def _compared_titles(corpus: Corpus) -> dict[str, str]:
+    """The titles of a corpus, each with what others are compared with: made once, however many questions wait."""
+    with _lock:
+        if corpus not in _compared:
+            _compared[corpus] = {title: utils.default_process(title) for title in corpus.pages}
+        return _compared[corpus]
 
 
 class UnknownPageError(UserError):
