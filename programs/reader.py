@@ -7,6 +7,7 @@ from typing import Any, Literal
 import dspy
 
 from hoptimizer.programs.program import Program
+from hoptimizer.programs.steps.asking import mean_likelihood
 from hoptimizer.retrieval import Passage
 from hoptimizer.signatures import (
     Answer,
@@ -120,7 +121,8 @@ class Reading:
     Attributes:
         answer: the answer; empty if there is no reader or if it failed.
         text: all that it said: its chain of thought, if there is one, and the answer.
-        probability: how likely the language model finds that, where it was asked to tell and does.
+        probability: how likely the language model finds a token of the answer, in the geometric mean, where it was
+            asked to tell and does.
     """
 
     answer: str
@@ -148,7 +150,7 @@ async def read_aloud(
         program: a program whose attribute ``reader`` is a predictor or ``None``.
         question: the question.
         passages: what to read, or ``None`` to answer from memory.
-        measured: whether the language model is to tell how likely that is.
+        measured: whether the language model is to tell how likely the answer is.
     """
     if program.reader is None:
         return Reading("", "")
@@ -156,9 +158,10 @@ async def read_aloud(
     if passages is not None:
         inputs["context"] = passages
     prediction = await program.step("reader", measured=measured, **inputs)
-    probability = prediction.get("probability")
     if "chain" in prediction:
-        chain = (prediction.chain or "").strip()
-        return Reading(answer_of(chain), chain, probability)
-    answer = (prediction.answer or "").strip()
-    return Reading(answer, f"{prediction.get('reasoning') or ''} {answer}".strip(), probability)
+        text = (prediction.chain or "").strip()
+        answer = answer_of(text)
+    else:
+        answer = (prediction.answer or "").strip()
+        text = f"{prediction.get('reasoning') or ''} {answer}".strip()
+    return Reading(answer, text, mean_likelihood(prediction.get("logprobs") or (), answer))

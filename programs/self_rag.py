@@ -32,7 +32,7 @@ class Candidate:
 
     Attributes:
         answer: the answer.
-        score: its probability, and the weighted sum of what the decisions on it are worth (equations 3 and 4).
+        score: its probability by token, and the weighted sum of what the decisions on it are worth (equations 3 and 4).
     """
 
     answer: str
@@ -44,7 +44,9 @@ class SelfRAG(Program):
 
     The four decisions, which the paper's model writes as reflection tokens, are typed steps (table 1): retrieve?
     relevant? supported? useful? Where the language model tells how likely its output is, the last three count by their
-    probabilities, and so does the answer; else they count as a whole, and the answer does not.
+    probabilities, and so does the answer; else they count as a whole, and the answer does not. An answer's probability
+    is the geometric mean of those of its tokens, as in the code of the paper, or longer answers would not count at all;
+    a chain of thought before it is not part of it.
 
     Args:
         retriever: where passages come from.

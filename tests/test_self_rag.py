@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import re
 from statistics import fmean
 
 import dspy
@@ -146,6 +147,48 @@ class CriticServer(ChatServer):
                 token = {"token": "?", "logprob": math.log(sure), "bytes": [63], "top_logprobs": []}
                 reply["choices"][0]["logprobs"] = {"content": [token]}
         return number, status, reply
+
+
+# Words of a thought, the answer, and how likely each word is.
+THOUGHTS = {"names": (80, "New York"), "persons": (20, "Reykjavik"), "texas": (1, "Rome")}
+WORDS = {"New": 0.9, "York": 0.4, "Reykjavik": 0.55, "Rome": 0.5, "thus": 0.5}
+
+
+class ThinkingServer(ChatServer):
+    """Thinks about each passage at its own length before it answers, and tells how likely each word of that was; the
+    decisions on all passages are the same, and it tells nothing of these."""
+
+    def __init__(self):
+        super().__init__(self.say)
+
+    def say(self, body):
+        text = body["messages"][-1]["content"]
+        if "`[[ ## answer ## ]]`" not in text:
+            field = next(field for field in FIELDS if f"`[[ ## {field} ## ]]`" in text)
+            return f"[[ ## {field} ## ]]\n{SAID['names'][FIELDS.index(field)]}\n\n[[ ## completed ## ]]"
+        [(thoughts, answer)] = [said for name, said in THOUGHTS.items() if f"{name} {name}" in text]
+        return f"[[ ## reasoning ## ]]\n{'thus ' * thoughts}\n\n[[ ## answer ## ]]\n{answer}\n\n[[ ## completed ## ]]"
+
+    def complete(self, body):
+        number, status, reply = super().complete(body)
+        tokens = re.findall(r"\s*\S+", reply["choices"][0]["message"]["content"])
+        if any("reasoning" in token for token in tokens):
+            sure = [(token, WORDS.get(token.strip(), 1.0)) for token in tokens]
+            told = [{"token": t, "logprob": math.log(p), "bytes": [63], "top_logprobs": []} for t, p in sure]
+            reply["choices"][0]["logprobs"] = {"content": told}
+        return number, status, reply
+
+
+def test_neither_a_long_thought_nor_a_long_answer_makes_an_answer_unlikely():
+    with ThinkingServer() as server:
+        lm = build_lm(LMSettings(model="openai/thinks", api_base=server.url, api_key="none", cache=False))
+        with dspy.context(lm=lm, adapter=build_adapter()), recording(StepTrace()):
+            candidates = [asyncio.run(program(reader="cot").criticized(ASKED, found)) for found in FOUND]
+            assert program(reader="cot")(question=ASKED).answer == "New York"
+    decided = 1.0 + 0.5
+    assert dict(candidates) == pytest.approx(
+        {"New York": decided + math.sqrt(0.9 * 0.4), "Reykjavik": decided + 0.55, "Rome": decided + 0.5}
+    )
 
 
 def ask_server(server, model):

@@ -1,7 +1,9 @@
 """Asking the model of a step, a small one or a language model whose context may be too short for the prompt."""
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import accumulate
+from statistics import fmean
 from typing import Any
 
 import dspy
@@ -38,18 +40,43 @@ async def ask_small_model(
     return dspy.Prediction(**values, **probability), None
 
 
-def likelihood(prediction: dspy.Prediction) -> float | None:
-    """The probability that the model gave to all that it wrote, after its thoughts if it wrote such.
+def mean_likelihood(tokens: Sequence[tuple[str, float]], text: str) -> float | None:
+    """The probability of a token of a text, in the geometric mean, which does not depend on how long the text is.
 
-    The tokens' probabilities are taken off the prediction, because demonstrations are made from it.
+    What a model writes around the text, as its prompt's format wants it, does not count. If the tokens do not spell the
+    text, as where it is escaped, all of them count.
+
+    Args:
+        tokens: what the model wrote, each with the logarithm of its probability.
+        text: what is looked for in it; where it was written several times, the last one counts.
+
+    Returns:
+        The probability; ``None`` without tokens.
+
+    >>> tokens = [("answer", 0.0), (": ", 0.0), ("New", math.log(0.9)), (" York", math.log(0.4)), (".", -1.0)]
+    >>> round(mean_likelihood(tokens, "New York"), 2), round(mean_likelihood(tokens, "York"), 2)
+    (0.6, 0.4)
     """
-    tokens = (prediction.get("logprobs") or {}).get("content")
+    start = "".join(token for token, _ in tokens).rfind(text)
+    ends = accumulate(len(token) for token, _ in tokens)
+    spelling = [
+        logprob
+        for (token, logprob), end in zip(tokens, ends, strict=True)
+        if start < 0 or (end - len(token) < start + len(text) and end > start)
+    ]
+    return math.exp(fmean(spelling)) if spelling else None
+
+
+def _told(prediction: dspy.Prediction) -> list[tuple[str, float]]:
+    """The tokens that the model wrote, after its thoughts if it wrote such, with the logarithms of their probabilities.
+
+    They are taken off the prediction, because demonstrations are made from it.
+    """
+    tokens = (prediction.get("logprobs") or {}).get("content") or []
     if "logprobs" in prediction:
         del prediction["logprobs"]
-    if not tokens:
-        return None
     thoughts = max((place for place, token in enumerate(tokens, 1) if END_OF_THOUGHTS in token["token"]), default=0)
-    return math.exp(sum(token["logprob"] for token in tokens[thoughts:]))
+    return [(token["token"], token["logprob"]) for token in tokens[thoughts:]]
 
 
 async def ask_language_model(
@@ -106,7 +133,8 @@ async def ask_measured(
         options: further arguments of the call.
 
     Returns:
-        As there; the prediction's ``probability`` is that of its output, or ``None`` if the model does not tell.
+        As there; the prediction's ``probability`` is that of its output, or ``None`` if the model does not tell, and
+        ``logprobs`` has the output's tokens, each with the logarithm of its probability.
     """
     measured = options | {"config": options.get("config", {}) | {"logprobs": True}}
     model = lm or dspy.settings.lm
@@ -118,9 +146,10 @@ async def ask_measured(
             raise
         _refusing.add(name)
         prediction, calls, failure = await ask(options)
-    probability = likelihood(prediction)
+    tokens = _told(prediction)
+    probability = math.exp(sum(logprob for _, logprob in tokens)) if tokens else None
     # Demonstrations are made from the prediction that DSPy traced: it has the signature's fields alone.
-    return dspy.Prediction(**prediction.toDict(), probability=probability), calls, failure
+    return dspy.Prediction(**prediction.toDict(), probability=probability, logprobs=tokens), calls, failure
 
 
 def _without_templates(prediction: dspy.Prediction, signature: type[dspy.Signature]) -> str | None:
