@@ -88,6 +88,15 @@ def test_finished_training_is_not_repeated_nor_overwritten(trained):
         train(folder, CONFIG.model_copy(update={"epochs": 1}))
 
 
+def test_a_training_that_diverges_is_one_clear_line_and_no_model(tmp_path):
+    told = []
+    with pytest.raises(UserError, match=r"diverged, .* at update \d+ of 12; .* smaller than 1e\+30$") as caught:
+        train(tmp_path, CONFIG.model_copy(update={"learning_rate": 1e30}), told.append)
+    assert "\n" not in str(caught.value)
+    assert len(told) < 4
+    assert not (tmp_path / "card.json").exists()
+
+
 def test_saved_and_loaded_model_scores_as_in_training(trained):
     folder, card = trained
     dev = examples(CITIES[8:])

@@ -67,7 +67,8 @@ def train_classifier(
         the card.
 
     Raises:
-        UserError: the examples do not fit the task, the base can't be loaded, or the folder holds something else.
+        UserError: the examples do not fit the task, the base can't be loaded, the training diverges, or the folder
+            holds something else.
     """
     for name, some in (("train", examples), ("dev", dev)):
         check_labels(task, some, name)

@@ -63,8 +63,8 @@ def train_lm(
         and ``n``, the number of conversations learned from.
 
     Raises:
-        UserError: there are no conversations, the base can't be loaded or lacks words for them, or the folder holds
-            something else.
+        UserError: there are no conversations, the base can't be loaded or lacks words for them, the training
+            diverges, or the folder holds something else.
     """
     for name, some in (("train", conversations), ("dev", dev)):
         if not some:

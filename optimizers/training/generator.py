@@ -58,7 +58,8 @@ def train_generator(
         the card.
 
     Raises:
-        UserError: there are no examples, the base can't be loaded, or the folder holds something else.
+        UserError: there are no examples, the base can't be loaded, the training diverges, or the folder holds
+            something else.
     """
     for name, some in (("train", examples), ("dev", dev)):
         if not some:

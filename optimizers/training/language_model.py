@@ -127,7 +127,7 @@ def train_writer(
         dev before the training (``start``) and after it (``loss``).
 
     Raises:
-        UserError: the checkpoint in the folder is of another training.
+        UserError: the checkpoint in the folder is of another training, or the training diverges.
     """
     device, dtype = device_and_dtype()
     model.to(device)

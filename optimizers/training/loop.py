@@ -119,22 +119,26 @@ class MasterWeights:
         ]
         self.optimizer = torch.optim.AdamW([g for g in groups if g["params"]], lr=plan.learning_rate, fused=True)
 
-    def step(self, learning_rate: float) -> None:
+    def step(self, learning_rate: float) -> float:
         """Update the weights from the model's gradients, and clear these.
 
         Args:
             learning_rate: the learning rate of this update.
+
+        Returns:
+            the norm of all gradients before they were clipped to a norm of 1.
         """
         for name, weight in self.weights.items():
             gradient = self._trained[name].grad
             weight.grad = None if gradient is None else gradient.float()
             self._trained[name].grad = None
-        nn.utils.clip_grad_norm_(self.weights.values(), 1.0)
+        norm = nn.utils.clip_grad_norm_(self.weights.values(), 1.0)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         self.optimizer.step()
         self.optimizer.zero_grad()  # or the gradients would stay in memory during the next forward and backward pass
         self.load(self.weights)
+        return norm.item()
 
     @torch.no_grad()
     def load(self, weights: Mapping[str, Tensor]) -> None:
@@ -185,7 +189,7 @@ class Training(Generic[Batch]):
             the best epoch, whose weights the model then has.
 
         Raises:
-            UserError: the checkpoint in the folder is of another training.
+            UserError: the checkpoint in the folder is of another training, or the training diverges.
             ValueError: there are no batches.
         """
         done, best, kept = self._resume()
@@ -200,7 +204,13 @@ class Training(Generic[Batch]):
                 batches = self.batches(epoch)
             loss = self.loss(batches[place])
             loss.backward()
-            self.master_weights.step(self.plan.learning_rate * _share(step, steps))
+            norm = self.master_weights.step(self.plan.learning_rate * _share(step, steps))
+            # Nothing brings weights back that are no numbers, and a NaN on dev would never be beaten.
+            if not (math.isfinite(loss.item()) and math.isfinite(norm)):
+                raise UserError(
+                    f"{self.folder}: the training diverged, its loss or gradient is no number at update {step + 1} of "
+                    f"{steps}; take an optimizer.learning_rate smaller than {self.plan.learning_rate:g}"
+                )
             facts = None
             if place == each - 1:
                 value, facts = self.evaluate()

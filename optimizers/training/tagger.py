@@ -92,7 +92,8 @@ def train_tagger(
         the card.
 
     Raises:
-        UserError: the examples lack a tag, the base can't be loaded, or the folder holds something else.
+        UserError: the examples lack a tag, the base can't be loaded, the training diverges, or the folder holds
+            something else.
     """
     if task.labels:
         check_labels(task, examples, "train")
