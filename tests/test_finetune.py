@@ -17,7 +17,8 @@ import torch
 from dspy.clients.provider import Provider
 from dspy.clients.utils_finetune import TrainingStatus
 from dspy.utils.exceptions import LMServerError
-from peft import PeftModel
+from peft import LoraModel, PeftModel
+from safetensors.torch import load_file
 from scripted import Listener, ScriptedLM, ScriptedRetriever, passage
 from serving import answer_in_fresh_process, kept
 from small_models import CITIES, conversations, start_toy_lm, tiny_lm, tiny_t5, train_toy_lm
@@ -37,7 +38,10 @@ from hoptimizer.optimizers.labels.conversations import bootstrapped, replayed
 from hoptimizer.optimizers.labels.conversations import conversations as collected
 from hoptimizer.optimizers.labels.oracle import replay
 from hoptimizer.optimizers.labels.reasoning import reasoning
+from hoptimizer.optimizers.training import language_model
+from hoptimizer.optimizers.training.conversations import LMTrainingConfig, train_lm
 from hoptimizer.optimizers.training.dspy_provider import LocalProvider, LocalTrainingJob
+from hoptimizer.optimizers.training.language_model import load_base
 from hoptimizer.optimizers.tuning import finetune_lm
 from hoptimizer.optimizers.tuning.finetune_lm import BootstrapFinetune
 from hoptimizer.programs import RAG, RAISF, Direct, IRCoT
@@ -100,6 +104,43 @@ def test_adapters_are_merged_into_the_weights(tmp_path):
     logits = [model(text).logits for model in (before, whole)]
     again = PeftModel.from_pretrained(before, saved)(text).logits
     assert (again - logits[1]).norm() < 0.05 * (logits[0] - logits[1]).norm()  # its weights are rounded to bf16
+
+
+def test_adapters_need_the_other_weights_in_the_precision_that_is_computed_in_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(language_model, "device_and_dtype", lambda: (torch.device("cpu"), torch.bfloat16))
+    sizes, merge = [], LoraModel.merge_and_unload
+
+    def size(model):
+        return sum(weight.nbytes for weight in model.parameters())
+
+    def merged(model):
+        sizes.append(size(model))
+        return merge(model)
+
+    monkeypatch.setattr(LoraModel, "merge_and_unload", merged)
+    config = LMTrainingConfig(base="smollm2-135m-instruct", lora=4, epochs=1, batch=2)
+    whole, _ = load_base(config.model_copy(update={"lora": 0}))
+    assert size(load_base(config)[0]) == size(whole) / 2
+    train_lm(conversations(CITIES[:2]), conversations(CITIES[8:9]), config, tmp_path / "lm")
+    adapter = load_file(tmp_path / "lm" / "adapter" / "adapter_model.safetensors")
+    assert sizes == [size(whole) / 2 + sum(weight.nbytes for weight in adapter.values())]
+    assert {weight.dtype for weight in adapter.values()} == {torch.float32}
+    by_peft = (
+        PeftModel.from_pretrained(whole, tmp_path / "lm" / "adapter").merge_and_unload().to(torch.bfloat16).state_dict()
+    )
+    found = load_file(tmp_path / "lm" / WEIGHTS)
+    assert all(torch.equal(weight, by_peft[name]) for name, weight in found.items())
+
+
+def test_a_gpu_that_is_too_small_is_one_clear_line(tmp_path):
+    def full(_):  # as on a GPU, which there is none of here
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nSee documentation")
+
+    for lora, remedy in ((4, r"optimizer\.max_tokens"), (0, r"optimizer\.lora")):
+        config = LMTrainingConfig(base=str(tiny_lm(tmp_path / f"base{lora}")), lora=lora, epochs=1)
+        with pytest.raises(UserError, match=f"the GPU's memory .*{remedy}") as caught:
+            train_lm(conversations(CITIES[:2]), conversations(CITIES[8:9]), config, tmp_path / f"lm{lora}", full)
+        assert "\n" not in str(caught.value)
 
 
 def test_a_training_that_was_killed_goes_on_to_the_same_weights(trained, tmp_path):

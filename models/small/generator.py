@@ -31,11 +31,12 @@ from hoptimizer.models.small.fields import parse, prompt
 ROWS = 16
 
 
-def load_writer(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A causal or sequence-to-sequence language model in fp32, and its tokenizer.
+def load_writer(name: str, dtype: torch.dtype = torch.float32) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A causal or sequence-to-sequence language model, and its tokenizer.
 
     Args:
         name: folder or hub id.
+        dtype: precision of the weights.
 
     Raises:
         UserError: the model can't be loaded, or is of neither kind.
@@ -43,7 +44,7 @@ def load_writer(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     with loading(name, "a language model"):
         config = AutoConfig.from_pretrained(name, trust_remote_code=False)
         kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-        model = kind.from_pretrained(name, config=config, dtype=torch.float32, trust_remote_code=False)
+        model = kind.from_pretrained(name, config=config, dtype=dtype, trust_remote_code=False)
         return model.eval(), AutoTokenizer.from_pretrained(name, trust_remote_code=False)
 
 

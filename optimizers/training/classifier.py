@@ -19,6 +19,7 @@ from hoptimizer.optimizers.training.run import (
     TrainingConfig,
     TrainingFolder,
     freeze_embeddings,
+    gpu_memory,
     training,
 )
 
@@ -67,8 +68,8 @@ def train_classifier(
         the card.
 
     Raises:
-        UserError: the examples do not fit the task, the base can't be loaded, the training diverges, or the folder
-            holds something else.
+        UserError: the examples do not fit the task, the base can't be loaded, the training diverges, a GPU
+            has too little memory, or the folder holds something else.
     """
     for name, some in (("train", examples), ("dev", dev)):
         check_labels(task, some, name)
@@ -109,9 +110,10 @@ def train_classifier(
         return scores[config.calibrate or "f1"], {**scores, "threshold": threshold}
 
     lengths = [len(row["input_ids"]) for row in rows]
-    best = training(
-        config, model, dtype, lengths, loss, evaluate, key=training_folder.key, folder=folder, report=report
-    ).run()
+    with gpu_memory(config.base, "take a smaller optimizer.base"):
+        best = training(
+            config, model, dtype, lengths, loss, evaluate, key=training_folder.key, folder=folder, report=report
+        ).run()
     scores = dict(best.facts)
     threshold = scores.pop("threshold")
     card = training_folder.card(

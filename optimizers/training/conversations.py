@@ -12,12 +12,15 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.common.memory import trim_heap
 from hoptimizer.common.paths import write_whole
 from hoptimizer.models.engine.chat_template import as_words, leading_tokens, render
-from hoptimizer.models.small.generator import load_writer
-from hoptimizer.models.weights.store import resolve
 from hoptimizer.optimizers.training.checkpoints import remove_checkpoints
-from hoptimizer.optimizers.training.language_model import TokenizedExample, WriterTrainingConfig, train_writer
+from hoptimizer.optimizers.training.language_model import (
+    TokenizedExample,
+    WriterTrainingConfig,
+    load_base,
+    train_writer,
+)
 from hoptimizer.optimizers.training.loop import TrainingReport, training_key
-from hoptimizer.optimizers.training.run import save
+from hoptimizer.optimizers.training.run import gpu_memory, save
 
 Conversation = dict[str, list[dict[str, str]]]
 """``{"messages": [{"role": …, "content": …}, …]}``; the last message is the one that the model learns to write."""
@@ -64,7 +67,7 @@ def train_lm(
 
     Raises:
         UserError: there are no conversations, the base can't be loaded or lacks words for them, the training
-            diverges, or the folder holds something else.
+            diverges, a GPU has too little memory, or the folder holds something else.
     """
     for name, some in (("train", conversations), ("dev", dev)):
         if not some:
@@ -79,13 +82,15 @@ def train_lm(
         remove_checkpoints(folder)
         return found["scores"]
     trim_heap()
-    model, tokenizer = load_writer(resolve(config.base))
+    model, tokenizer = load_base(config)
     kind = _asked_and_answered if model.config.is_encoder_decoder else _continued
     # A model with learned positions, such as GPT-2, has no more of them.
     most = min(config.max_tokens, getattr(model.config, "max_position_embeddings", None) or config.max_tokens)
     limits = config.model_copy(update={"max_tokens": most})
     rows, dev_rows = ([kind(tokenizer, limits, one) for one in some] for some in (conversations, dev))
-    model, best = train_writer(model, tokenizer, rows, dev_rows, config, key, folder, report)
+    smaller = "cut conversations (optimizer.max_tokens) or take a smaller lm.default.model"
+    with gpu_memory(config.base, smaller if config.lora else f"train adapters (optimizer.lora=16), or {smaller}"):
+        model, best = train_writer(model, tokenizer, rows, dev_rows, config, key, folder, report)
     save(model, tokenizer, folder)
     scores = {**best.facts, "epoch": float(best.epoch), "n": float(len(rows))}
     write_whole(card, json.dumps({"key": key, "config": config.model_dump(), "scores": scores}))

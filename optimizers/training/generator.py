@@ -10,12 +10,16 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.eval.metrics import f1
 from hoptimizer.models.small.card import Card
 from hoptimizer.models.small.fields import prompt, written
-from hoptimizer.models.small.generator import StepGenerator, load_writer, prompt_tokens
-from hoptimizer.models.weights.store import resolve
+from hoptimizer.models.small.generator import StepGenerator, prompt_tokens
 from hoptimizer.optimizers.labels.examples import Task, TrainingExample
-from hoptimizer.optimizers.training.language_model import TokenizedExample, WriterTrainingConfig, train_writer
+from hoptimizer.optimizers.training.language_model import (
+    TokenizedExample,
+    WriterTrainingConfig,
+    load_base,
+    train_writer,
+)
 from hoptimizer.optimizers.training.loop import TrainingReport
-from hoptimizer.optimizers.training.run import TrainingFolder
+from hoptimizer.optimizers.training.run import TrainingFolder, gpu_memory
 
 
 class GeneratorTrainingConfig(WriterTrainingConfig):
@@ -58,8 +62,8 @@ def train_generator(
         the card.
 
     Raises:
-        UserError: there are no examples, the base can't be loaded, the training diverges, or the folder holds
-            something else.
+        UserError: there are no examples, the base can't be loaded, the training diverges, a GPU has too
+            little memory, or the folder holds something else.
     """
     for name, some in (("train", examples), ("dev", dev)):
         if not some:
@@ -67,10 +71,11 @@ def train_generator(
     training_folder = TrainingFolder(task, config, examples, dev, folder)
     if finished := training_folder.finished():
         return finished
-    model, tokenizer = load_writer(resolve(config.base))
+    model, tokenizer = load_base(config)
     seq2seq = model.config.is_encoder_decoder
     rows, dev_rows = ([_row(tokenizer, task, one, config, seq2seq) for one in some] for some in (examples, dev))
-    model, best = train_writer(model, tokenizer, rows, dev_rows, config, training_folder.key, folder, report)
+    with gpu_memory(config.base, "take a smaller optimizer.base"):
+        model, best = train_writer(model, tokenizer, rows, dev_rows, config, training_folder.key, folder, report)
     card = training_folder.card(
         best.facts, best.epoch, kind="generator", listed=task.listed, max_new_tokens=config.max_new_tokens
     )

@@ -13,6 +13,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hoptimizer.common.memory import trim_heap
 from hoptimizer.models.engine.loading import device_and_dtype
+from hoptimizer.models.small.generator import load_writer
+from hoptimizer.models.weights.store import resolve
 from hoptimizer.optimizers.training.causal_attention import attend_by_products
 from hoptimizer.optimizers.training.loop import BestEpoch, TrainingReport
 from hoptimizer.optimizers.training.lora import adapted, merged
@@ -99,6 +101,19 @@ class SequenceToSequence(Writer):
         return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=_NONE).to(self._device)
 
 
+def load_base(config: WriterTrainingConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model that is fine-tuned, and its tokenizer. Weights that stay as they are have the precision of the
+    forward pass; those that are trained are in fp32.
+
+    Args:
+        config: how the model is trained.
+
+    Raises:
+        UserError: it can't be loaded.
+    """
+    return load_writer(resolve(config.base), device_and_dtype()[1] if config.lora else torch.float32)
+
+
 def train_writer(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -112,7 +127,7 @@ def train_writer(
     """Fine-tune a language model on the cross-entropy of the tokens that it is to write.
 
     Args:
-        model: the model as it was loaded.
+        model: the model as :func:`load_base` gives it.
         tokenizer: the model's tokenizer.
         rows: the examples to learn from.
         dev: the examples that the epoch is chosen on; the one with the least loss is kept. Of a single epoch there is
@@ -161,7 +176,7 @@ def train_writer(
     _, start = evaluate()
     best = loop.run()
     if config.lora:
-        model = merged(trained, loop.master_weights, dtype, config.base, folder)
+        model = merged(trained, loop.master_weights, config.base, folder)
     return model, replace(best, facts={"start": start["loss"], **best.facts})
 
 

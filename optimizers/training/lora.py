@@ -14,34 +14,33 @@ several of these beside one copy of the base."""
 
 
 def adapted(model: PreTrainedModel, rank: int, seed: int) -> PeftModel:
-    """The model with adapters on every linear layer but the last; only the adapters are trained.
+    """The model with adapters on every linear layer but the last; only the adapters, which are in fp32, are trained.
 
     Args:
-        model: the model.
+        model: the model, in any precision.
         rank: the rank of the adapters.
         seed: determines the adapters' initial weights.
     """
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear")
+        for layer in model.modules():
+            layer.compute_dtype = torch.float32  # by which PEFT goes, or else by that of the layer's own weights
         return get_peft_model(model, config).eval()
 
 
-def merged(
-    adapted: PeftModel, master_weights: MasterWeights, dtype: torch.dtype, base: str, folder: Path
-) -> PreTrainedModel:
-    """The model with its adapters added to its weights; the adapters are saved, too.
+def merged(adapted: PeftModel, master_weights: MasterWeights, base: str, folder: Path) -> PreTrainedModel:
+    """The model with its adapters added to its weights, in their precision; the adapters are saved, too.
 
     Args:
         adapted: the model with adapters.
         master_weights: the trained weights of the adapters, in fp32.
-        dtype: the precision of the result.
         base: what the model that they are for is called.
         folder: where :data:`ADAPTERS` is written.
     """
-    adapted.float()
-    master_weights.load(master_weights.state())  # restores the fp32 values of the adapters that bf16 had rounded
+    for name, weight in master_weights.weights.items():
+        adapted.get_parameter(name).data = weight.data  # in fp32, so that a sum is rounded once, layer by layer
     adapted.active_peft_config.base_model_name_or_path = base  # and not a path on this machine
     adapted.save_pretrained(folder / ADAPTERS)
     (folder / ADAPTERS / "README.md").unlink()  # PEFT's, a form to be filled in
-    return adapted.merge_and_unload().to(dtype)
+    return adapted.merge_and_unload()

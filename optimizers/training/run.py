@@ -1,7 +1,8 @@
 """The parts that every fine-tuning of a small model shares: the config, the folder and the training loop."""
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,23 @@ class TrainingFolder:
         write_card(card, self._folder)
         remove_checkpoints(self._folder)
         trim_heap()  # the optimizer's states and the last passes left gaps that a program's batches do not fill
+
+
+@contextmanager
+def gpu_memory(base: str, remedy: str) -> Iterator[None]:
+    """Within it, a GPU's memory that does not suffice is said in one line.
+
+    Args:
+        base: the model that is fine-tuned.
+        remedy: which options take less.
+
+    Raises:
+        UserError: there is too little.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise UserError(f"fine-tuning {base}: the GPU's memory does not suffice; {remedy}") from error
 
 
 def training(

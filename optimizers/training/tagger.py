@@ -25,6 +25,7 @@ from hoptimizer.optimizers.training.run import (
     TrainingConfig,
     TrainingFolder,
     freeze_embeddings,
+    gpu_memory,
     save,
     training,
 )
@@ -92,8 +93,8 @@ def train_tagger(
         the card.
 
     Raises:
-        UserError: the examples lack a tag, the base can't be loaded, the training diverges, or the folder holds
-            something else.
+        UserError: the examples lack a tag, the base can't be loaded, the training diverges, a GPU has too
+            little memory, or the folder holds something else.
     """
     if task.labels:
         check_labels(task, examples, "train")
@@ -136,9 +137,10 @@ def train_tagger(
         return value, scores | facts
 
     lengths = [len(row["input_ids"]) for row in learn.rows]
-    best = training(
-        config, model, dtype, lengths, loss, evaluate, key=training_folder.key, folder=folder, report=report
-    ).run()
+    with gpu_memory(config.base, "take a smaller optimizer.batch or optimizer.base"):
+        best = training(
+            config, model, dtype, lengths, loss, evaluate, key=training_folder.key, folder=folder, report=report
+        ).run()
     scores = dict(best.facts)
     card = training_folder.card(
         {"cut": float(learn.cut)},
