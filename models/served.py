@@ -26,7 +26,7 @@ from hoptimizer.common.urls import public
 from hoptimizer.models.failures import is_outage, is_too_fast, is_too_long
 from hoptimizer.models.same_calls import OnceLM
 from hoptimizer.models.settings import NO_KEY, secrets_in, server_in_environment
-from hoptimizer.models.slots import CONNECTIONS, slots_of
+from hoptimizer.models.slots import slots_of
 from hoptimizer.models.usage import AnswerCache
 
 TIMEOUT = 180.0
@@ -93,7 +93,8 @@ class ServedLM(OnceLM):
         **options: Any,  # noqa: ANN401 - DSPy's
     ) -> None:
         super().__init__(model, num_retries=0, timeout=timeout or TIMEOUT, **options)
-        self.slots = slots_of(model, str(options.get("api_base") or ""), max_concurrency or CONNECTIONS)
+        self.slots = slots_of(model, str(options.get("api_base") or ""))
+        self._limit = self.slots.limited(max_concurrency) if max_concurrency else None
         self.retries = NUM_RETRIES if num_retries is None else num_retries
 
     @property

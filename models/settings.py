@@ -85,8 +85,8 @@ class LMSettings(BaseModel):
         num_retries: how often a call is made again that got no answer, as from an overloaded server, after a pause that
             is drawn at random and up to twice as long each time; ``None`` for 3. A call that is refused for coming too
             fast (429) is made again for ten minutes, unless this is 0.
-        max_concurrency: the most calls of this model at once, whatever the number of questions under way; ``None`` for
-            100. They become fewer while the server refuses some for coming too fast.
+        max_concurrency: the most calls of this model at once, whichever role asks it and whatever the number of
+            questions under way; ``None`` for 100. They become fewer while the server refuses some for coming too fast.
         extra_body: what is added to the body of each request, such as ``{"repetition_penalty": 1.1}``; dumped without
             what its names say to be secret.
         extra_headers: HTTP headers of each request. Their values are secrets and never dumped.

@@ -1,6 +1,7 @@
 """How many calls a server gets at once."""
 
 import asyncio
+import math
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Self
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 from dspy.utils.exceptions import LMRateLimitError
 
@@ -19,23 +20,35 @@ from_cache: ContextVar[threading.Event] = ContextVar("from_cache")
 
 # DSPy's client opens so many connections; a call that waits for one would count that towards its timeout.
 CONNECTIONS = 100
-_shared: "WeakValueDictionary[tuple[str, str, int], Slots]" = WeakValueDictionary()
+_shared: "WeakValueDictionary[tuple[str, str], Slots]" = WeakValueDictionary()
 _sharing = threading.Lock()
 
 
-def slots_of(model: str, server: str, number: int) -> "Slots":
-    """The slots of a model at a server: the same ones for all that call it in this process, with the same limit.
+def slots_of(model: str, server: str) -> "Slots":
+    """The slots of a model at a server: the same ones for all that call it in this process.
 
     Args:
         model: what it is called.
         server: where; empty for the provider's own.
-        number: the most calls at once.
     """
     with _sharing:
-        key = (model, server, number)
-        if (slots := _shared.get(key)) is None:
-            slots = _shared[key] = Slots(number)
+        if (slots := _shared.get((model, server))) is None:
+            slots = _shared[model, server] = Slots()
         return slots
+
+
+class Limit:
+    """What somebody who calls a model allows at once; it holds for all others, too, until nobody has it any more.
+
+    Args:
+        number: calls.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
 
 
 class Slots:
@@ -47,12 +60,13 @@ class Slots:
     is a server.
 
     Args:
-        number: the most calls at once.
+        number: the most calls at once, where no limit is set.
     """
 
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self._allowed = float(number)
+    def __init__(self, number: int = CONNECTIONS) -> None:
+        self._unlimited = number
+        self._limits: WeakSet[Limit] = WeakSet()
+        self._allowed = math.inf  # until a call is refused for coming too fast
         self._used = 0
         # Calls that were under way when the number was halved: that they are refused, too, is no news.
         self._older = 0
@@ -61,9 +75,25 @@ class Slots:
         self._lock = threading.Lock()
 
     @property
+    def number(self) -> int:
+        """The most calls at once: the least of the limits that were set."""
+        return min((limit.number for limit in self._limits), default=self._unlimited)
+
+    @property
     def allowed(self) -> int:
         """The calls that may be under way at once by now."""
-        return int(self._allowed)
+        return int(min(self._allowed, self.number))
+
+    def limited(self, number: int) -> Limit:
+        """A limit that holds for as long as the caller keeps it.
+
+        Args:
+            number: the most calls at once.
+        """
+        limit = Limit(number)
+        with self._lock:
+            self._limits.add(limit)
+        return limit
 
     def _take(self) -> "Future[None]":
         slot: Future[None] = Future()
@@ -84,9 +114,9 @@ class Slots:
             self._used -= 1
             is_older, self._older = self._older > 0, max(0, self._older - 1)
             if isinstance(error, LMRateLimitError) and not is_older:
-                self._allowed, self._older = max(1.0, self._allowed / 2), self._used
-            elif succeeded:
-                self._allowed = min(float(self.number), self._allowed + 1 / self._allowed)
+                self._allowed, self._older = max(1.0, min(self._allowed, self.number) / 2), self._used
+            elif succeeded and self._allowed < self.number:
+                self._allowed += 1 / self._allowed
             self._fill()
 
     @contextmanager

@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import gc
 from base64 import b64encode
 from concurrent.futures import ThreadPoolExecutor
 
@@ -185,6 +186,23 @@ def test_what_a_cache_answers_does_not_raise_the_number_of_calls_at_once(tmp_pat
 def test_all_that_call_a_model_at_a_server_share_its_slots():
     lms = [build_lm(LMSettings(model="openai/x", api_base=f"http://{host}/v1", max_concurrency=2)) for host in "aab"]
     assert lms[0].slots is lms[1].slots is not lms[2].slots
+
+
+def test_the_least_limit_of_all_that_call_a_model_holds_for_as_long_as_somebody_set_it():
+    with ChatServer(lambda _: ANSWER, seconds=0.05, together=3) as server:
+        lms = [build_lm(served(server, max_concurrency=3)), judge := build_lm(served(server))]
+        with ThreadPoolExecutor(12) as pool:
+            list(pool.map(lambda n: lms[n % 2](f"Where is {n}?"), range(12)))
+    assert server.most == 3
+    lms = [lms[0].copy(temperature=0.5)]
+    gc.collect()
+    assert judge.slots.number == 3
+    lms.clear()
+    gc.collect()
+    assert judge.slots.number == CONNECTIONS
+    more = build_lm(served(server, max_concurrency=2 * CONNECTIONS))
+    assert judge.slots is more.slots
+    assert judge.slots.number == 2 * CONNECTIONS
 
 
 def test_the_check_of_a_provider_makes_one_call(monkeypatch):
