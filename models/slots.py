@@ -22,6 +22,17 @@ from_cache: ContextVar[threading.Event] = ContextVar("from_cache")
 CONNECTIONS = 100
 _shared: "WeakValueDictionary[tuple[str, str], Slots]" = WeakValueDictionary()
 _sharing = threading.Lock()
+# How many processes divide among them what is allowed at once, this one included.
+_processes = [1]
+
+
+def divide_limits(processes: int) -> None:
+    """From now on, a limit that is set in this process is this one's share of it.
+
+    Args:
+        processes: how many set the same ones.
+    """
+    _processes[:] = [processes]
 
 
 def slots_of(model: str, server: str) -> "Slots":
@@ -88,9 +99,9 @@ class Slots:
         """A limit that holds for as long as the caller keeps it.
 
         Args:
-            number: the most calls at once.
+            number: the most calls at once, in all processes that divide their limits.
         """
-        limit = Limit(number)
+        limit = Limit(max(1, number // _processes[0]))
         with self._lock:
             self._limits.add(limit)
         return limit

@@ -38,11 +38,13 @@ from hoptimizer.executors.pool import Pool, Workers
 from hoptimizer.executors.settings import RayExecutor
 from hoptimizer.executors.task import Node, Refusal, Task, unmasked
 from hoptimizer.executors.worker import Worker
-from hoptimizer.models import disk_cache
+from hoptimizer.models import LMSettings, build_lm, disk_cache, slots
+from hoptimizer.models.slots import CONNECTIONS
 from hoptimizer.models.usage import AnswerCache
 from hoptimizer.programs import StepRecord
 from hoptimizer.retrieval import Corpus, DenseSettings, Passage, RetrieverSettings, build_retriever
 from hoptimizer.study.cell_worker import CellWorker, Order
+from hoptimizer.study.on_cluster import compile_on_cluster
 from hoptimizer.variants import Scoring
 
 CONFIG = {"data": {"name": "atlas", "dev": 12}, "program": {"name": "rag", "reader": "none"}, "retriever": "bm25"}
@@ -176,7 +178,7 @@ class ScriptedRay:
 
     def __init__(self, answer, refusal=None, starts=True, head="127.0.0.1:9"):
         self.answer, self.refusal, self.starts, self.head = answer, refusal, starts, head
-        self.made, self.killed = 0, []
+        self.made, self.killed, self.told = 0, [], []
 
     util = SimpleNamespace(scheduling_strategies=SimpleNamespace(NodeAffinitySchedulingStrategy=lambda *_, **__: None))
 
@@ -203,7 +205,8 @@ class ScriptedRay:
             await asyncio.sleep(0 if self.starts else 60)
             return f"node-{number}"
 
-        async def start(values, task):
+        async def start(*told):
+            self.told.append(told)
             if isinstance(self.refusal, Exception):
                 raise self.refusal
             return self.refusal
@@ -366,6 +369,19 @@ def test_a_study_ends_with_the_head_and_no_cell_of_it_counts_as_failed(bench, tm
     with pytest.raises(ServiceError, match=r"head at .* has given no answer for 0\.3 s"):
         list(ended)
     assert ray.made == RayExecutor(name="ray").tasks  # no cell was begun after that
+
+
+@pytest.mark.parametrize(("limit", "workers", "share"), [(9, 3, 3), (2, 2, 1), (None, 3, CONNECTIONS)])
+def test_cells_that_are_compiled_at_once_share_the_calls_at_once(bench, monkeypatch, limit, workers, share):
+    ray = ScriptedRay(lambda *_: "compiled")
+    monkeypatch.setattr(together, "connected", lambda _: contextlib.nullcontext(ray))
+    values = unmasked(bench.config) | {"lm": {"default": {"max_concurrency": limit}, "judge": {"max_concurrency": 16}}}
+    orders = [Order(values, "", Node.for_models(()), {}) for _ in range(3)]
+    assert len(list(compile_on_cluster(orders, RayExecutor(name="ray", tasks=8)))) == 3
+    assert ray.told == [(workers,)] * workers
+    monkeypatch.setattr(slots, "_processes", [1])
+    asyncio.run(CellWorker().start(*ray.told[0]))
+    assert build_lm(LMSettings(model="openai/x", max_concurrency=limit)).slots.number == share
 
 
 def test_one_watch_of_the_head_serves_all_who_need_it_and_ends_them_all(monkeypatch):

@@ -11,6 +11,7 @@ from hoptimizer.config import make_config
 from hoptimizer.eval.datasets.dataset import load
 from hoptimizer.executors.task import Node, Refusal
 from hoptimizer.executors.worker import AsksModels, check_data, refusal_of
+from hoptimizer.models.slots import divide_limits
 from hoptimizer.tracking.settings import is_empty
 
 
@@ -30,12 +31,22 @@ class Order:
     node: Node
     options: dict[str, Any]
 
+    @property
+    def limits(self) -> list[int]:
+        """The calls under way at once that the config allows, by language model."""
+        return [lm["max_concurrency"] for lm in self.values["lm"].values() if lm["max_concurrency"]]
+
 
 class CellWorker(AsksModels):
     """Compiles the cells of a study, from this machine's data, weights and indexes, into the store of their config."""
 
-    async def start(self) -> None:
-        """Do nothing: each order says what it needs."""
+    async def start(self, workers: int) -> None:
+        """Divide what limits the calls under way at once; all else each order says.
+
+        Args:
+            workers: how many compile at once.
+        """
+        divide_limits(workers)
 
     async def answer(self, order: Order) -> Refusal | None:
         """Compile a variant, whose run is in the store then.

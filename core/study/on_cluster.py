@@ -14,7 +14,8 @@ Outcome = tuple[int, Exception | None]
 
 
 def compile_on_cluster(orders: Sequence[Order], settings: RayExecutor) -> Iterator[Outcome]:
-    """Have variants compiled: as many at once as there are workers. Their runs are in the store as they end.
+    """Have variants compiled: as many at once as there are workers, and as a model's ``max_concurrency`` has calls for,
+    which they divide among them. Their runs are in the store as they end.
 
     Args:
         orders: what to compile.
@@ -29,7 +30,8 @@ def compile_on_cluster(orders: Sequence[Order], settings: RayExecutor) -> Iterat
     """
 
     async def compiled(workers: Workers, tell: Tell[Outcome]) -> None:
-        pool: Pool[None] = Pool(workers, min(settings.tasks, len(orders)), (), share=1)
+        size = min(settings.tasks, len(orders), *(most for order in orders for most in order.limits))
+        pool: Pool[None] = Pool(workers, size, (size,), share=1)
 
         async def one(number: int, order: Order) -> None:
             failure = None
