@@ -2,8 +2,9 @@
 
 import random
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate
+from pathlib import Path
 
 from hoptimizer.common.errors import UserError, unknown
 from hoptimizer.common.text import folded
@@ -128,3 +129,28 @@ def check_sizes(sizes: Mapping[str, float], count: int) -> bool:
 
 def _written(sizes: Mapping[str, float]) -> str:
     return ",".join(f"{name}={size:g}" for name, size in sizes.items())
+
+
+def named_splits(
+    name: str, splits: Collection[str], given: Path | str | Mapping[str, Path | str]
+) -> list[tuple[tuple[str, ...], str]]:
+    """Those of a data set's splits on the hub that a user names, each with ours that it is divided among.
+
+    Args:
+        name: of the data set, for messages.
+        splits: what the hub calls them.
+        given: one of them, or several by ours (``dev+test`` for one that is divided among these).
+
+    Raises:
+        UserError: the hub has no such split.
+
+    Example:
+        >>> from hoptimizer.eval.splits import named_splits
+        >>> named_splits("hub:owner/name", ["train", "validation"], {"dev+test": "validation"})
+        [(('dev', 'test'), 'validation')]
+    """
+    by_ours = given if isinstance(given, Mapping) else {"": given}
+    for split in map(str, by_ours.values()):
+        if split not in splits:
+            raise unknown(f"split of {name}", split, splits)
+    return [(tuple(ours.split("+")) if ours else (), str(split)) for ours, split in by_ours.items()]

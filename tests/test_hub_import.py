@@ -12,6 +12,7 @@ from pyarrow import parquet
 from test_importers import HOTPOT, MUSIQUE, WIKI, assert_one_line
 from test_published_files import NQ, TRIVIA
 
+from hoptimizer.cli import main
 from hoptimizer.eval import check, load
 from hoptimizer.eval.datasets import hub
 from hoptimizer.eval.datasets.importers import import_published
@@ -170,6 +171,33 @@ def test_a_split_of_the_hub_whose_answers_are_hidden_is_left_out_with_a_word(tmp
     assert_one_line(misspelt, ["hub:a/b, train", "no column 'anser'", "did you mean 'answer'?"])
     splits.pop("train")
     assert_one_line(lambda: import_documents("hub:a/b", None, tmp_path / "b"), ["no column 'answer'"])
+
+
+@pytest.mark.parametrize(("asked", "right"), [("question", "answer"), ("query", "answers")])
+def test_any_data_set_of_the_hub_with_questions_and_answers_is_imported_as_a_table(
+    tmp_path: Path, monkeypatch, capsys, asked: str, right: str
+):
+    folder = hub_folder(
+        tmp_path,
+        train=[{asked: f"Mill {n}?", right: "1998"} for n in range(4)],
+        validation=[{asked: f"Ship {n}?", right: "1997"} for n in range(4)],
+    )
+
+    def made(*words: str) -> dict[str, int]:
+        out = tmp_path / str(len(list(tmp_path.iterdir())))
+        monkeypatch.setattr("sys.argv", ["hop", "data", "import", f"hub:{folder}", *words, "--out", str(out), "--json"])
+        with pytest.raises(SystemExit, match="0"):
+            main()
+        return json.loads(capsys.readouterr().out)["splits"]
+
+    assert made() == {"train": 4, "dev": 4}
+    assert made("dev=validation") == {"dev": 4}
+    assert made("train=train", "dev+test=validation", "--question-column", asked) == {"train": 4, "dev": 2, "test": 2}
+    assert made("train", "--sizes", "train=3,dev=1") == {"train": 3, "dev": 1}
+    assert_one_line(
+        lambda: import_documents(f"hub:{folder}", None, tmp_path / "no", hub_splits={"dev": "valid"}),
+        ["'valid'", "mean 'validation'?"],
+    )
 
 
 def test_what_is_wrong_with_a_data_set_of_the_hub_is_one_line(tmp_path: Path, monkeypatch):

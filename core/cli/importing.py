@@ -19,8 +19,9 @@ def import_command(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="The published format (`hop data list`); or hub:OWNER/NAME[:CONFIG], or hub:FOLDER; or a table of "
-            "questions and answers (or SPLIT=FILE...); or nothing, for the documents of --docs alone."
+            help="The published format (`hop data list`); or hub:OWNER/NAME[:CONFIG], or hub:FOLDER, in a published "
+            "format or a table; or a table of questions and answers (or SPLIT=FILE...); or nothing, for the documents "
+            "of --docs alone."
         ),
     ] = None,
     paths: Annotated[
@@ -80,13 +81,15 @@ def import_command(
     """
     from hoptimizer.cli.screen.console import show, working
     from hoptimizer.common.errors import UserError
+    from hoptimizer.eval.datasets import hub
     from hoptimizer.eval.datasets.importers import import_published
     from hoptimizer.eval.documents.importing import CHUNK, import_documents, is_table
     from hoptimizer.eval.splits import parse_sizes
 
-    words = [name or "", *(paths or [])]
-    columns = question_column or answer_column
-    own = docs or columns or not name or "=" in name or (is_table(name) and not paths)
+    words = [word for word in (name, *(paths or [])) if word]
+    on_hub = bool(words) and words[0].startswith(hub.PREFIX)
+    own = docs or question_column or answer_column or not name or "=" in name or (is_table(name) and not paths)
+    own = own or (on_hub and not hub.is_published(words[0]))
     split_sizes = parse_sizes(sizes) if sizes else None
     made: Imported | ImportedDocuments
     if own:
@@ -97,12 +100,12 @@ def import_command(
         ):
             if given:
                 raise UserError(f"{option} is for published data sets; leave it out of an import of your own questions")
-        table = _named(words) or (None if not name else name if name.startswith("hub:") else Path(name))
         with working() as progress:
             made = import_documents(
-                table,
+                name if on_hub else _files(words),
                 docs,
                 out,
+                hub_splits=_files(words[1:]) if on_hub else None,
                 question=question_column,
                 answer=answer_column,
                 chunk=chunk or CHUNK,
@@ -119,7 +122,7 @@ def import_command(
         with working() as progress:
             made = import_published(
                 words[0],
-                _named(words[1:]) or (Path(words[1]) if words[1:] else None),
+                _files(words[1:]),
                 out,
                 corpus=corpus,
                 decompositions=decompositions or (),
@@ -139,8 +142,8 @@ def import_command(
     show(dataclasses.asdict(made) | {"folder": str(made.folder)}, as_json, *lines)
 
 
-def _named(words: list[str]) -> Mapping[str, Path | str]:
-    """Files by split, where the words name them so."""
+def _files(words: list[str]) -> Path | Mapping[str, Path | str] | None:
+    """One file, or files by split where the words name them so; or splits of the hub, which stand for files."""
     from hoptimizer.common.errors import UserError
 
     named: dict[str, Path | str] = {split: Path(file) for split, _, file in (w.partition("=") for w in words) if file}
@@ -148,7 +151,7 @@ def _named(words: list[str]) -> Mapping[str, Path | str]:
         raise UserError(f"{words[1]}: give one file, or one a split as train=FILE dev=FILE")
     if named and len(named) < len(words):
         raise UserError(f"{words}: give each file as SPLIT=FILE, each split once, or one file alone")
-    return named
+    return named or (Path(words[0]) if words else None)
 
 
 def _counted(counts: Mapping[str, int]) -> str:

@@ -32,12 +32,14 @@ class HubColumns:
         names: columns that tell it from the others.
         row: makes an item of the published format of a row.
         example: a data set with these columns.
+        lists: columns of these that hold lists.
     """
 
     format: str
     names: frozenset[str]
     row: Callable[[Row], Row]
     example: str
+    lists: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -66,15 +68,27 @@ def open_hub(name: str) -> HubSet:
     """
     path, _, config = name.removeprefix(PREFIX).partition(":")
     loaded = _load(path, config or None)
-    first = next(iter(loaded.values()))
-    columns = next((known for known in COLUMNS if known.names <= set(first.column_names)), None)
+    columns = _known(loaded)
     if columns is None:
         examples = ", ".join(known.example for known in COLUMNS)
-        given = ", ".join(first.column_names)
+        given = ", ".join(next(iter(loaded.values())).column_names)
         raise UserError(f"{name}: its columns ({given}) are none that are known; give a data set such as {examples}")
     splits = {split: _rows_of(f"{name}, {split}", data, columns) for split, data in loaded.items()}
     fullwiki = columns.format == "hotpotqa" and config == "fullwiki"
     return HubSet(name, "fullwiki" if fullwiki else columns.format, splits)
+
+
+def is_published(name: str) -> bool:
+    """Whether a data set on the hub has the columns of a published one; any other is a table.
+
+    Args:
+        name: as of :func:`open_hub`.
+
+    Raises:
+        UserError: there is none, or the hub is out of reach.
+    """
+    path, _, config = name.removeprefix(PREFIX).partition(":")
+    return _known(_load(path, config or None)) is not None
 
 
 def open_table(name: str) -> Mapping[str, Callable[[OnProblem], Iterator[DataRow]]]:
@@ -123,6 +137,17 @@ def left_out(splits: Collection[str]) -> list[str]:
         splits: what the hub calls them.
     """
     return [split for split in splits if split not in _SPLITS]
+
+
+def _known(loaded: Any) -> HubColumns | None:  # noqa: ANN401 - a DatasetDict
+    """The published format that a data set's columns are those of."""
+    from datasets import Value  # imported here: a second that files do not need
+
+    features = next(iter(loaded.values())).features
+    for known in COLUMNS:
+        if known.names <= set(features) and not any(isinstance(features[name], Value) for name in known.lists):
+            return known
+    return None
 
 
 def _rows_of(place: str, data: Any, columns: HubColumns) -> Callable[[OnProblem], Iterator[DataRow]]:  # noqa: ANN401 - a Dataset
@@ -259,6 +284,8 @@ COLUMNS: tuple[HubColumns, ...] = (
     ),
     HubColumns("musique", frozenset({"question", "paragraphs", "question_decomposition"}), dict, "dgslibisey/MuSiQue"),
     HubColumns("strategyqa", frozenset({"qid", "question", "answer"}), _strategy, "ChilleD/StrategyQA"),
-    HubColumns("nq", frozenset({"question", "answer"}), dict, "google-research-datasets/nq_open"),
+    HubColumns(
+        "nq", frozenset({"question", "answer"}), dict, "google-research-datasets/nq_open", lists=frozenset({"answer"})
+    ),
 )
 """The data sets of the hub that are known by their columns; the first that fits counts."""

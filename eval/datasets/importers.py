@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator
 
-from hoptimizer.common.errors import UserError, unknown
+from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import expanded, free_folder
 from hoptimizer.common.plugins import Registry, subclass_of
 from hoptimizer.common.progress import Report, in_notebook
@@ -29,7 +29,7 @@ from hoptimizer.eval.datasets.published_formats import (
 from hoptimizer.eval.datasets.question import AnyText, Question, Record, Text
 from hoptimizer.eval.datasets.reading import SEEN, PublishedReader, Skipped, Source
 from hoptimizer.eval.datasets.rows import DataRow, OnProblem, fail, own_file, read_rows, require
-from hoptimizer.eval.splits import check_splits, divided
+from hoptimizer.eval.splits import check_splits, divided, named_splits
 
 FORMATS: dict[str, type[Published]] = {
     "hotpotqa": HotpotItem,
@@ -203,10 +203,7 @@ def _of_hub(found: hub.HubSet, paths: Path | Mapping[str, Path | str] | None) ->
     if not paths:
         several = hub.by_our_names(found.name, found.splits) if len(found.splits) > 1 else {}
         paths = several if len(several) > 1 else Path(next(iter(several.values() or found.splits)))
-    named = [((), str(paths))] if isinstance(paths, Path) else [(tuple(k.split("+")), str(p)) for k, p in paths.items()]
-    for _, split in named:
-        if split not in found.splits:
-            raise unknown(f"split of {found.name}", split, found.splits)
+    named = named_splits(found.name, found.splits, paths)
     return [(splits, Source(f"{found.name}, {split}", found.splits[split])) for splits, split in named]
 
 

@@ -2,28 +2,24 @@
 
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import expanded, free_folder, is_within
 from hoptimizer.common.progress import Report, in_notebook
 from hoptimizer.common.stream import kind
 from hoptimizer.eval.chunking import Chunker, make_chunker
-from hoptimizer.eval.datasets import hub
-from hoptimizer.eval.datasets.folder import SPLITS, write_folder
+from hoptimizer.eval.datasets.folder import write_folder
 from hoptimizer.eval.datasets.pool import PassagePool
-from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.datasets.reading import Skipped
-from hoptimizer.eval.datasets.rows import DataRow, OnProblem, fail, read_rows
+from hoptimizer.eval.datasets.rows import OnProblem, fail
 from hoptimizer.eval.documents.converting import SUFFIXES, Document, read_document
-from hoptimizer.eval.documents.table import NoAnswersError, read_table
-from hoptimizer.eval.splits import check_splits, divided
+from hoptimizer.eval.documents.questions import read_questions
 
 TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
 """The kinds of files that a table of questions may be in."""
@@ -38,8 +34,6 @@ _LINKS = "links out of the folder"
 # Characters of a document that are divided at once.
 _BLOCK = 100_000
 _BETWEEN_WORDS: dict[str, Any] = {"expand_tabs": False, "replace_whitespace": False, "break_on_hyphens": False}
-
-Rows = Callable[[OnProblem], Iterator[DataRow]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +77,7 @@ def import_documents(
     docs: Path | None,
     out: Path,
     *,
+    hub_splits: Path | str | Mapping[str, Path | str] | None = None,
     question: str | None = None,
     answer: str | None = None,
     chunk: str = CHUNK,
@@ -100,6 +95,7 @@ def import_documents(
             ``hub:OWNER/NAME[:CONFIG]``, or ``hub:FOLDER``. ``None`` makes a corpus alone.
         docs: a folder of Markdown, text, HTML, PDF and DOCX files, its folders included.
         out: the folder to make.
+        hub_splits: of a data set on the hub: one of its splits, to be divided, or several by ours; all by default.
         question: the column of questions; by default the first one with a usual name.
         answer: likewise, of answers.
         chunk: how documents are divided into passages (:func:`~hoptimizer.eval.chunking.make_chunker`); ``headings``
@@ -112,7 +108,7 @@ def import_documents(
         progress: hears of the progress; shows it in a notebook by default.
 
     Raises:
-        UserError: a file is missing or bad, a column is not there, or ``out`` isn't free.
+        UserError: a file is missing or bad, a column or a split is not there, or ``out`` isn't free.
 
     Example:
         >>> from pathlib import Path
@@ -132,7 +128,7 @@ def import_documents(
     by_heading, chunker = _chunking(chunk, overlap)
     files, left_out = find_documents(docs) if docs else ([], {})
     splits, splits_left_out = (
-        _questions(table, report, question, answer, sizes or {}, seed) if table is not None else ({}, [])
+        ({}, []) if table is None else read_questions(table, hub_splits, report, question, answer, sizes or {}, seed)
     )
     with closing(PassagePool(chunker)) as pool:
         read = 0
@@ -235,66 +231,3 @@ def _blocks(lines: Sequence[str]) -> Iterator[str]:
             block.append(part)
     if block:
         yield " ".join(block)
-
-
-def _questions(
-    table: Path | str | Mapping[str, Path | str],
-    report: OnProblem,
-    question: str | None,
-    answer: str | None,
-    sizes: Mapping[str, float],
-    seed: int,
-) -> tuple[dict[str, list[Question]], list[str]]:
-    """The questions by split, and the splits on the hub that were left out."""
-    splits: dict[str, list[Question]] = {}
-    places: dict[str, str] = {}
-    unanswered: NoAnswersError | None = None
-    sources, splits_left_out = _sources(table)
-    check_splits([split for named, _, _ in sources for split in named], sizes)
-    for named, name, rows in sources:
-        found: list[Question] = []
-        try:
-            questions = read_table(rows(report), name, report, question, answer)
-        except NoAnswersError as error:
-            if not _on_hub(table):
-                raise
-            unanswered = unanswered or error
-            splits_left_out += named
-            continue
-        for one in questions:
-            if one.id in places:
-                report(f"{name}: {one.question!r:.80} stands in {places[one.id]} too; keep it in one of the splits")
-                continue
-            places[one.id] = name
-            found.append(one)
-        if not found:
-            raise UserError(f"{name}: no question in it that stands in no other split; give another file")
-        splits |= divided(found, named, sizes, seed)
-    if unanswered and not splits:
-        raise unanswered
-    return {split: splits[split] for split in SPLITS if split in splits}, splits_left_out
-
-
-def _on_hub(table: object) -> TypeGuard[str]:
-    return isinstance(table, str) and table.startswith(hub.PREFIX)
-
-
-def _sources(
-    table: Path | str | Mapping[str, Path | str],
-) -> tuple[list[tuple[tuple[str, ...], str, Rows]], list[str]]:
-    """The splits that a source is divided among (none for one that is alone), its name, and what gives its rows; and
-    the splits on the hub that are none of ours.
-    """
-    if _on_hub(table):
-        found = hub.open_table(table)
-        if len(found) == 1:
-            return [((), table, rows) for rows in found.values()], []
-        known = hub.by_our_names(table, found)
-        return [((ours,), f"{table}, {ours}", found[split]) for ours, split in known.items()], hub.left_out(found)
-    if not isinstance(table, Mapping):
-        return [((), str(table), _rows(table))], []
-    return [(tuple(key.split("+")), str(path), _rows(path)) for key, path in table.items()], []
-
-
-def _rows(file: Path | str) -> Rows:
-    return partial(read_rows, expanded(file), damaged=fail, lists=())
