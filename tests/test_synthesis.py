@@ -82,6 +82,40 @@ def test_questions_have_their_passages_and_hops(tmp_path: Path):
     assert (found.problems, found.warnings) == ([], [])
 
 
+def test_few_passages_are_asked_for_all_that_the_teacher_names_of_them(tmp_path: Path):
+    first = {"1988": "In which year was the Alma built?", "Bo": "By whom was the Alma built?"}
+    second = {"1991": "When was the Brix launched in Bergen?", "Kari": "Which woman launched the Brix in Bergen?"}
+    asked = first | second | {"Oslo": "From which port does the Brix sail now?"}
+    corpus = Corpus([
+        Passage("alma", "Alma", "The ferry Alma was built in 1988 by Bo at his yard."),
+        Passage("brix", "Brix", "The ferry Brix was launched in 1991 by Kari and sails from Oslo."),
+    ])  # fmt: skip
+
+    def script(field: str, inputs: dict[str, str]) -> str:
+        if field == "answers":
+            return json.dumps(list(first) if "Alma" in inputs["passage"] else [*second, "Oslo"])
+        if field == "question":
+            return asked[inputs["answer"]]
+        return (
+            next(answer for answer, text in asked.items() if text == inputs["question"]) if "context" in inputs else "?"
+        )
+
+    def written(folder: str, n: int) -> list[str]:
+        lm = ScriptedLM(script)
+        with dspy.context(adapter=dspy.ChatAdapter()):
+            made = synthesize(corpus, tmp_path / folder, lm, sizes={"dev": 1.0}, n=n, multi=0.0)
+        calls.append(len(lm.asked))
+        assert made.attempts <= expected_synthesis(corpus, n=n, multi=0.0).most_calls
+        return [question.question for question in load(str(tmp_path / folder)).split("dev")]
+
+    calls: list[int] = []
+    assert sorted(written("all", 40)) == sorted(asked.values())
+    assert calls == [2 * 4 + 3 * 3], "each passage is asked once what it can be asked for"
+    assert expected_synthesis(corpus, n=5, multi=0.0).calls == 2 * 4 + 8 * 3
+    two = written("two", 2)
+    assert len(set(two) & set(first.values())) == len(set(two) & set(second.values()) | set(two) & {asked["Oslo"]}) == 1
+
+
 def test_calls_run_together(tmp_path: Path):
     _, lm = run(tmp_path, n=3, multi=0.0)
     assert lm.most >= 3
@@ -245,6 +279,6 @@ def test_a_dry_run_asks_nothing_and_says_of_whom_what_would_be_asked(tmp_path: P
         main()
     shown = capsys.readouterr()
     assert "teacher openai/x, for 4 questions, 2 of them over two passages" in shown.out
-    assert "96 calls if every question passes the checks, at most 208" in shown.out
+    assert "96 calls if every question passes the checks, at most 244" in shown.out
     assert "sk-secret" not in shown.out + shown.err
     assert not (tmp_path / "made").exists()

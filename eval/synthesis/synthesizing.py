@@ -4,7 +4,7 @@ import asyncio
 import math
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -21,7 +21,7 @@ from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.splits import check_sizes, divided
 from hoptimizer.eval.synthesis.checks import DroppedError, is_new
 from hoptimizer.eval.synthesis.links import find_links
-from hoptimizer.eval.synthesis.teacher import BRIDGE_CALLS, SINGLE_CALLS, QuestionWriter
+from hoptimizer.eval.synthesis.teacher import BRIDGE_CALLS, MORE_CALLS, SINGLE_CALLS, QuestionWriter
 from hoptimizer.models.failures import answered_or_ended, one_line
 from hoptimizer.retrieval import Corpus, Passage, RetrieverSettings, build_retriever
 
@@ -65,7 +65,7 @@ class ExpectedSynthesis:
         singles: passages about which something can be asked.
         links: pairs of them that a name links.
         calls: of the teacher, if every question passes the checks.
-        most_calls: of the teacher, at most.
+        most_calls: of the teacher, at most, if it names enough that the passages can be asked for.
     """
 
     singles: int
@@ -101,14 +101,19 @@ def expected_synthesis(
         >>> from hoptimizer.retrieval import Corpus, Passage
         >>> corpus = Corpus([Passage("alma", "Alma", "The ferry Alma was built in 1988 at the Brekke Yard.")])
         >>> expected_synthesis(corpus, n=1, multi=0)
-        ExpectedSynthesis(singles=1, links=0, calls=4, most_calls=4)
+        ExpectedSynthesis(singles=1, links=0, calls=4, most_calls=25)
     """
     _check(n, multi, sizes)
     passages = _askable(corpus)
     links, wanted = len(find_links(passages, seed)), round(n * multi)
     rest = n - min(wanted, links)  # where no question over two passages is kept, all are over one
-    calls = _first_batch(links, wanted) * BRIDGE_CALLS + _first_batch(len(passages), rest) * SINGLE_CALLS
-    most = min(links, ATTEMPTS * wanted) * BRIDGE_CALLS + min(len(passages), ATTEMPTS * n) * SINGLE_CALLS
+    first = _first_batch(len(passages), rest)
+    calls = _first_batch(links, wanted) * BRIDGE_CALLS + first * SINGLE_CALLS
+    singles = min(len(passages), ATTEMPTS * n)
+    most = min(links, ATTEMPTS * wanted) * BRIDGE_CALLS + singles * SINGLE_CALLS
+    if passages:  # the rest are further questions over the same ones
+        calls += _first_batch(ATTEMPTS * n, max(0, rest - first)) * MORE_CALLS
+        most += (ATTEMPTS * n - singles) * MORE_CALLS
     limit = most if lm_calls is None else lm_calls
     return ExpectedSynthesis(len(passages), links, min(calls, limit), min(most, limit))
 
@@ -150,7 +155,8 @@ def synthesize(
     """Have a teacher write questions about a corpus, and make a data set of those that pass every check.
 
     A question is kept if the teacher answers it from its passages, and neither from one of several alone nor without
-    any; if it names what it is about and does not give its answer away; and if no other one asks the same. Calls are
+    any; if it names what it is about and does not give its answer away; and if no other one asks the same. Once every
+    passage was asked about, they are asked for the other answers that the teacher named of them. Calls are
     answered from DSPy's cache where they were made before: the same work, begun again, goes on where it ended.
 
     Args:
@@ -192,9 +198,9 @@ def synthesize(
     bridges = round(n * multi)
     work = _Work(n, kept, dropped, workers, writer, progress)
     with answered_or_ended():
-        run_async(work.run(find_links(passages, seed), writer.bridge, bridges))
+        run_async(work.run([find_links(passages, seed)], writer.bridge, bridges))
         # Where too few passages are linked, questions over one passage stand in.
-        run_async(work.run(chosen, writer.single, n - len(kept)))
+        run_async(work.run(writer.rounds(chosen), lambda asked: writer.single(*asked), n - len(kept)))
     if not kept:
         why = "; ".join(f"{reason}: {count}" for reason, count in dropped.most_common(3)) or "no passage of some words"
         raise UserError(f"no question passed the checks ({why}); take a larger teacher or more documents")
@@ -247,18 +253,23 @@ class _Work:
     attempts: int = 0
 
     async def run(
-        self, candidates: Sequence[Candidate], write: Callable[[Candidate], Awaitable[Question]], wanted: int
+        self, rounds: Iterable[Sequence[Candidate]], write: Callable[[Candidate], Awaitable[Question]], wanted: int
     ) -> None:
-        """Write about candidates in their order, whichever is done first, until so many questions are kept."""
+        """Write about candidates in their order, whichever is done first, until so many questions are kept.
+
+        A round is looked at when the one before it is done.
+        """
         goal = len(self.kept) + wanted
+        most = self.attempts + ATTEMPTS * wanted
         slots = asyncio.Semaphore(self.workers)
-        left = list(candidates[: ATTEMPTS * wanted])
-        while left and len(self.kept) < goal and not self.writer.exhausted:
-            count = _batch_size(goal - len(self.kept))
-            batch, left = left[:count], left[count:]
-            for question in await all_of(self._attempt(write, candidate, slots) for candidate in batch):
-                if question and len(self.kept) < goal:
-                    self._keep(question)
+        for candidates in rounds:
+            left = list(candidates)
+            while left and len(self.kept) < goal and self.attempts < most and not self.writer.exhausted:
+                count = min(_batch_size(goal - len(self.kept)), most - self.attempts)
+                batch, left = left[:count], left[count:]
+                for question in await all_of(self._attempt(write, candidate, slots) for candidate in batch):
+                    if question and len(self.kept) < goal:
+                        self._keep(question)
 
     async def _attempt(
         self, write: Callable[[Candidate], Awaitable[Question]], candidate: Candidate, slots: asyncio.Semaphore

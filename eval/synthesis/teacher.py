@@ -2,7 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import dspy
@@ -18,6 +19,9 @@ from hoptimizer.signatures.writing import DescribeAnswer, FindAnswers, WriteQues
 
 SINGLE_CALLS = 4
 """Calls that a question over one passage takes, if no check before the last one drops it."""
+
+MORE_CALLS = SINGLE_CALLS - 1
+"""Likewise, of a further one over the same passage, whose answers are known."""
 
 BRIDGE_CALLS = 8
 """Likewise, of a question over two."""
@@ -45,6 +49,7 @@ class QuestionWriter:
         self._lm = lm
         self._retriever = retriever
         self._limit = lm_calls
+        self._others: dict[str, list[str]] = {}
         self.calls = 0
 
     @property
@@ -52,16 +57,32 @@ class QuestionWriter:
         """Whether no call is left."""
         return self._limit is not None and self.calls >= self._limit
 
-    async def single(self, passage: Passage) -> Question:
+    def rounds(self, passages: Sequence[Passage]) -> Iterator[list[tuple[Passage, str | None]]]:
+        """What :meth:`single` is asked for: each passage first; once that is done, what else they can be asked for.
+
+        Args:
+            passages: in their order; none is asked about a third time before the others were a second time.
+        """
+        yield [(passage, None) for passage in passages]
+        asked = [passage for passage in passages if passage.id in self._others]
+        turns = zip_longest(*(self._others[passage.id] for passage in asked))
+        yield [(passage, answer) for turn in turns for passage, answer in zip(asked, turn, strict=True) if answer]
+
+    async def single(self, passage: Passage, answer: str | None = None) -> Question:
         """A question that one passage answers.
 
         Args:
             passage: the passage.
+            answer: what is asked for; ``None`` for one of what the teacher names, the others of which are left for a
+                later round.
 
         Raises:
             DroppedError: what was written is not to be kept.
         """
-        answer = await self._answer(passage, ())
+        if answer is None:
+            answers = await self._answers(passage)
+            answer = _drawn(passage, answers)
+            self._others[passage.id] = [other for other in answers if other != answer]
         said = await self._ask(WriteQuestionFor, passage=str(passage), answer=answer)
         self._check_question(said.question, answer, passage)
         await self._check_answers(said.question, answer, [passage])
@@ -77,7 +98,7 @@ class QuestionWriter:
         Raises:
             DroppedError: what was written is not to be kept.
         """
-        answer = await self._answer(link.second, (link.first.text, link.name))
+        answer = _drawn(link.second, await self._answers(link.second, (link.first.text, link.name)))
         first, second = await asyncio.gather(
             self._ask(WriteQuestionFor, passage=str(link.first), answer=link.name),
             self._ask(WriteQuestionAbout, passage=str(link.second), subject=link.name, answer=answer),
@@ -95,13 +116,13 @@ class QuestionWriter:
         ]
         return _question(joined, answer, hops, "bridge")
 
-    async def _answer(self, passage: Passage, known: Sequence[str]) -> str:
-        """What of a passage is asked for: one of what the teacher names, by chance, that no text of ``known`` has."""
+    async def _answers(self, passage: Passage, known: Sequence[str] = ()) -> list[str]:
+        """What a passage can be asked for: what the teacher names of it that no text of ``known`` has."""
         said = await self._ask(FindAnswers, passage=str(passage))
         answers = [a for a in to_ask_for(said.answers, passage) if not any(find(text, a) for text in known)]
         if not answers:
             raise DroppedError("nothing in the passage to ask for")
-        return random.Random(passage.id).choice(answers)
+        return answers
 
     def _check_question(self, question: str, answer: str, passage: Passage) -> None:
         """Make sure that a question is well formed, and leads to its passage, or to another one with the answer.
@@ -140,6 +161,11 @@ class QuestionWriter:
         if any(not str(said.get(field) or "").strip() for field in signature.output_fields):
             raise DroppedError("an output that lacks a field")
         return said
+
+
+def _drawn(passage: Passage, answers: Sequence[str]) -> str:
+    """One of a passage's answers, by chance, and the same one each time."""
+    return random.Random(passage.id).choice(answers)
 
 
 def _question(text: str, answer: str, hops: list[Hop], kind: str) -> Question:
