@@ -30,6 +30,7 @@ from hoptimizer.programs import Program, build_program
 from hoptimizer.programs.settings import retrieves, shown
 from hoptimizer.retrieval import Retriever, build_retriever
 from hoptimizer.retrieval.encoders.windows import Elsewhere
+from hoptimizer.retrieval.kept_rankings import one_command
 from hoptimizer.retrieval.settings import OracleSettings, RetrieverOptions
 
 # DSPy keeps so many calls with all their texts, by default 10,000, and copies them with each copy of a language model.
@@ -203,7 +204,8 @@ class Workbench:
 
     @contextlib.contextmanager
     def active(self, calls: Path | None = None, *, judged: bool = False, spread: bool = False) -> Iterator[None]:
-        """Within it, DSPy uses the config's default language model, its adapter and its cache.
+        """Within it, DSPy uses the config's default language model, its adapter and its cache, and what was found in
+        indexes elsewhere is kept.
 
         Args:
             calls: a folder for the calls of one piece of work that may be killed and resumed; they are kept
@@ -223,7 +225,7 @@ class Workbench:
         answering = (
             language_models_of(self.config.executor, local, self.config.workers) if local else contextlib.nullcontext()
         )
-        with answering, dspy.context(lm=lm, adapter=adapter, max_history_size=HISTORY, trace=None):
+        with one_command(), answering, dspy.context(lm=lm, adapter=adapter, max_history_size=HISTORY, trace=None):
             yield
 
     def check_lms(self, skipped: Collection[str] = ()) -> None:
@@ -263,8 +265,9 @@ class _Index:
     elsewhere: Elsewhere | None = field(compare=False)
 
 
-# A study's cells mostly share a retriever; loading its checkpoint and opening its index take seconds.
-@lru_cache(maxsize=2)
+# Cells of a study share retrievers: loading a checkpoint and opening an index take seconds, and what a retriever has
+# found goes with it. Large indexes are memory-mapped, so that all of a study that compares some can stay.
+@lru_cache(maxsize=8)
 def _retriever(index: _Index) -> Retriever:
     corpus = index.data.corpus
     stage = f"indexing {corpus.name}"

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from hoptimizer.common.batching import CORES, Batcher
 from hoptimizer.common.errors import RefusedQueryError, ServiceError, UserError
-from hoptimizer.retrieval.kept_rankings import KEPT, KeptRankings
+from hoptimizer.retrieval.kept_rankings import KeptRankings
 from hoptimizer.retrieval.passage import Passage
 
 
@@ -36,7 +36,7 @@ class Retriever(ABC):
     computes: bool = True
     """Whether a search computes on this machine, rather than waiting for another one."""
     elsewhere: bool = False
-    """Whether the index is another one's, and may change: what was found is then not kept."""
+    """Whether the index is another one's, and may change: what was found is then kept for one command."""
     batch: int = 64
     """The most queries that :meth:`asearch` searches with together."""
     at_once: int = 1
@@ -86,7 +86,8 @@ class Retriever(ABC):
     async def asearch(self, query: str, k: int) -> list[Passage]:
         """Like :meth:`search` for one query; searches that are under way at the same time share a batch.
 
-        What was found before for the query, in this process, is not searched for again.
+        What was found before for the query, in this process or, in an index elsewhere, by the same command, is not
+        searched for again.
 
         Raises:
             RefusedQueryError: this query is refused, where others were answered.
@@ -107,7 +108,7 @@ class Retriever(ABC):
     @cached_property
     def kept(self) -> KeptRankings:
         """What it has found so far."""
-        return KeptRankings(lambda asked: self.begin(*asked), limit=0 if self.elsewhere else KEPT)
+        return KeptRankings(lambda asked: self.begin(*asked), for_a_command=self.elsewhere)
 
     @cached_property
     def _batcher(self) -> Batcher[tuple[str, int], list[Passage]]:

@@ -21,7 +21,7 @@ from hoptimizer.retrieval import (
     build_retriever,
     index_info,
 )
-from hoptimizer.retrieval.kept_rankings import KeptRankings
+from hoptimizer.retrieval.kept_rankings import KeptRankings, one_command
 
 FACTS = [
     ("Marie Curie", "Marie Curie was a physicist and chemist who discovered polonium and radium in Paris."),
@@ -131,6 +131,31 @@ def test_what_an_index_elsewhere_has_found_is_not_kept():
     both_wait = threading.Event()
     assert asyncio.run(twice(Changing())) == ["1", "1", "2"]
     assert asyncio.run(twice(HybridRetriever([Changing(), Changing()]))) == ["1", "1", "2"]
+
+
+def test_what_an_index_elsewhere_has_found_is_kept_within_a_command():
+    class Counting(Retriever):
+        elsewhere = True
+        asked = 0
+
+        def search(self, queries, k):
+            self.asked += len(queries)
+            return [[Passage(str(self.asked), "", "text")] for _ in queries]
+
+    def found(retriever):
+        return asyncio.run(retriever.asearch("q", 1))[0].id
+
+    for retriever in (Counting(), HybridRetriever([Counting(), Counting()])):
+        assert found(retriever) == "1"
+        with one_command():
+            with one_command():  # a cell of a study
+                assert (found(retriever), found(retriever)) == ("2", "2")
+            assert found(retriever) == "2"
+            retriever.forget()
+            assert found(retriever) == "3"
+        assert found(retriever) == "4"
+        with one_command():
+            assert found(retriever) == "5"
 
 
 def test_rankings_are_kept_up_to_a_number_of_passages():

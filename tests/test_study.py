@@ -11,8 +11,18 @@ import mlflow
 import pandas as pd
 import pytest
 import yaml
+from chat_server import ChatServer
 
-from hoptimizer import Tracker, UserError, compare_variants, compile_variant, load_config, load_study, run_study
+from hoptimizer import (
+    Tracker,
+    UserError,
+    Workbench,
+    compare_variants,
+    compile_variant,
+    load_config,
+    load_study,
+    run_study,
+)
 from hoptimizer.cli import main
 from hoptimizer.comparison.sheets import scores_sheet
 from hoptimizer.eval.datasets.folder import new
@@ -212,6 +222,27 @@ def test_the_same_command_gives_the_same_figures_to_the_last_digit(write):
     data = {"name": "atlas", "dev": 24}  # among them questions of three hops, whose recall has no last digit
     path = write(base={"data": data, "program": {"name": "rag", "reader": "none"}}, grid={"retriever.k": [2, 4]})
     assert run_study(load_study(path)).as_dict()["table"] == run_study(load_study(path)).as_dict()["table"]
+
+
+def test_a_server_is_asked_once_a_study_for_each_query_and_again_by_the_next(write):
+    with ChatServer() as server:
+        served = []
+        server.get = lambda: served.append(1) or (200, {"topk": [{"text": "Lyon | A city.", "pid": 1, "score": 2.0}]})
+        retriever = {"name": "colbert", "url": server.url, "k": 1}
+        base = {"program": {"name": "rag", "reader": "none"}, "retriever": retriever}
+        for longest in (4, 6):  # of what no model is asked for: other cells, and the same queries
+            result = run_study(load_study(write(base=base, grid={"lm.default.max_tokens": [longest, longest + 1]})))
+            assert [outcome.metrics["retrievals"] for outcome in result.outcomes] == [1.0, 1.0]
+            assert len(served) == 2, "of each of the two questions"
+            served.clear()
+
+
+def test_cells_with_several_retrievers_in_turn_load_each_once(write):
+    of = ["bm25", "bm25"]
+    retrievers = ["bm25", *({"name": "hybrid", "of": of, "depth": depth} for depth in (5, 10))]
+    configs = [load_config(None, [], BASE | {"retriever": one}) for one in retrievers]
+    first, second = ([Workbench(config).retriever for config in configs] for _ in range(2))
+    assert all(one is other for one, other in zip(first, second, strict=True))
 
 
 @pytest.mark.parametrize("error", [UserError("no such thing"), ZeroDivisionError("no\nway")], ids=["mistake", "bug"])

@@ -8,6 +8,7 @@ from typing import Any
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.progress import Report, in_notebook
 from hoptimizer.eval.display.sheet import Sheet, notebook
+from hoptimizer.retrieval.kept_rankings import one_command
 from hoptimizer.study.cell_runs import CellResult, CellRuns
 from hoptimizer.study.cells import Study
 from hoptimizer.study.choice import Choice, choices, chosen_cells
@@ -118,7 +119,7 @@ def run_study(study: Study, report: Report = in_notebook) -> StudyResult:
         if tracker.uri == located(study.config.tracking.uri):
             _check_delivered(study)
         _log.info(estimate(study, tracker.runs()).line)
-        with tracker.run("study", study.name, study.digest, reopen=True) as run:
+        with one_command(), tracker.run("study", study.name, study.digest, reopen=True) as run:
             candidates = [(cell, None) for cell in study.candidates]
             tried = runs.run(candidates, tracker, f"{stage}, choosing") if candidates else []
             made = choices(study, [(outcome.cell, outcome.metrics) for outcome in tried])
@@ -176,6 +177,7 @@ def estimate_study(study: Study, report: Report = in_notebook) -> StudyEstimate:
     """
 
     def expected(tracker: Tracker) -> StudyEstimate:
-        return estimate(study, tracker.runs(), probe=tracker, report=report)
+        with one_command():
+            return estimate(study, tracker.runs(), probe=tracker, report=report)
 
     return keep_run(study.config, expected, study.run_id)

@@ -35,7 +35,8 @@ class ColBERTServer(Retriever):
     """Searches through the JSON protocol of ColBERT servers, the one that ``dspy.ColBERTv2`` speaks.
 
     ``GET URL?query=…&k=…`` answers ``{"topk": [{"text": "Title | text", "pid": …, "score": …}, …]}``. Unlike
-    ``dspy.ColBERTv2`` nothing is cached, for a server's index may change, and ``k`` may exceed 100.
+    ``dspy.ColBERTv2`` nothing is kept for longer than a command, for a server's index may change, and ``k`` may exceed
+    100.
 
     Args:
         url: the URL of the search, such as ``http://localhost:8893/api/search``. The environment's ``COLBERT_API_KEY``
