@@ -25,6 +25,7 @@ from hoptimizer import (
     make_config,
 )
 from hoptimizer.common.paths import home
+from hoptimizer.common.progress import silent
 from hoptimizer.eval import load
 from hoptimizer.eval.runner import QuestionResult, aevaluate, aevaluate_by
 from hoptimizer.executors import head, together
@@ -43,6 +44,7 @@ from hoptimizer.models.slots import CONNECTIONS
 from hoptimizer.models.usage import AnswerCache
 from hoptimizer.programs import StepRecord
 from hoptimizer.retrieval import Corpus, DenseSettings, Passage, RetrieverSettings, build_retriever
+from hoptimizer.study import on_cluster
 from hoptimizer.study.cell_worker import CellWorker, Order
 from hoptimizer.study.on_cluster import compile_on_cluster
 from hoptimizer.variants import Scoring
@@ -219,7 +221,10 @@ class ScriptedRay:
                 raise outcome
             return await outcome if asyncio.iscoroutine(outcome) else outcome
 
-        methods = {"host": host, "start": start, "answer": answer}
+        async def progress():
+            return [(f"stage of {number}", 1, 2, "")]
+
+        methods = {"host": host, "start": start, "answer": answer, "progress": progress}
         return SimpleNamespace(**{name: SimpleNamespace(remote=method) for name, method in methods.items()})
 
 
@@ -377,11 +382,42 @@ def test_cells_that_are_compiled_at_once_share_the_calls_at_once(bench, monkeypa
     monkeypatch.setattr(together, "connected", lambda _: contextlib.nullcontext(ray))
     values = unmasked(bench.config) | {"lm": {"default": {"max_concurrency": limit}, "judge": {"max_concurrency": 16}}}
     orders = [Order(values, "", Node.for_models(()), {}) for _ in range(3)]
-    assert len(list(compile_on_cluster(orders, RayExecutor(name="ray", tasks=8)))) == 3
+    assert len(list(compile_on_cluster(orders, [silent] * 3, RayExecutor(name="ray", tasks=8)))) == 3
     assert ray.told == [(workers,)] * workers
     monkeypatch.setattr(slots, "_processes", [1])
     asyncio.run(CellWorker().start(*ray.told[0]))
     assert build_lm(LMSettings(model="openai/x", max_concurrency=limit)).slots.number == share
+
+
+def test_progress_of_cells_that_workers_compile_is_told_where_the_study_runs(monkeypatch):
+    monkeypatch.setattr(on_cluster, "_LOOK", 0.01)
+
+    async def compiled():
+        await asyncio.sleep(0.2)
+        return "compiled"
+
+    ray, told = ScriptedRay(lambda *_: compiled()), []
+    monkeypatch.setattr(together, "connected", lambda _: contextlib.nullcontext(ray))
+    orders = [Order({"lm": {}}, "", Node.for_models(()), {}) for _ in range(2)]
+    reports = [lambda *given, name=name: told.append((name, *given)) for name in "ab"]
+    assert len(list(compile_on_cluster(orders, reports, RayExecutor(name="ray")))) == 2
+    assert {("a", "stage of 0", 1, 2, ""), ("b", "stage of 1", 1, 2, "")} == {*told}
+
+
+def test_a_worker_that_compiles_a_cell_says_how_far_it_is(tmp_path):
+    with ChatServer(lambda _: "[[ ## answer ## ]]\nLyon") as server:
+        lm = {"model": "openai/x", "api_base": server.url, "api_key": "x"}
+        store, optimizer = f"sqlite:///{tmp_path}/runs.db", {"name": "labeled_few_shot", "k": 1}
+        config = make_config(
+            CONFIG | {"program": "direct", "lm": lm, "optimizer": optimizer, "tracking": {"uri": store}}
+        )
+        Tracker(store, "x")  # makes the store, without which a worker would not have the driver's
+        order = Order(unmasked(config), Workbench(config).data.digest, Node.for_models(()), {"split": "dev"})
+        worker = CellWorker()
+        assert asyncio.run(worker.answer(order)) is None
+    stages = {stage: (done, total) for stage, done, total, _ in asyncio.run(worker.progress())}
+    assert (12, 12) in stages.values()
+    assert asyncio.run(worker.progress()) == []
 
 
 def test_one_watch_of_the_head_serves_all_who_need_it_and_ends_them_all(monkeypatch):

@@ -140,6 +140,7 @@ def test_cells_that_compile_are_compiled_by_workers_as_in_a_process(cluster, tmp
     process = hop(tmp_path, *words)
     out, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 1, err[-2000:]  # one cell can't be compiled
+    assert "bootstrapped: " in err, "the progress of a cell"
     spread = json.loads(out)["cells"]
 
     def told(cells):

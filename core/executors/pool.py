@@ -5,7 +5,7 @@ import contextlib
 import logging
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Generic, TypeVar
@@ -16,6 +16,7 @@ from hoptimizer.executors.settings import RayExecutor
 from hoptimizer.executors.task import Refusal
 
 Answer = TypeVar("Answer")
+Follow = Callable[[Any], Coroutine[Any, Any, None]]
 
 # Calls of a worker that Ray lets be under way; how many there are, the driver decides.
 _MOST_CALLS = 10_000
@@ -133,11 +134,12 @@ class Pool(Generic[Answer]):
             # What was stopped has questions in hand that nobody wants.
             (self.workers.end if kind or seat.host == _Seat.host else self.workers.give)(seat.worker)
 
-    async def ask(self, question: Any) -> Answer:  # noqa: ANN401 - whatever the workers answer
+    async def ask(self, question: Any, follow: Follow | None = None) -> Answer:  # noqa: ANN401 - whatever workers answer
         """A question's outcome.
 
         Args:
             question: what the workers' ``answer`` takes.
+            follow: is given the worker, and goes on for as long as that works on the question.
 
         Raises:
             UserError: workers can't do what they were told.
@@ -153,6 +155,7 @@ class Pool(Generic[Answer]):
                 continue
             errors = self.workers.ray.exceptions
             answer = seat.worker.answer.remote(question)
+            followed = asyncio.ensure_future(follow(seat.worker)) if follow else None
             try:
                 outcome: Answer | Refusal = await answer
             except asyncio.CancelledError:
@@ -167,6 +170,8 @@ class Pool(Generic[Answer]):
                     f"({_reason(error)}); free some, and give the same command again"
                 ) from error
             finally:
+                if followed:
+                    followed.cancel()
                 # Whatever became of the question; at a worker that died the place is passed over.
                 self._free.put_nowait(place)
             self._deaths = 0
@@ -214,7 +219,7 @@ class Pool(Generic[Answer]):
 
     async def _host(self, seat: _Seat) -> str | None:
         """Where a worker runs, once it does; ``None`` where none can be started."""
-        asked = asyncio.ensure_future(_result(seat.worker.host.remote()))
+        asked = asyncio.ensure_future(seat.worker.host.remote())
         limit = self.workers.settings.start_timeout
         while not (await asyncio.wait({asked}, timeout=limit))[0]:
             if not any(other.host != _Seat.host for other in self._seats):
@@ -271,10 +276,6 @@ def entered(pool: Pool[Any], loop: asyncio.AbstractEventLoop) -> Iterator[None]:
         kind = None
     finally:
         asyncio.run_coroutine_threadsafe(pool.__aexit__(kind), loop).result()
-
-
-async def _result(reference: Any) -> Any:  # noqa: ANN401 - a reference of Ray's and what it refers to
-    return await reference
 
 
 def _told(refusal: Refusal, where: str) -> UserError:

@@ -132,7 +132,8 @@ class CellRuns:
             self._alone(cells[0], tracker)
             yield cells[0]
         elif isinstance(executor, RayExecutor) and self._compiles(cells[0]):
-            for number, failure in compile_on_cluster([self._order(cell, tracker) for cell in cells], executor):
+            orders, reports = [self._order(cell, tracker) for cell in cells], [self._inner(cell) for cell in cells]
+            for number, failure in compile_on_cluster(orders, reports, executor):
                 self._keep(self._compiled(cells[number], tracker, failure))
                 yield cells[number]
         else:
