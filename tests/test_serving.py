@@ -27,7 +27,9 @@ from hoptimizer.serving import answering
 from hoptimizer.serving.admission import Limits
 from hoptimizer.serving.keys import read_keys
 from hoptimizer.serving.program import program_app
+from hoptimizer.serving.refusals import Refusal
 from hoptimizer.serving.sources import uncompiled
+from hoptimizer.serving.work import Work
 
 KEY = "canary-key-51ab"
 QUESTION = "Where was Marie Curie born?"
@@ -227,6 +229,20 @@ def test_a_question_that_takes_too_long_is_ended(ask, stream):
     assert reply.status_code == (200 if stream else 504)
     assert 'hop_failures_total{reason="timeout"} 1.0' in counted
     assert ready["working"] == 0
+
+
+def test_a_time_limit_of_the_programs_own_is_not_that_of_the_server(caplog):
+    work = Work("question", Limits())
+
+    async def question():
+        async with work.place():
+            with socket.create_server(("127.0.0.1", 0)) as silent:
+                socket.create_connection(silent.getsockname(), timeout=0.05).recv(1)
+
+    with pytest.raises(Refusal, match="TimeoutError in this server, whose log says more") as caught:
+        asyncio.run(question())
+    assert caught.value.status == 500
+    assert "timed out" in caplog.text
 
 
 @pytest.mark.parametrize(("status", "says", "kind"), [(503, 503, "service"), (401, 500, "configuration")])

@@ -56,14 +56,11 @@ class Work:
         Raises:
             Refusal: there is no place, time is up, or a service behind this one fails.
         """
-        reason = "error"
+        reason, limit = "error", asyncio.timeout(self.limits.timeout)
         try:
-            async with asyncio.timeout(self.limits.timeout), self.admission:
+            async with limit, self.admission:
                 yield
             reason = ""
-        except TimeoutError:
-            reason = "timeout"
-            raise Refusal(504, reason, f"no answer within {self.limits.timeout:g} seconds") from None
         except Refusal as refusal:
             reason = refusal.kind
             raise
@@ -82,6 +79,9 @@ class Work:
                 raise Refusal(503, reason, line, _RETRY_AFTER) from error
             raise Refusal(500, reason, line) from error
         except Exception as error:  # a program or retriever of the user's raises anything; the client is told the same
+            if isinstance(error, TimeoutError) and limit.expired():
+                reason = "timeout"
+                raise Refusal(504, reason, f"no answer within {self.limits.timeout:g} seconds") from None
             _log.exception("a request failed")
             raise Refusal(500, reason, f"{type(error).__name__} in this server, whose log says more") from error
         finally:
