@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shutil
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from hoptimizer.eval.display.sheet import MARK
 from hoptimizer.eval.statistics import holm
 from hoptimizer.report.disagreements import disagreements, judged_by, worth_a_look
 from hoptimizer.report.steps import shown_step
+from hoptimizer.retrieval import Corpus
 from hoptimizer.tracking.naming import as_params
 
 ATTACK = "<script>alert(1)</script>\u202e\x1b[2J {{ 7*7 }}"
@@ -250,6 +252,31 @@ def test_a_page_needs_nothing_from_elsewhere_and_its_texts_mean_nothing_to_a_bro
     assert not list(folder.glob("*.part"))
 
 
+def test_a_page_shows_what_was_found_while_the_data_set_is_as_it_was(tmp_path):
+    (tmp_path / "towns").mkdir()
+    write(tmp_path / "towns")
+    file = tmp_path / "towns" / "corpus.jsonl"
+    long = {"id": "p0", "title": f"Town 0 {ATTACK}", "text": f"Town 0 lies at river 0. {ATTACK} {'And so on. ' * 99}"}
+    file.write_text("\n".join([json.dumps(long), *file.read_text(encoding="utf-8").splitlines()[1:]]), encoding="utf-8")
+    run = evaluate_variant(config(tmp_path, "retriever.k=2")).run_id
+    tracker = Tracker(f"sqlite:///{tmp_path}/mlflow.db", "towns")
+
+    def page():
+        write_report(tracker, [run], tmp_path / "page.html", metric="recall")
+        return (tmp_path / "page.html").read_text(encoding="utf-8")
+
+    shown = page()
+    assert '<span class="tag">p2</span> Town 2 <span class="asked">Town 2 lies at river 2.</span>' in shown
+    assert "Town 0 &lt;script&gt;alert(1)" in shown
+    assert "<script" not in shown
+    assert not {"\u202e", "\x1b"} & set(shown)
+    assert 0 < shown.count("And so on.") < 99
+    file.write_text(file.read_text(encoding="utf-8").replace("river 2", "another river"), encoding="utf-8")
+    assert "another river" not in page()
+    shutil.rmtree(tmp_path / "towns")
+    assert re.search('<span class="tag">passages</span> p\\d+, p\\d+', page())
+
+
 @pytest.mark.parametrize(
     ("metric", "way"), [("recall", "better"), ("passages", "higher"), ("score", "better"), ("retrievals", "")]
 )
@@ -271,7 +298,7 @@ def test_questions_on_which_variants_disagree_come_first():
 
 @pytest.mark.parametrize("record", [None, [], {"step": 3, "outputs": [1], "inputs": "x", "depth": -1, "failure": {}}])
 def test_a_record_of_any_shape_is_shown(record):
-    assert shown_step(record).depth == 0
+    assert shown_step(record, Corpus([])).depth == 0
 
 
 def test_what_can_not_be_shown_is_one_line_and_no_file(store, monkeypatch, capsys):

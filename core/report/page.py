@@ -21,7 +21,8 @@ from hoptimizer.eval.display.format import change, figure
 from hoptimizer.eval.display.sheet import MARK
 from hoptimizer.eval.statistics import CHANCE, RESAMPLES
 from hoptimizer.report.disagreements import RIGHT, disagreements, judged_by, worth_a_look
-from hoptimizer.report.steps import MOST, ShownStep, shown_step, steps_of
+from hoptimizer.report.steps import MOST, ShownStep, searched, shown_step, steps_of
+from hoptimizer.retrieval.passage import Corpus
 from hoptimizer.tracking.naming import PREFIX
 from hoptimizer.tracking.tracker import Tracker
 
@@ -136,6 +137,7 @@ def render(compared: Comparison, steps: Sequence[dict[str, list[Any]]], tracker:
         for name, d, p in zip(compared.names[1:], compared.differences, compared.p, strict=True)
     ]
     chosen = worth_a_look(compared, QUESTIONS)
+    corpora = [searched(tracker, variant.run_id) for variant in compared.variants]
     environment = jinja2.Environment(autoescape=True, finalize=_harmless, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
     data = baseline.data.tags.get(PREFIX + "data", "")
@@ -161,7 +163,8 @@ def render(compared: Comparison, steps: Sequence[dict[str, list[Any]]], tracker:
         disagreements=disagreements(compared),
         listed_most=LISTED,
         examples=[
-            {"place": place, "why": why, "sides": _sides(compared, steps, place)} for place, why in chosen.items()
+            {"place": place, "why": why, "sides": _sides(compared, steps, corpora, place)}
+            for place, why in chosen.items()
         ],
     )
 
@@ -171,9 +174,11 @@ def _harmless(value: Any) -> Any:  # noqa: ANN401 - whatever a template shows
     return printable(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
-def _sides(compared: Comparison, steps: Sequence[dict[str, list[Any]]], place: int) -> list[Side]:
+def _sides(
+    compared: Comparison, steps: Sequence[dict[str, list[Any]]], corpora: Sequence[Corpus], place: int
+) -> list[Side]:
     sides = []
-    for name, variant, own in zip(compared.names, compared.variants, steps, strict=True):
+    for name, variant, own, corpus in zip(compared.names, compared.variants, steps, corpora, strict=True):
         records = own.get(variant.ids[place], [])
         score = variant.scores[compared.metric][place]
         sides.append(
@@ -181,7 +186,7 @@ def _sides(compared: Comparison, steps: Sequence[dict[str, list[Any]]], place: i
                 name,
                 answer=variant.answers[place] if variant.answers else "",
                 score=figure(compared.metric, None if score != score else score),
-                steps=[shown_step(record) for record in records[:MOST]],
+                steps=[shown_step(record, corpus) for record in records[:MOST]],
                 more=max(0, len(records) - MOST),
             )
         )
