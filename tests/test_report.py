@@ -68,6 +68,9 @@ def test_runs_are_compared_by_the_questions_that_both_answered(store):
     assert "k=1 answered 12 questions" in compared.notes[0]
     latest = compare_variants(tracker, metric="recall")
     assert [variant.run_id for variant in latest.variants] == [*store[2], few]
+    [note] = latest.notes
+    assert f"few ({few[:8]}), answered 5 questions of dev and 2 runs answered more" in note
+    assert "to leave it out, name the runs" in note
 
 
 def test_what_another_compile_started_from_stays_out(store):

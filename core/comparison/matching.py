@@ -111,7 +111,14 @@ def _like_the_latest(answered: Sequence[Answered], split: str) -> tuple[list[Ans
         notes.append(f"{_runs(others)} of the experiment answered other questions of {split} than the latest one")
     if steps := len(whole) - len(kept):
         notes.append(f"{_runs(steps)} that another compile started from")
-    return [one.only(wanted) for one in kept], [f"left out: {note}" for note in notes]
+    notes = [f"left out: {note}" for note in notes]
+    if more := sum(len(set(one.questions)) > len(wanted) for one in kept):
+        info = latest.run.info
+        notes.append(
+            f"the latest run, {info.run_name} ({info.run_id[:8]}), answered {len(wanted)} questions of {split} and "
+            f"{_runs(more)} answered more: all are compared by these {len(wanted)}; to leave it out, name the runs"
+        )
+    return [one.only(wanted) for one in kept], notes
 
 
 def _runs(number: int) -> str:
