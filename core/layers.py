@@ -39,15 +39,20 @@ class Replaced:
     new: str
     options: dict[str, Any]
 
-    def note(self, resolved: Mapping[str, Any]) -> str | None:
+    def note(self, resolved: Mapping[str, Any], *, shared: bool) -> str | None:
         """What a user has to know of it, in one line without values; ``None`` where nothing was lost.
 
         Args:
             resolved: the config that resulted, as plain data.
+            shared: whether options are left out that what has taken the place does not have.
         """
         section = _at(resolved, self.key)
         now = section if isinstance(section, Mapping) else {}
-        lost = [name for name, value in self.options.items() if value is not None and now.get(name) != value]
+        lost = [
+            name
+            for name, value in self.options.items()
+            if value is not None and now.get(name) != value and (name in now or not shared)
+        ]
         if not lost:
             return None
         key = ".".join(self.key)
@@ -120,17 +125,14 @@ class Layers:
         """
         self._add([_parsed(word) for word in words])
 
-    def drop(self, key: str) -> None:
-        """Forget what there is at a dotted key."""
-        self.values = _without(self.values, tuple(key.split(".")))
-
-    def notes(self, resolved: Mapping[str, Any]) -> list[str]:
+    def notes(self, resolved: Mapping[str, Any], *, shared: bool = False) -> list[str]:
         """What was set and is not in the config that resulted, a line for each name that gave way to another.
 
         Args:
             resolved: that config as plain data.
+            shared: whether options are left out that what has taken the place does not have.
         """
-        return [note for one in self.replaced if (note := one.note(resolved))]
+        return [note for one in self.replaced if (note := one.note(resolved, shared=shared))]
 
     def resolved(self) -> dict[str, Any]:
         """The merged config, interpolations such as ``${oc.env:NAME}`` resolved.

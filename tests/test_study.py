@@ -114,12 +114,21 @@ def test_a_grid_is_the_product_of_its_values_cells_and_seeds(write):
     assert first.n == 2
 
 
-def test_a_value_takes_the_place_of_what_the_base_has(write):
+def test_a_value_lies_over_the_base_as_an_argument_does(write, caplog):
     base = {"program": {"name": "ircot", "max_steps": 3}, "tracking": {}}
     path = write(base=base, grid={"program": ["rag", {"name": "rag", "reader": "cot"}, {"name": "ircot"}]})
     programs = [cell.config.program for cell in load_study(path).cells]
     assert [program.name for program in programs] == ["rag", "rag", "ircot"]
-    assert (programs[1].reader, programs[2].max_steps) == ("cot", 8)
+    assert (programs[1].reader, programs[2].max_steps) == ("cot", 3)
+    assert not caplog.messages, "that rag has none of ircot's options is no news"
+    named = ["bm25", {"name": "colbert", "checkpoint": "minilm"}]
+    path = write(base={"program": "rag", "retriever": {"k": 6}}, grid={"retriever": named})
+    assert [cell.config.k for cell in load_study(path).cells] == [6, 6]
+    path = write(base={"program": "rag", "retriever": {"name": "dense", "k": 6}}, grid={"retriever": named})
+    assert [cell.config.k for cell in load_study(path).cells] == [4, 4]
+    assert [note.partition(";")[0] for note in caplog.messages] == [
+        f"retriever: {name} takes the place of dense, whose k is dropped" for name in ("bm25", "colbert")
+    ]
     path = write(cells=[{"name": "a", "program.reader": "cot"}], grid={"program": ["direct", "rag"]}, base=base)
     assert [cell.config.program.reader for cell in load_study(path).cells] == ["cot", "cot"]
     assert load_study(path).config.experiment == "small", "the file's name, where the base names none"

@@ -256,14 +256,12 @@ def _config(
     words = []
     # Sections before the keys in them.
     for key, value in (one for each in changes for one in sorted(each.items(), key=lambda item: item[0].count("."))):
-        # A section takes the place of the base's, whose options may be another program's.
-        if isinstance(value, Mapping):
-            layers.drop(key)
         words.append(f"{key}={json.dumps(value, ensure_ascii=False)}")  # JSON is YAML that keeps the values' types
     words += [f"seed={seed}"] if seed is not None else []
     layers.add_words(words)
     config = make_config(layers.resolved())
-    notes |= dict.fromkeys(layers.notes(config.public()))
+    # That a cell's program has none of the options of the base's is no news.
+    notes |= dict.fromkeys(layers.notes(config.public(), shared=True))
     if config.tracking.experiment is None:
         # Data sets may differ from cell to cell; MLflow nests runs within one experiment alone.
         tracking = config.tracking.model_copy(update={"experiment": name})

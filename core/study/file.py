@@ -116,8 +116,8 @@ class StudyFile(BaseModel):
     Attributes:
         base: a config, as in any config file; what follows changes it.
         cells: named variants, each with its overrides.
-        grid: dotted config keys, each with the values it takes; crossed with each other and with ``cells``. A value
-            takes the place of what the base has at its key. Keys that start with ``compile.`` hold for compiles alone.
+        grid: dotted config keys, each with the values it takes; crossed with each other and with ``cells``. They
+            lie over the base as arguments of a command do. Keys that start with ``compile.`` are for compiles alone.
         seeds: each cell is run once with each; the base's seed by default.
         choose: keys whose values are chosen for each cell on other questions than those of ``split``.
         split: the questions.
