@@ -37,7 +37,7 @@ def measure(program: str, overrides: list[str]) -> list[dict[str, Any]]:
             with tracker.run("eval", which) as run:
                 start = time.perf_counter()
                 of = TracedRun(tracker.uri, run.info.experiment_id, run.info.run_id, program)
-                log_traces(traced, of, bench.data.corpus, "f1")
+                log_traces(traced, of, bench.data.corpus.__getitem__, "f1")
                 seconds = time.perf_counter() - start
             steps = sum(len(row.steps) for row in traced)
             rows.append(

@@ -71,6 +71,10 @@ class HybridRetriever(Retriever):
     def pool(self, k: int) -> int:
         return k if self.fusion == "parts" else max(k, self.depth)
 
+    def passage(self, passage_id: str) -> Passage | None:
+        known = (member.passage(passage_id) for member in self.members)
+        return next((passage for passage in known if passage), super().passage(passage_id))
+
     def begin(self, query: str, k: int) -> "Future[list[Passage]]":
         found = [member.begin(query, self.pool(k)) for member in self.members]
         return after(found, lambda rankings: self._fusing.submit((rankings, k)))

@@ -126,6 +126,9 @@ class RerankedRetriever(Retriever):
     def pool(self, k: int) -> int:
         return self._retriever.pool(max(k, self._depth))
 
+    def passage(self, passage_id: str) -> Passage | None:
+        return self._retriever.passage(passage_id)
+
     def forget(self) -> None:
         super().forget()
         if isinstance(self._scorer, CrossEncoder):

@@ -97,6 +97,15 @@ class Retriever(ABC):
         # Whoever waits may be cancelled; others wait for the same ranking.
         return (await asyncio.shield(asyncio.wrap_future(self.kept.find(query, k, self.pool(k)))))[:k]
 
+    def passage(self, passage_id: str) -> Passage | None:
+        """A passage of its corpus, or one that it has found in an index elsewhere; ``None`` where it is not known here.
+
+        Args:
+            passage_id: the passage's id.
+        """
+        corpus = getattr(self, "corpus", None)  # of those that tell it
+        return corpus[passage_id] if corpus is not None and passage_id in corpus else None
+
     def __deepcopy__(self, memo: dict[int, object]) -> "Retriever":
         # Copies of a program share their retriever: optimizers copy programs by the dozen.
         return self

@@ -139,6 +139,23 @@ def test_each_answer_of_the_sample_is_a_trace_with_its_documents_and_scores(comp
     assert len(mlflow.search_traces(run_id=compiled.run_id, return_type="list")) == 3
 
 
+def test_what_a_server_found_that_is_in_no_corpus_here_is_in_the_traces(settings, tmp_path):
+    (tmp_path / "dev.jsonl").write_text(json.dumps({"id": "1", "question": "Where is it?", "answers": ["Lyon"]}) + "\n")
+    with ChatServer(reply) as server:
+        server.get = lambda: (200, {"topk": [{"text": "Rhone | It flows through Lyon.", "pid": 7, "score": 2.0}]})
+        base = settings.model_dump() | {"data": str(tmp_path), "retriever": {"url": server.url, "k": 1}}
+        words = [f"lm.default.api_base={server.url}", "tracking.experiment=searched"]
+        scored = evaluate_variant(load_config(None, words, base))
+        program = load_variant(f"runs:/{scored.run_id}", tracking_uri=settings.tracking.uri)
+        mlflow.set_experiment("asked")
+        predictor(program)(question="Where is it?")
+    for experiment in ("searched", "asked"):
+        place = mlflow.get_experiment_by_name(experiment).experiment_id
+        [trace] = mlflow.search_traces(locations=[place], return_type="list")
+        [document] = next(span for span in trace.data.spans if span.span_type == "RETRIEVER").outputs
+        assert (document["page_content"], document["metadata"]["title"]) == ("It flows through Lyon.", "Rhone")
+
+
 @pytest.mark.parametrize(("which", "count"), [("none", 0), ("failures", 4), ("all", 30), ("sample", 20)])
 def test_traces_are_of_the_questions_that_the_config_says(which, count):
     question = Question(id="1", question="Where?", answers=["Warsaw"])
@@ -154,8 +171,8 @@ def test_a_failed_step_is_marked_in_its_trace_and_a_key_in_it_is_hidden(settings
     row = QuestionResult(asked, "", [], {"f1": 0.0}, [record], failure="no answer")
     with Tracker(settings.tracking.uri, "failing").run("eval", "failing") as run:
         of = TracedRun(settings.tracking.uri, run.info.experiment_id, run.info.run_id, "rag")
-        ids = log_traces([row], of, Corpus([]), "f1")
-        assert log_traces([row], of, Corpus([]), "f1") == ids  # as where a run is continued
+        ids = log_traces([row], of, lambda _: None, "f1")
+        assert log_traces([row], of, lambda _: None, "f1") == ids  # as where a run is continued
     [trace] = mlflow.search_traces(run_id=run.info.run_id, return_type="list")
     assert trace.info.state == "ERROR"
     assert trace.data.spans[1].status.status_code == "ERROR"
@@ -171,8 +188,8 @@ def answered(number, failure=None):
 def test_traces_that_are_there_already_do_not_cost_those_that_are_logged_with_them(settings):
     with Tracker(settings.tracking.uri, "again").run("eval", "again") as run:
         of = TracedRun(settings.tracking.uri, run.info.experiment_id, run.info.run_id, "rag")
-        log_traces([answered(2)], of, Corpus([]), "f1")
-        ids = log_traces([answered(1), answered(2), answered(3)], of, Corpus([]), "f1")
+        log_traces([answered(2)], of, lambda _: None, "f1")
+        ids = log_traces([answered(1), answered(2), answered(3)], of, lambda _: None, "f1")
     found = mlflow.search_traces(run_id=run.info.run_id, return_type="list")
     assert sorted(trace.info.trace_id for trace in found) == sorted(ids.values())
     assert [len(trace.data.spans) for trace in found] == [2, 2, 2]
@@ -186,7 +203,7 @@ def test_traces_that_are_logged_together_are_one_commit_of_a_sqlite_store(settin
         of = TracedRun(settings.tracking.uri, run.info.experiment_id, run.info.run_id, "rag")
         store = TracingClient(settings.tracking.uri).store
         sqlalchemy.event.listen(store.engine, "commit", count)
-        log_traces([answered(number) for number in range(5)], of, Corpus([]), "f1")
+        log_traces([answered(number) for number in range(5)], of, lambda _: None, "f1")
         sqlalchemy.event.remove(store.engine, "commit", count)
     assert len(commits) == 1
 

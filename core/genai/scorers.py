@@ -3,12 +3,12 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import dspy
 import mlflow
-from mlflow.entities import Document, Feedback, LiveSpan, SpanType
+from mlflow.entities import Feedback, LiveSpan, SpanType
 from mlflow.genai.datasets import EvaluationDataset, create_dataset
 from mlflow.genai.scorers import Scorer, scorer
 
@@ -17,8 +17,8 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.eval.datasets.dataset import DataSet
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.metrics import METRICS, Metric, metric
-from hoptimizer.genai.spans import TYPES, times
-from hoptimizer.retrieval import Corpus, Passage
+from hoptimizer.genai.spans import TYPES, document, times
+from hoptimizer.retrieval import Passage, Retriever
 
 _INPUTS = ("question", "main")
 
@@ -125,33 +125,25 @@ def predictor(program: dspy.Module) -> Callable[..., dict[str, Any]]:
     """
 
     # Of a program of hoptimizer's, or of the variant that has it.
-    corpus = getattr(getattr(getattr(program, "program", program), "retriever", None), "corpus", None)
+    retriever = getattr(getattr(program, "program", program), "retriever", None)
 
     def predict(question: str, main: str | None = None) -> dict[str, Any]:
         prediction = program(question=question, main=main)
         if span := mlflow.get_current_active_span():  # none where tracing is switched off
-            _trace_steps(span, prediction, corpus)
+            _trace_steps(span, prediction, retriever)
         return plain_answer(prediction)
 
     return mlflow.trace(predict, name="question", span_type=SpanType.AGENT)
 
 
-def _trace_steps(parent: LiveSpan, prediction: dspy.Prediction, corpus: Corpus | None) -> None:
+def _trace_steps(parent: LiveSpan, prediction: dspy.Prediction, retriever: Retriever | None) -> None:
     kept = {passage.id: passage for passage in prediction.passages}
     for step in prediction.steps:
         start, end = times(step)
         span = mlflow.start_span_no_context(
             step.step, span_type=TYPES[step.kind], parent_span=parent, inputs=step.inputs, start_time_ns=start
         )
-        retrieved = step.kind == "retrieval"
-        outputs = [_document(id, kept, corpus) for id in step.outputs["passages"]] if retrieved else step.outputs
+        outputs: object = step.outputs
+        if step.kind == "retrieval" and retriever:
+            outputs = [document(one, kept.get(one) or retriever.passage(one)) for one in step.outputs["passages"]]
         span.end(outputs=outputs, end_time_ns=end)
-
-
-def _document(passage_id: str, kept: Mapping[str, Passage], corpus: Corpus | None) -> Document:
-    """A retrieved passage; the text of one that a server found and the program did not keep is not known here."""
-    if corpus is not None and passage_id in corpus:
-        passage = corpus[passage_id]
-    else:
-        passage = kept.get(passage_id, Passage(passage_id, "", ""))
-    return Document(page_content=passage.text, metadata={"title": passage.title}, id=passage_id)

@@ -1,8 +1,9 @@
-"""A step as a span of MLflow's: of which type, and when it was."""
+"""A step as a span of MLflow's: of which type, when it was, and what was found as documents."""
 
-from mlflow.entities import SpanType
+from mlflow.entities import Document, SpanType
 
 from hoptimizer.programs.record import StepRecord
+from hoptimizer.retrieval import Passage
 
 TYPES = {"lm": SpanType.LLM, "model": SpanType.TOOL, "retrieval": SpanType.RETRIEVER, "outcome": SpanType.CHAIN}
 """By the kind of a step."""
@@ -12,3 +13,17 @@ def times(step: StepRecord) -> tuple[int, int]:
     """When a step started and ended, in nanoseconds since 1970."""
     end = int(step.ended * 1e9)
     return end - int(step.seconds * 1e9), end
+
+
+def document(passage_id: str, passage: Passage | None) -> Document:
+    """A passage that was found.
+
+    Args:
+        passage_id: its id.
+        passage: the passage; ``None`` where its text is not known here.
+    """
+    if passage is None:
+        return Document(page_content="", id=passage_id)
+    return Document(
+        page_content=passage.text, metadata={"title": passage.title, "doc_uri": passage.title}, id=passage_id
+    )

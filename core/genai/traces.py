@@ -3,15 +3,13 @@
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import mlflow
 from mlflow.entities import (
     Assessment,
     AssessmentSource,
-    Document,
     Expectation,
     Feedback,
     Span,
@@ -31,10 +29,13 @@ from mlflow.tracing.constant import (
 
 from hoptimizer.common.urls import text_without_secrets
 from hoptimizer.eval.runner import QuestionResult
-from hoptimizer.genai.spans import TYPES, times
+from hoptimizer.genai.spans import TYPES, document, times
 from hoptimizer.genai.transaction import one_transaction
 from hoptimizer.programs.record import StepRecord
-from hoptimizer.retrieval import Corpus
+from hoptimizer.retrieval import Passage
+
+Known = Callable[[str], Passage | None]
+"""Gives a passage by its id, where it is known."""
 
 QUALITIES = ("em", "f1", "accuracy", "recall", "objective")
 QUESTION = "hop.question"
@@ -64,7 +65,7 @@ class TracedRun:
     model_id: str | None = None
 
 
-def log_traces(rows: Sequence[QuestionResult], run: TracedRun, corpus: Corpus, quality: str) -> dict[str, str]:
+def log_traces(rows: Sequence[QuestionResult], run: TracedRun, known: Known, quality: str) -> dict[str, str]:
     """Log answers as traces of a run. Logged again, they take the place of those that are there.
 
     They are made of the records of the steps once all questions are answered: nothing is slower by them before.
@@ -72,7 +73,7 @@ def log_traces(rows: Sequence[QuestionResult], run: TracedRun, corpus: Corpus, q
     Args:
         rows: what is traced.
         run: the run.
-        corpus: has the texts of passages, which records name by their ids.
+        known: gives the passages, which records name by their ids.
         quality: a metric of the user's that is an assessment, too.
 
     Returns:
@@ -86,7 +87,7 @@ def log_traces(rows: Sequence[QuestionResult], run: TracedRun, corpus: Corpus, q
         spans: list[Span] = []
         with one_transaction(client) as writer:
             for row in rows[start : start + _BATCH]:
-                trace = _Trace(row, run, corpus)
+                trace = _Trace(row, run, known)
                 writer.start_trace(trace.info([*dict.fromkeys([*QUALITIES, quality])]))
                 spans += trace.spans()
                 ids[row.question.id] = trace.id
@@ -139,8 +140,8 @@ _OF_A_STORE = ("mlflow.artifactLocation", TraceTagKey.SPANS_LOCATION)
 class _Trace:
     """One answer as a trace."""
 
-    def __init__(self, row: QuestionResult, run: TracedRun, corpus: Corpus) -> None:
-        self._row, self._run, self._corpus = row, run, corpus
+    def __init__(self, row: QuestionResult, run: TracedRun, known: Known) -> None:
+        self._row, self._run, self._known = row, run, known
         self._hex = hashlib.sha256(f"{run.run_id} {row.question.id}".encode()).hexdigest()[:32]
         self.id = f"tr-{self._hex}"
         taken = [times(step) for step in row.steps] or [(time.time_ns(), time.time_ns())]
@@ -192,7 +193,9 @@ class _Trace:
         return [root, *(self._step(number, step) for number, step in enumerate(row.steps, 1))]
 
     def _step(self, number: int, step: StepRecord) -> Span:
-        outputs = list(self._documents(step.outputs)) if step.kind == "retrieval" else step.outputs
+        outputs: object = step.outputs
+        if step.kind == "retrieval":
+            outputs = [document(one, self._known(one)).to_dict() for one in step.outputs["passages"]]
         known: dict[str, object] = {"hop.depth": step.depth, "hop.calls": step.calls}
         if step.prompt_tokens is not None and step.calls:
             read, written = step.prompt_tokens, step.completion_tokens or 0
@@ -200,15 +203,6 @@ class _Trace:
             known[SpanAttributeKey.CHAT_USAGE] = usage
         kind = TYPES[step.kind]
         return self._span(number, step.step, kind, times(step), step.inputs, outputs, step.failure, known)
-
-    def _documents(self, outputs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        for passage_id in outputs["passages"]:
-            if passage_id in self._corpus:
-                passage = self._corpus[passage_id]
-                metadata = {"title": passage.title, "doc_uri": passage.title}
-                yield Document(page_content=passage.text, metadata=metadata, id=passage_id).to_dict()
-            else:
-                yield Document(page_content="", id=passage_id).to_dict()
 
     def _span(
         self,

@@ -61,6 +61,7 @@ class ColBERTServer(Retriever):
     def __init__(self, url: str, corpus: Corpus) -> None:
         self._url, self._shown = url, without_secrets(url)
         self._corpus = corpus
+        self._found: dict[str, Passage] = {}  # what the corpus does not have
         # Places by hashes: the texts themselves would be a second corpus, in memory.
         self._places = {hash(_plain(served_text(passage))): place for place, passage in enumerate(corpus)}
         # However many search, the server gets so many requests at once, over as many connections.
@@ -69,6 +70,9 @@ class ColBERTServer(Retriever):
 
     def search(self, queries: list[str], k: int) -> list[list[Passage]]:
         return list(self._threads.map(lambda query: self._search(query, k), queries))
+
+    def passage(self, passage_id: str) -> Passage | None:
+        return self._corpus[passage_id] if passage_id in self._corpus else self._found.get(passage_id)
 
     def _search(self, query: str, k: int) -> list[Passage]:
         try:
@@ -131,6 +135,7 @@ class ColBERTServer(Retriever):
             title, bar, rest = found.text.partition(" | ")
             # It counts its passages by itself: its 17 is not the corpus' passage of that id.
             known = Passage(f"server/{id}" if named else id, title if bar else "", rest if bar else found.text)
+            self._found[known.id] = known
         return known if found.score is None else known.scored(found.score)
 
 

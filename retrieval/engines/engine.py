@@ -51,6 +51,7 @@ class EngineRetriever(Retriever):
 
     def __init__(self, settings: EngineSettings, corpus: Corpus) -> None:
         self._shown, self._corpus = settings.shown, corpus
+        self._found: dict[str, Passage] = {}  # what the corpus does not have
         self._told = False
         self._fields = (settings.id_field, settings.title_field, settings.text_field)
 
@@ -137,6 +138,9 @@ class EngineRetriever(Retriever):
         """A passage by the names of the engine's fields."""
         return dict(zip(self._fields, (passage.id, passage.title, passage.text), strict=True))
 
+    def passage(self, passage_id: str) -> Passage | None:
+        return self._corpus[passage_id] if passage_id in self._corpus else self._found.get(passage_id)
+
     def refused(self, reason: str) -> UserError:
         """The error for an engine that answers, and refuses."""
         return UserError(f"retriever: {self._shown} refuses: {text_without_secrets(' '.join(reason.split()))[:300]}")
@@ -152,6 +156,7 @@ class EngineRetriever(Retriever):
             )
         found = Passage(str(id), title, text)
         if str(id) not in self._corpus:
+            self._found[found.id] = found
             return found.scored(float(score))
         known = self._corpus[str(id)]
         if known.text.split() == text.split():
