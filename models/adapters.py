@@ -2,7 +2,9 @@
 
 import copy
 import json
+from collections.abc import Mapping
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 import dspy
@@ -12,7 +14,7 @@ from dspy.clients.base_lm import BaseLM
 from dspy.utils.exceptions import AdapterParseError
 
 from hoptimizer.models.engine.engine import is_local
-from hoptimizer.models.field_limits import with_limits
+from hoptimizer.models.field_limits import DENSITIES, TEXT, characters_per_token, with_limits
 from hoptimizer.models.reading_adapters import ReadingChatAdapter, ReadingJSONAdapter
 from hoptimizer.models.settings import server_in_environment
 
@@ -22,12 +24,20 @@ class SchemaAdapter(ReadingJSONAdapter):
 
     DSPy's own adapter gives up the schema for outputs such as ``dict[str, int]``, which providers refuse; decoding in
     this process can follow it.
+
+    Args:
+        per_token: the characters that a token of an answer has at least, in all likelihood.
     """
+
+    def __init__(self, per_token: int = TEXT) -> None:
+        super().__init__()
+        self._per_token = per_token
 
     def _prepare_response_format(self, lm: BaseLM, lm_kwargs: dict[str, Any], signature: type[dspy.Signature]) -> None:
         options = lm.kwargs | lm_kwargs
         max_tokens = options.get("max_tokens") if _takes_limits(lm, options) else None
-        made = _schema(signature, closed=not is_local(lm), max_tokens=max_tokens)  # type: ignore[arg-type] # hashable
+        closed = not is_local(lm)
+        made = _schema(signature, closed, max_tokens, self._per_token)  # type: ignore[arg-type] # hashable
         schema = copy.deepcopy(made)  # callers may change it
         lm_kwargs["response_format"] = {"type": "json_schema", "json_schema": {"name": "Outputs", "schema": schema}}
 
@@ -51,7 +61,7 @@ def _takes_limits(lm: BaseLM, options: dict[str, Any]) -> bool:
 
 
 @lru_cache(maxsize=256)  # making it takes most of a millisecond, for each call
-def _schema(signature: type[dspy.Signature], *, closed: bool, max_tokens: int | None) -> dict[str, Any]:
+def _schema(signature: type[dspy.Signature], closed: bool, max_tokens: int | None, per_token: int) -> dict[str, Any]:
     """The schema of a signature's outputs; a closed one allows no others, as Anthropic wants it, and one for so many
     tokens has limits of length."""
     fields: dict[str, Any] = {name: (field.annotation, ...) for name, field in signature.output_fields.items()}
@@ -61,7 +71,7 @@ def _schema(signature: type[dspy.Signature], *, closed: bool, max_tokens: int | 
         for part in (schema, *schema.get("$defs", {}).values()):
             if "properties" in part:
                 part.setdefault("additionalProperties", False)
-    return with_limits(schema, max_tokens) if max_tokens else schema
+    return with_limits(schema, max_tokens, per_token) if max_tokens else schema
 
 
 class PlainAdapter(SchemaAdapter):
@@ -143,7 +153,9 @@ class LMAdapter(dspy.ChatAdapter):
     def __init__(self) -> None:
         super().__init__()
         self._chat, self._json = ReadingChatAdapter(), ReadingJSONAdapter()
-        self._plain, self._schema = PlainAdapter(), SchemaAdapter()
+        # By the characters that a token has; what calls have in common is written once by each of them.
+        self._plain = {number: PlainAdapter(number) for number in DENSITIES}
+        self._schema = {number: SchemaAdapter(number) for number in DENSITIES}
 
     def schema(self, lm: BaseLM, signature: type[dspy.Signature]) -> dict[str, Any]:
         """The option of a call by which an answer is bound to the signature's outputs; none, where it is not.
@@ -157,16 +169,21 @@ class LMAdapter(dspy.ChatAdapter):
             adapter._prepare_response_format(lm, options, signature)
         return options
 
-    def of(self, lm: BaseLM) -> dspy.ChatAdapter:
-        """The adapter that lays out the calls of one LM."""
+    def of(self, lm: BaseLM, inputs: Mapping[str, Any] = MappingProxyType({})) -> dspy.ChatAdapter:
+        """The adapter that lays out a call of one LM.
+
+        Args:
+            lm: the LM.
+            inputs: the request's fields, whose language tells that of the answer.
+        """
         local = is_local(lm)
         kind = getattr(lm, "prompt_format", "auto")
         if kind == "chat" or (kind == "auto" and not local):
             return self._chat
         if kind == "plain":
-            return self._plain
+            return self._plain[characters_per_token(inputs)]
         bound = getattr(lm, "structured_outputs", None)
-        return self._schema if local or bound else self._json
+        return self._schema[characters_per_token(inputs)] if local or bound else self._json
 
     def __call__(
         self,
@@ -176,7 +193,7 @@ class LMAdapter(dspy.ChatAdapter):
         demos: list,
         inputs: dict[str, Any],
     ) -> list[dict[str, Any]]:
-        return _some(self.of(lm)(lm, lm_kwargs, signature, demos, inputs), signature)
+        return _some(self.of(lm, inputs)(lm, lm_kwargs, signature, demos, inputs), signature)
 
     def format_finetune_data(
         self,
@@ -195,7 +212,7 @@ class LMAdapter(dspy.ChatAdapter):
         """
         adapter = self.of(dspy.settings.lm)
         # DSPy's own JSON adapter can't write such conversations; the schema adapter's messages are the same.
-        adapter = self._schema if adapter is self._json else adapter
+        adapter = self._schema[TEXT] if adapter is self._json else adapter
         return adapter.format_finetune_data(signature, demos, inputs, outputs)
 
     async def acall(
@@ -206,7 +223,7 @@ class LMAdapter(dspy.ChatAdapter):
         demos: list,
         inputs: dict[str, Any],
     ) -> list[dict[str, Any]]:
-        return _some(await self.of(lm).acall(lm, lm_kwargs, signature, demos, inputs), signature)
+        return _some(await self.of(lm, inputs).acall(lm, lm_kwargs, signature, demos, inputs), signature)
 
 
 def _some(outputs: list[dict[str, Any]], signature: type[dspy.Signature]) -> list[dict[str, Any]]:

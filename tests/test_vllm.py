@@ -301,6 +301,24 @@ def test_texts_that_are_as_long_as_they_may_be_leave_every_later_field_its_token
     assert max_tokens - used >= min(32, max_tokens // 6)
 
 
+@pytest.mark.parametrize("format_", ["plain", "json"])
+@pytest.mark.parametrize(
+    ("question", "longest"),
+    [("Where was Marie Curie born?", 51), ("玛丽·居里在哪里出生？", 17), ("Где родилась Мария Кюри?", 17)],
+)
+def test_a_text_may_be_shorter_where_the_question_is_in_a_script_with_fewer_characters_to_a_token(
+    question, longest, format_
+):
+    with ChatServer(lambda _: '{"thought": "x", "answer": "y"}') as server:
+        options = {"max_tokens": 48, "prompt_format": format_, "structured_outputs": True, "cache": False}
+        lm = build_lm(LMSettings(model="openai/x", api_base=server.url, api_key="none", **options))
+        with dspy.context(lm=lm, adapter=build_adapter()):
+            predict = dspy.Predict("passages: list[str], question -> thought, answer")
+            predict(passages=["Maria Skłodowska was born in Warsaw."], question=question)
+    [body] = server.bodies
+    assert body["response_format"]["json_schema"]["schema"]["properties"]["thought"]["maxLength"] == longest
+
+
 def test_only_servers_of_ones_own_are_sent_how_long_texts_may_be(monkeypatch):
     two = dspy.Signature("question -> thought, answer")
     assert limits("openai/x", two, 48, **HERE) == {"thought": 51}
