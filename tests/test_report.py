@@ -1,9 +1,11 @@
 """Runs matched by their questions, and a comparison as a page: what it says, and that texts in it stay texts."""
 
+import contextlib
 import json
 import math
 import re
 import shutil
+import sqlite3
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
@@ -253,6 +255,22 @@ def test_a_page_needs_nothing_from_elsewhere_and_its_texts_mean_nothing_to_a_bro
     [found] = disagreements(compared)
     assert len(found.only_baseline) + len(found.only_variant) + found.both_right + found.both_wrong == COUNT
     assert not list(folder.glob("*.part"))
+
+
+def test_a_comparison_is_shown_where_it_can_not_be_kept(tmp_path, monkeypatch, capsys):
+    (tmp_path / "towns").mkdir()
+    write(tmp_path / "towns")
+    run = evaluate_variant(config(tmp_path)).run_id
+    with contextlib.closing(sqlite3.connect(tmp_path / "mlflow.db")) as store:
+        store.execute("CREATE TRIGGER refuse BEFORE INSERT ON runs BEGIN SELECT RAISE(ABORT, 'you may only read'); END")
+    monkeypatch.setattr(sys, "argv", ["hop", "compare", run, f"tracking.uri=sqlite:///{tmp_path}/mlflow.db", "--json"])
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    out, err = capsys.readouterr()
+    assert json.loads(out)["variants"][0]["run_id"] == run
+    [line] = [line for line in err.splitlines() if line.startswith("warning:")]
+    assert "the comparison is not kept" in line
+    assert "you may only read" in line
 
 
 def test_a_page_shows_what_was_found_while_the_data_set_is_as_it_was(tmp_path):

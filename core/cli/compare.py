@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hoptimizer.cli.screen.console import show, working
+from hoptimizer.cli.screen.console import show, tell, working
 from hoptimizer.cli.screen.options import Json, Split, is_config, read_overrides, store_uri
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ def compare_command(
 
     Runs are matched by the questions that they answered. Without runs, all of the experiment are taken that answered
     those of the latest one, but not the compiles that others started from. † marks a difference that is more than
-    chance, corrected for the number of variants. The table and its plots are logged to MLflow too.
+    chance, corrected for the number of variants. The table and its plots are logged to MLflow too, where that may be
+    written to.
 
     Examples:
 
@@ -45,6 +46,9 @@ def compare_command(
 
         hop compare data=atlas --by hops
     """
+    from hoptimizer.common.errors import UserError
+    from hoptimizer.common.urls import line_without_secrets
+
     with working():
         tracker, config, run_ids = _chosen(runs)
         from hoptimizer.cli.screen import tables
@@ -52,9 +56,13 @@ def compare_command(
         from hoptimizer.comparison.sheets import comparison_sheets
 
         comparison = compare_variants(tracker, run_ids, split=split, metric=metric, seed=config.seed, by=by)
-        log_comparison(tracker, comparison)
     shown = [tables.sheet(sheet) for sheet in comparison_sheets(comparison)]
     show(comparison.as_dict(), as_json, *shown, tables.open_mlflow(config.tracking))
+    try:
+        with working():
+            log_comparison(tracker, comparison)
+    except (UserError, OSError) as error:  # an account that may only read, a full disk
+        tell(f"warning: the comparison is not kept in MLflow: {line_without_secrets(error)}")
 
 
 def report_command(
