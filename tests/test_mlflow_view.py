@@ -1,8 +1,10 @@
 """What MLflow's users find of a variant: names, headlines, models, and the pages. The language model is scripted."""
 
+import contextlib
 import json
 import math
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -41,6 +43,7 @@ from hoptimizer.genai.traces import TracedRun, log_traces
 from hoptimizer.programs import DSP, StepRecord
 from hoptimizer.retrieval import BM25Retriever, Corpus, Passage
 from hoptimizer.serving.sources import variant
+from hoptimizer.tracking.pages import page_of
 from hoptimizer.tracking.server import Unreachable, check_server, point_mlflow_at
 
 DIRECT = {"data": "atlas", "program": "direct"}
@@ -401,6 +404,22 @@ def test_hop_ui_shows_the_runs_of_a_store_and_opens_at_their_headlines(compiled,
             process.wait()
     tags = mlflow.get_experiment_by_name("atlas").tags
     assert "metrics.`dev/f1`" in json.loads(tags["mlflow.sharedViewState.hop"])["selectedColumns"]
+
+
+def test_an_account_that_may_only_read_sees_the_runs_in_columns_of_mlflow(tmp_path):
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    tracker = Tracker(uri, "read")
+    with tracker.run("eval", "one"):
+        mlflow.log_metric("dev/f1", 0.5)
+    runs = f"/#/experiments/{tracker.experiment.experiment_id}/runs?"
+    assert page_of(uri).startswith(f"{runs}viewStateShareKey=hop&")
+    with contextlib.closing(sqlite3.connect(tmp_path / "mlflow.db")) as store:
+        store.execute("DELETE FROM experiment_tags")
+        store.execute(
+            "CREATE TRIGGER refuse BEFORE INSERT ON experiment_tags BEGIN SELECT RAISE(ABORT, 'you may only read'); END"
+        )
+        store.commit()
+    assert page_of(uri) == f"{runs}workflowType=machine_learning"
 
 
 def test_hop_ui_says_that_there_is_no_store(tmp_path, capsys):

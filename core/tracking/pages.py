@@ -19,7 +19,7 @@ from hoptimizer.common.errors import ServiceError, UserError
 from hoptimizer.common.urls import http_address, without_secrets
 from hoptimizer.tracking.holding import SQLITE, located
 from hoptimizer.tracking.naming import FOLDED, KIND, NO_VARIANTS
-from hoptimizer.tracking.server import check_server
+from hoptimizer.tracking.server import STORE_ERRORS, check_server, outage
 
 # The columns of the page of runs: MLflow keeps such a view as a tag of the experiment.
 _VIEW = "hop"
@@ -35,7 +35,7 @@ _OFFLINE = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "MLFLOW_SERVER_ENABLE_JOB_EX
 
 def page_of(uri: str, run: Run | None = None, experiment: str | None = None) -> str:
     """The path of the page to open: a run's; or that of an experiment's runs, whose columns are what they are of and
-    the headlines.
+    the headlines, or MLflow's own where the store refuses to keep these.
 
     Args:
         uri: the store's tracking URI.
@@ -59,8 +59,14 @@ def page_of(uri: str, run: Run | None = None, experiment: str | None = None) -> 
     )
     columns = [*(f"params.`{name}`" for name in _SAID), *(f"metrics.`{name}`" for name in shown)]
     view = {"selectedColumns": columns}
-    client.set_experiment_tag(chosen, _SHARED_VIEW, json.dumps(view))
-    return f"/#/experiments/{chosen}/runs?viewStateShareKey={_VIEW}&{_MODEL_TRAINING}"
+    page = f"/#/experiments/{chosen}/runs"
+    try:
+        client.set_experiment_tag(chosen, _SHARED_VIEW, json.dumps(view))
+    except STORE_ERRORS as error:
+        if outage(uri, error):
+            raise
+        return f"{page}?{_MODEL_TRAINING}"  # an account that may only read
+    return f"{page}?viewStateShareKey={_VIEW}&{_MODEL_TRAINING}"
 
 
 def _is_headline(name: str) -> bool:
