@@ -25,9 +25,6 @@ from hoptimizer.programs.steps.searching import Search
 from hoptimizer.programs.trace import StepTrace, asked_question, asking, current, recording
 from hoptimizer.retrieval import Passage, Retriever
 
-# The results of a search that those of some pages are taken from: of more where the first ones hold none.
-_DEPTHS = (1_000, 10_000, 100_000)
-
 FAILURES = (DSPyError, RefusedQueryError)
 """What a program raises where one question fails: other questions may not."""
 
@@ -246,28 +243,20 @@ class Program(dspy.Module):
         Args:
             query: a question or sentence.
             k: how many passages to find; the program's own ``k`` by default.
-            titles: titles of the pages that passages may come from, of those among the first thousand of the search, or
-                the first hundred thousand where the thousand has none; by default they come from all pages.
+            titles: titles of the pages that passages may come from; by default they come from all pages.
         """
         if self.retriever is None:
             raise TypeError(f"{type(self).__name__} retrieves: give it a retriever")
         start = time.perf_counter()
         wanted = k or self.k
         asked: dict[str, Any] = {"query": query}
-        search = Search(self.retriever)
         if titles:
             asked["titles"] = list(titles)
-            for depth in _DEPTHS:
-                await search.acall(query=query, k=depth)
-                passages = [passage for passage in search.passages if passage.title in titles][:wanted]
-                if passages or len(search.passages) < depth:
-                    break
-        else:
-            await search.acall(query=query, k=wanted)
-            passages = search.passages
-        ids = {"passages": [passage.id for passage in passages]}
+        search = Search(self.retriever)
+        await search.acall(query=query, k=wanted, titles=titles)
+        ids = {"passages": [passage.id for passage in search.passages]}
         current().add(StepRecord("retrieve", "retrieval", asked, ids, seconds=time.perf_counter() - start))
-        return passages
+        return search.passages
 
 
 def _is_passages(value: object) -> bool:

@@ -1,8 +1,9 @@
 """BM25, the sparse retriever of IRCoT (Trivedi et al., 2023, section 4.2)."""
 
+import asyncio
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -13,6 +14,7 @@ import bm25s
 import numpy as np
 import Stemmer
 
+from hoptimizer.common.batching import CORES, Batcher
 from hoptimizer.common.errors import UserError
 from hoptimizer.retrieval.index_folder import BrokenIndexError, Manifest, index_folder, new_manifest, open_index
 from hoptimizer.retrieval.passage import Corpus, Passage
@@ -68,6 +70,27 @@ class BM25Retriever(Retriever):
             return []
         scores = map(self._scores, bm25s.tokenize(queries, **self._taken_apart, return_ids=False))
         return [[self.corpus.passages[i].scored(float(one[i])) for i in _best(one, k)] for one in scores]
+
+    async def asearch_pages(self, query: str, k: int, titles: Collection[str]) -> list[Passage]:
+        """The ``k`` best passages of some pages, each with its score among all passages.
+
+        Args:
+            query: the query.
+            k: passages that are wanted.
+            titles: the titles of the pages.
+        """
+        return await asyncio.wrap_future(self._paging.submit((query, k, frozenset(titles))))
+
+    @cached_property
+    def _paging(self) -> Batcher[tuple[str, int, frozenset[str]], list[Passage]]:
+        return Batcher(lambda asked: [self._of_pages(*one) for one in asked], self.batch, CORES)
+
+    def _of_pages(self, query: str, k: int, titles: frozenset[str]) -> list[Passage]:
+        places = np.array(sorted(place for title in titles for place in self.corpus.pages.get(title, ())), dtype=int)
+        [words] = bm25s.tokenize([query], **self._taken_apart, return_ids=False)
+        scores = self._scores(words)[places]
+        best = np.argsort(-scores, kind="stable")[:k]  # of equal ones those that come first
+        return [self.corpus.passages[places[i]].scored(float(scores[i])) for i in best]
 
     def _scores(self, words: list[str]) -> np.ndarray:
         if known := self._index.get_tokens_ids(words):

@@ -83,12 +83,12 @@ class Corpus:
         return _Texts(self.passages)
 
     @cached_property
-    def pages(self) -> Mapping[str, int]:
-        """The titles of its pages, each with the place of its first passage, in the order of the passages."""
-        places: dict[str, int] = {}
+    def pages(self) -> Mapping[str, Sequence[int]]:
+        """The titles of its pages, each with the places of its passages, in the order of the passages."""
+        places: dict[str, list[int]] = {}
         for place, passage in enumerate(self.passages):
             if passage.title:
-                places.setdefault(passage.title, place)
+                places.setdefault(passage.title, []).append(place)
         return places
 
     @cached_property

@@ -1,6 +1,7 @@
 """A cross-encoder over a retriever: it reads query and passage together (Nogueira and Cho, 2019)."""
 
-from collections.abc import Callable, Iterator, Sequence
+import asyncio
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from functools import cache, cached_property
 
@@ -137,6 +138,10 @@ class RerankedRetriever(Retriever):
     def begin(self, query: str, k: int) -> "Future[list[Passage]]":
         found = self._retriever.begin(query, max(k, self._depth))
         return after([found], lambda rankings: self._reading.submit((query, rankings[0], k)))
+
+    async def asearch_pages(self, query: str, k: int, titles: Collection[str]) -> list[Passage]:
+        found = await self._retriever.asearch_pages(query, max(k, self._depth), titles)
+        return await asyncio.wrap_future(self._reading.submit((query, found, k)))
 
     def search(self, queries: list[str], k: int) -> list[list[Passage]]:
         rankings = self._retriever.search(queries, max(k, self._depth))

@@ -2,7 +2,7 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 from functools import cached_property
 
@@ -10,6 +10,9 @@ from hoptimizer.common.batching import CORES, Batcher
 from hoptimizer.common.errors import RefusedQueryError, ServiceError, UserError
 from hoptimizer.retrieval.kept_rankings import KeptRankings
 from hoptimizer.retrieval.passage import Passage
+
+# The results of a search that those of some pages are taken from: of more where the first ones hold none.
+_DEPTHS = (1_000, 10_000, 100_000)
 
 
 class Retriever(ABC):
@@ -96,6 +99,25 @@ class Retriever(ABC):
         """
         # Whoever waits may be cancelled; others wait for the same ranking.
         return (await asyncio.shield(asyncio.wrap_future(self.kept.find(query, k, self.pool(k)))))[:k]
+
+    async def asearch_pages(self, query: str, k: int, titles: Collection[str]) -> list[Passage]:
+        """The ``k`` best passages of some pages, or fewer: those that are among the first thousand of a search, or the
+        first hundred thousand where the thousand holds none, unless a retriever can rank the pages' passages alone.
+
+        Args:
+            query: the query.
+            k: passages that are wanted.
+            titles: the titles of the pages.
+
+        Raises:
+            RefusedQueryError, ServiceError, UserError: as by :meth:`asearch`.
+        """
+        for depth in _DEPTHS:
+            found = await self.asearch(query, depth)
+            passages = [passage for passage in found if passage.title in titles][:k]
+            if passages or len(found) < depth:
+                break
+        return passages
 
     def passage(self, passage_id: str) -> Passage | None:
         """A passage of its corpus, or one that it has found in an index elsewhere; ``None`` where it is not known here.

@@ -16,7 +16,7 @@ from hoptimizer.optimizers.labels.demonstrations import annotate
 from hoptimizer.optimizers.labels.oracle import replay
 from hoptimizer.programs import RAG, IRCoT
 from hoptimizer.programs.steps import pages
-from hoptimizer.retrieval import BM25Retriever, Corpus, HybridRetriever, Passage
+from hoptimizer.retrieval import BM25Retriever, Corpus, HybridRetriever, Passage, RerankedRetriever
 
 # After the third example of listing 4 of IRCoT's paper.
 ASKED = "What year was the theatre that held the 2016 NFL Draft built?"
@@ -86,8 +86,23 @@ def test_every_search_of_a_chain_is_scoped():
 def test_pages_that_are_not_among_the_first_thousand_are_looked_for_further_down():
     # All others have more of the question's words, and the page's rank beyond the thousandth.
     others = [Passage(f"other-{n}", f"Draft {n}", ASKED) for n in range(1_100)]
-    prediction = run(RAG(BM25Retriever(Corpus([*others, *CORPUS])), k=2, pages=3), TITLES, ANSWER)
-    assert ids(prediction) == ["bears", "built", "hall"]
+    corpus = Corpus([*others, *CORPUS])
+    for retriever in (BM25Retriever(corpus), HybridRetriever([BM25Retriever(corpus)] * 2, corpus=corpus)):
+        assert ids(run(RAG(retriever, k=2, pages=3), TITLES, ANSWER)) == ["bears", "built", "hall"]
+
+
+def test_bm25_finds_as_many_passages_of_a_page_as_are_wanted_wherever_all_others_are():
+    others = [Passage(f"other-{n}", f"Draft {n}", "The theatre was named after a draft.") for n in range(1_100)]
+    page = [Passage(f"page-{n}", "Auditorium Theatre", text) for n, text in enumerate(("It.", ASKED, "A theatre."))]
+    corpus = Corpus([*others, page[0], *CORPUS, *page[1:]])
+    retriever = BM25Retriever(corpus)
+    found = asyncio.run(retriever.asearch_pages(ASKED, 9, ["Auditorium Theatre", "No page"]))
+    of_page = [one for one in retriever.search([ASKED], len(corpus))[0] if one.title == "Auditorium Theatre"]
+    assert (len(found), found) == (5, of_page), "as all passages are ranked"
+    assert asyncio.run(retriever.asearch_pages(ASKED, 2, ["Auditorium Theatre"])) == of_page[:2]
+    shortest = RerankedRetriever(retriever, lambda pairs: [-float(len(text)) for _, text in pairs], depth=9)
+    [first, *_] = asyncio.run(shortest.asearch_pages(ASKED, 2, ["Auditorium Theatre"]))
+    assert first.id == "page-0"
 
 
 def test_a_page_may_be_named_by_its_title():

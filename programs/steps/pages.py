@@ -97,7 +97,7 @@ def page_passage(corpus: Corpus, main: str) -> Passage:
     if main in corpus:
         return corpus[main]
     if main in corpus.pages:
-        return corpus.passages[corpus.pages[main]]
+        return corpus.passages[corpus.pages[main][0]]
     raise UnknownPageError(
         f"main: {main!r} is neither a passage's id nor a page's title in {corpus.name}; correct the data"
     )

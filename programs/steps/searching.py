@@ -1,5 +1,6 @@
 """A search as DSPy's callbacks hear of it."""
 
+from collections.abc import Collection
 from typing import Any
 
 import dspy
@@ -27,17 +28,19 @@ class Search(dspy.Retrieve):
         self._retriever = retriever
 
     @with_callbacks
-    async def acall(self, query: str, k: int) -> list[dict[str, Any]]:
+    async def acall(self, query: str, k: int, titles: Collection[str] | None = None) -> list[dict[str, Any]]:
         """Search.
 
         Args:
             query: a question or sentence.
             k: how many passages to find.
+            titles: titles of the pages that they may come from; by default they come from all.
 
         Returns:
             What was found as MLflow's documents.
         """
-        self.passages = await self._retriever.asearch(query, k)
+        retriever = self._retriever
+        self.passages = await (retriever.asearch_pages(query, k, titles) if titles else retriever.asearch(query, k))
         return [
             {"id": one.id, "page_content": one.text, "metadata": {"title": one.title, "doc_uri": one.title}}
             for one in self.passages
