@@ -242,6 +242,29 @@ def test_what_looks_like_markdown_in_other_documents_is_text(kind: str, tmp_path
         assert "__init__" in shown
 
 
+def test_words_that_the_lines_of_a_pdf_divide_are_whole(tmp_path: Path):
+    lines = ["A multi-", "hop question needs infor-", "mation of 1998-", "2001, state-of-", "the-art work by Anne-"]
+    file = tmp_path / "multi.pdf"
+    file.write_bytes(pdf(*lines, "Marie. A multi-hop question - or Q-", "learning."))
+    text = " ".join(" ".join(section.text.split()) for section in read_document(file).sections)
+    assert text == (
+        "A multi-hop question needs information of 1998- 2001, state-of-the-art work by Anne- Marie. "
+        "A multi-hop question - or Q- learning."
+    )
+
+
+def test_a_page_of_the_web_is_read_without_what_surrounds_its_text():
+    around = "<header><h1>Fjordlight</h1></header><nav><h2>Menu</h2><ul><li>Ports</ul></nav>"
+    article = "<main><header><h1>Alma</h1></header>Built in 1998.<aside>By Bo.</aside><nav>Top</nav></main>"
+    page = of_html(f"<body>{around}{article}<aside><article>See Bora</article></aside><footer>2024</footer>")
+    assert (page.title, [section.text for section in page.sections]) == ("Alma", ["Built in 1998.\nBy Bo.\nTop"])
+    plain = of_html(f"<body>{around}<p>Built in 1998.</p><aside>By Bo.</aside><footer>2024</footer>")
+    assert plain.title == "Fjordlight"
+    assert [section.text for section in plain.sections] == ["Built in 1998.\nBy Bo.\n2024"]
+    [index] = of_html("<nav>Alma<br>Bora</nav>").sections
+    assert index.text == "Alma\nBora"
+
+
 def test_links_out_of_the_folder_are_counted(tmp_path: Path, docs: Path):
     real = tmp_path / "real"
     real.mkdir()

@@ -1,6 +1,7 @@
 """From a file to the outline of a document."""
 
 import logging
+import re
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,6 +29,10 @@ MOST_BYTES = 20_000_000
 
 # What the parts of a DOCX file may hold together, so that a small file does not fill the memory.
 _MOST_UNPACKED = 10 * MOST_BYTES
+
+# A word, perhaps of several with hyphens, that goes on after the end of a line; and one with hyphens.
+_DIVIDED = re.compile(r"(?<![\w-])(\w++(?:-\w++)*)-\n\s*(\w++(?:-\w++)*)")
+_HYPHENATED = re.compile(r"(?<![\w-])\w++(?:-\w++)+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +98,27 @@ def _converted(path: Path) -> Outline:
             raise UserError(f"{path}: encrypted; save a copy without a password") from None
         reason = as_line(said.strip().splitlines()[-1])[:120] if said.strip() else type(error).__name__
         raise UserError(f"{path}: cannot be converted ({reason}); is it damaged? save it again") from None
-    outline = of_converted(converted.markdown, marked=path.suffix.lower() == ".docx")
+    is_docx = path.suffix.lower() == ".docx"
+    outline = of_converted(converted.markdown if is_docx else _rejoined(converted.markdown), marked=is_docx)
     outline.title = outline.title or converted.title or ""
     return outline
+
+
+def _rejoined(text: str) -> str:
+    """The text of a PDF with words whole that the ends of its lines divide, where both parts have small letters.
+
+    A hyphen stays where the document has the word with it elsewhere, and in words of several hyphens.
+    """
+    hyphenated = set(_HYPHENATED.findall(text))
+
+    def whole(found: re.Match[str]) -> str:
+        begun, rest = found.groups()
+        if not (begun[-1].islower() and rest[0].islower()):
+            return found[0]
+        word = f"{begun}-{rest}"
+        return word if word in hyphenated or word.count("-") > 1 else begun + rest
+
+    return _DIVIDED.sub(whole, text)
 
 
 def _check_archive(path: Path) -> None:

@@ -30,6 +30,10 @@ _BLOCKS = frozenset(
 )
 _HIDDEN = frozenset({"script", "style", "template", "noscript", "svg"})
 _CELLS = frozenset({"td", "th"})
+# What a page has around its text: menus; and the rest, where the page says what its text is.
+_CONTENT = frozenset({"article", "main"})
+_MENUS = frozenset({"nav"})
+_AROUND = frozenset({"aside", "footer", "header", "nav"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,15 +190,22 @@ def _row(columns: Iterable[str], cells: Iterable[str]) -> str:
 
 
 def of_html(text: str) -> Outline:
-    """The outline of HTML: what a browser shows of it.
+    """The outline of HTML: what a browser shows of it, without menus; and, of a page with ``main`` or ``article``,
+    without the headers, footers and asides that stand outside of them.
 
     Example:
         >>> from hoptimizer.eval.documents.outline import of_html
         >>> of_html("<title>Ships</title><p>Alma was built<br>in 1998.</p>")
         Outline(title='Ships', sections=[Section(headings=(), text='Alma was built\\nin 1998.')])
     """
+    says_content = re.search(r"<(?:main|article)\b", text, re.IGNORECASE)
+    outline = _html_without(_AROUND if says_content else _MENUS, text)
+    return outline if outline.sections else _html_without(frozenset(), text)  # a page of links
+
+
+def _html_without(left_out: frozenset[str], text: str) -> Outline:
     outline = Outline()
-    reader = _Html(outline)
+    reader = _Html(outline, left_out=left_out)
     reader.feed(text)
     reader.close()
     reader.end_line()
@@ -217,11 +228,13 @@ class _Html(HTMLParser):
     Args:
         outline: takes headings and lines.
         nested: whether it is a block within Markdown, whose title is no document's.
+        left_out: elements that are not shown outside of ``main`` and ``article``.
     """
 
-    def __init__(self, outline: Outline, nested: bool = False) -> None:
+    def __init__(self, outline: Outline, nested: bool = False, left_out: frozenset[str] = frozenset()) -> None:
         super().__init__(convert_charrefs=True)
-        self._outline, self._nested = outline, nested
+        self._outline, self._nested, self._left_out = outline, nested, left_out
+        self._content = 0  # how many elements are open that are the page's text
         self._text: list[str] = []
         self._hidden: list[str] = []
         self._in_heading = False
@@ -230,7 +243,13 @@ class _Html(HTMLParser):
         """As of the standard library."""
         if tag in _HIDDEN:
             self._hidden.append(tag)
+        elif tag in self._left_out and not self._content:
+            self._break()
+            self._hidden.append(tag)
+        elif self._hidden:
+            return
         elif tag in _BLOCKS:
+            self._content += tag in _CONTENT
             self._break()
         elif tag in _LEVELS or tag == "title":
             self.end_line()
@@ -242,6 +261,8 @@ class _Html(HTMLParser):
         """As of the standard library."""
         if tag in self._hidden:
             del self._hidden[self._hidden.index(tag) :]
+        elif self._hidden:
+            return
         elif tag in _LEVELS:
             self._outline.heading(_LEVELS[tag], self._taken())
             self._in_heading = False
@@ -250,6 +271,7 @@ class _Html(HTMLParser):
             if not self._nested:
                 self._outline.title = self._outline.title or title
         elif tag in _BLOCKS:
+            self._content = max(0, self._content - (tag in _CONTENT))
             self._break()
 
     def handle_data(self, data: str) -> None:
