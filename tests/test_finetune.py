@@ -42,6 +42,7 @@ from hoptimizer.optimizers.training import language_model
 from hoptimizer.optimizers.training.conversations import LMTrainingConfig, train_lm
 from hoptimizer.optimizers.training.dspy_provider import LocalProvider, LocalTrainingJob
 from hoptimizer.optimizers.training.language_model import load_base
+from hoptimizer.optimizers.training.lora import adapted
 from hoptimizer.optimizers.tuning import finetune_lm
 from hoptimizer.optimizers.tuning.finetune_lm import BootstrapFinetune
 from hoptimizer.programs import RAG, RAISF, Direct, IRCoT
@@ -130,6 +131,28 @@ def test_adapters_need_the_other_weights_in_the_precision_that_is_computed_in_al
     )
     found = load_file(tmp_path / "lm" / WEIGHTS)
     assert all(torch.equal(weight, by_peft[name]) for name, weight in found.items())
+
+
+@pytest.mark.parametrize("lora", [4, 0])
+def test_what_a_gpu_can_not_keep_is_computed_twice_and_the_weights_are_the_same(tmp_path, monkeypatch, lora):
+    once = train_toy_lm(tmp_path / "once", lora=lora)
+    layers = []
+    recompute = language_model.recompute_layers
+    monkeypatch.setattr(language_model, "recompute_layers", lambda model: layers.append(model) or recompute(model))
+    for free, times in ((1e12, 0), (1e3, 1)):
+        monkeypatch.setattr(language_model, "free_memory", lambda device, free=free: free)
+        assert weights(train_toy_lm(tmp_path / str(times), lora=lora)) == weights(once)
+        assert len(layers) == times
+
+
+def test_a_pass_that_is_computed_twice_keeps_a_tenth():
+    model, tokenizer = load_base(LMTrainingConfig(base="smollm2-135m-instruct", epochs=1))
+    model = adapted(model, 16, seed=7)
+    row = [*range(300, 700)], [*range(700, 750)]
+    needed = [language_model.memory_needed(model, language_model.Causal(model, tokenizer), row)]
+    language_model.recompute_layers(model)
+    needed.append(language_model.memory_needed(model, language_model.Causal(model, tokenizer), row))
+    assert needed[1] < needed[0] / 5
 
 
 def test_a_gpu_that_is_too_small_is_one_clear_line(tmp_path):
