@@ -144,10 +144,12 @@ class Workbench:
 
     def program(self, *, searches: bool = True) -> Program:
         """A new, uncompiled program; one that ``searches`` not has no retriever, and can be kept, but not asked."""
-        config = self.config
-        retriever = self.retriever if searches and retrieves(config.program) else None
-        program = build_program(config.program, retriever, config.k, self.step_model)
+        settings = self.config.program
+        retriever = self.retriever if searches and retrieves(settings) else None
+        program = build_program(settings, retriever, self.config.k, self.step_model)
         program.lms = {step: lm for step, lm in self.lms.items() if step in program.step_names}
+        if searches and getattr(settings, "page", False):
+            program.corpus = self.data.corpus
         return program
 
     def tuned_lm(self, model: str, variant: str) -> dspy.LM:
@@ -265,8 +267,7 @@ class _Index:
     elsewhere: Elsewhere | None = field(compare=False)
 
 
-# Cells of a study share retrievers: loading a checkpoint and opening an index take seconds, and what a retriever has
-# found goes with it. Large indexes are memory-mapped, so that all of a study that compares some can stay.
+# Cells of a study share retrievers, with what these found; loading one takes seconds. Large ones are memory-mapped.
 @lru_cache(maxsize=8)
 def _retriever(index: _Index) -> Retriever:
     corpus = index.data.corpus

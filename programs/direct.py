@@ -2,6 +2,8 @@
 
 from hoptimizer.programs.program import Program
 from hoptimizer.programs.reader import ReaderKind, make_reader, read
+from hoptimizer.programs.steps.pages import page_passage
+from hoptimizer.programs.trace import main_page
 from hoptimizer.retrieval import Passage
 
 
@@ -11,6 +13,7 @@ class Direct(Program):
     Args:
         reader: ``direct`` answers at once, ``cot`` after a chain of thought, ``phrase`` at its end (IRCoT's protocol),
             ``none`` not at all.
+        page: for questions that are asked about a page: it is read (IRCoT, appendix B).
 
     Example:
         >>> import dspy
@@ -23,12 +26,19 @@ class Direct(Program):
         (True, [], 1)
     """
 
-    def __init__(self, reader: ReaderKind = "direct") -> None:
+    def __init__(self, reader: ReaderKind = "direct", page: bool = False) -> None:
         super().__init__()
-        self.reader = make_reader(reader, passages=False)
+        self.page = page
+        self.reader = make_reader(reader, passages=page)
 
     async def solve(self, question: str) -> tuple[str, list[Passage]]:
-        return await read(self, question), []
+        if not self.page:
+            return await read(self, question), []
+        if self.corpus is None:
+            raise TypeError(f"{type(self).__name__} reads the page that a question is asked about: give it a corpus")
+        main = main_page()
+        passages = [page_passage(self.corpus, main)] if main else []
+        return await read(self, question, passages), passages
 
 
 class CoT(Direct):
@@ -37,6 +47,7 @@ class CoT(Direct):
     Args:
         reader: ``direct`` answers at once, ``cot`` after a chain of thought, ``phrase`` at its end (IRCoT's protocol),
             ``none`` not at all.
+        page: for questions that are asked about a page: it is read (IRCoT, appendix B).
 
     Example:
         >>> from hoptimizer.programs import CoT
@@ -44,5 +55,5 @@ class CoT(Direct):
         'question -> reasoning, answer'
     """
 
-    def __init__(self, reader: ReaderKind = "cot") -> None:
-        super().__init__(reader)
+    def __init__(self, reader: ReaderKind = "cot", page: bool = False) -> None:
+        super().__init__(reader, page)

@@ -23,7 +23,7 @@ from hoptimizer.programs.steps.asking import ask_language_model, ask_measured, a
 from hoptimizer.programs.steps.calls import StepCalls
 from hoptimizer.programs.steps.searching import Search
 from hoptimizer.programs.trace import StepTrace, asked_question, asking, current, recording
-from hoptimizer.retrieval import Passage, Retriever
+from hoptimizer.retrieval import Corpus, Passage, Retriever
 
 FAILURES = (DSPyError, RefusedQueryError)
 """What a program raises where one question fails: other questions may not."""
@@ -66,6 +66,8 @@ class Program(dspy.Module):
         super().__init__()
         self.retriever = retriever
         self.k = k
+        # What a page that a question is asked about is looked up in, where nothing is retrieved.
+        self.corpus: Corpus | None = None
         # Language models of single steps, by the step's name. DSPy keeps such a choice on the predictor, where its
         # optimizers reset it. Fine-tuned ones are a part of the program's state.
         self.lms: dict[str, dspy.LM] = {}
@@ -90,7 +92,7 @@ class Program(dspy.Module):
         Args:
             question: the question.
             main: id of the passage that the question is asked about, or the title of its page; programs with the option
-                ``pages`` always show it.
+                ``pages`` or ``page`` always show it.
 
         Returns:
             A prediction with ``answer: str``, ``passages: list[Passage]`` and ``steps: list[StepRecord]``.

@@ -74,6 +74,10 @@ class Corpus:
     def __getitem__(self, id: str) -> Passage:
         return self._by_id[id]
 
+    def __deepcopy__(self, memo: dict[int, object]) -> "Corpus":
+        # Copies of a program share their corpus: optimizers copy programs by the dozen.
+        return self
+
     def __contains__(self, id: object) -> bool:
         return id in self._by_id
 

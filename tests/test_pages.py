@@ -8,13 +8,14 @@ import dspy
 import pytest
 from dspy.utils import DummyLM
 
+from hoptimizer import Workbench, load_config
 from hoptimizer.common.errors import UserError
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.runner import evaluate
 from hoptimizer.models import LMSettings, build_adapter, build_lm
 from hoptimizer.optimizers.labels.demonstrations import annotate
 from hoptimizer.optimizers.labels.oracle import replay
-from hoptimizer.programs import RAG, IRCoT
+from hoptimizer.programs import RAG, CoT, Direct, IRCoT
 from hoptimizer.programs.steps import pages
 from hoptimizer.retrieval import BM25Retriever, Corpus, HybridRetriever, Passage, RerankedRetriever
 
@@ -127,6 +128,42 @@ def test_a_page_that_is_not_there_is_one_line():
         run(RAG(BM25Retriever(CORPUS), pages=3), main="lions")
     with pytest.raises(UserError, match="the retriever does not tell its corpus"):
         run(RAG(HybridRetriever([BM25Retriever(CORPUS)] * 2), pages=3))
+
+
+@pytest.mark.parametrize("kind", ["direct", "cot"])
+def test_the_page_is_read_where_nothing_is_retrieved(kind):
+    program = Direct(page=True) if kind == "direct" else CoT(page=True)
+    with pytest.raises(TypeError, match="give it a corpus"):
+        run(program, ANSWER)
+    program.corpus = CORPUS
+    assert program.deepcopy().corpus is CORPUS
+    said = {"reasoning": "It was built in 1889."} if kind == "cot" else {}
+    prediction = run(program, said | ANSWER)
+    assert (prediction.answer, ids(prediction)) == ("1889", ["bears"])
+    [read] = prediction.steps
+    assert read.inputs == {"question": ASKED, "context": ["bears"]}
+    assert ids(run(program, said | ANSWER, main=None)) == []
+    with pytest.raises(UserError, match="main: 'lions' is neither"):
+        run(program, main="lions")
+    assert ids(run(Direct(), ANSWER)) == []
+
+
+def test_a_config_reads_the_page_and_demonstrations_show_it_alone(tmp_path):
+    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(vars_of(passage)) + "\n" for passage in CORPUS))
+    for split in ("train", "dev"):
+        asked = QUESTION.model_copy(update={"id": split}).model_dump_json(exclude_defaults=True)
+        (tmp_path / f"{split}.jsonl").write_text(f"{asked}\n")
+    bench = Workbench(load_config(None, [f"data={tmp_path}", "program=direct", "program.page=true"]))
+    assert ids(run(bench.program(), ANSWER)) == ["bears"]
+    [example] = annotate(bench.data.split("train"), bench.data.corpus, None, distractors=1, seed=7)
+    assert example.context == [str(BEARS)]
+    assert (
+        "context" not in annotate([QUESTION.model_copy(update={"main": None})], CORPUS, None, distractors=1, seed=7)[0]
+    )
+
+
+def vars_of(passage):
+    return {"id": passage.id, "title": passage.title, "text": passage.text}
 
 
 def test_what_is_asked_goes_with_the_question_through_dspy():

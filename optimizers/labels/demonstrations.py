@@ -61,7 +61,7 @@ def annotate(
         questions: questions of the train split.
         corpus: the corpus with their supporting passages.
         retriever: finds the distractors, so that they resemble what a program retrieves; ``None`` for programs that
-            do not retrieve, whose demonstrations have no context.
+            do not retrieve, whose demonstrations have no context but the page that their question is asked about.
         distractors: the number of passages per question that do not support its answer.
         seed: determines the order of the passages, the sentence that is the ``thought``, the fact that is followed up,
             and the passage to judge.
@@ -92,6 +92,8 @@ def _example(
     rng.shuffle(shown)
     if gold and found:
         example = example.copy(context=[str(passage) for passage in shown])
+    elif page := page_of(question, corpus):
+        example = example.copy(context=[str(page)])
     if titles := page_titles(question, corpus):
         example = example.copy(page=str(page_of(question, corpus)), number=len(titles), titles=titles)
     if is_reasoned(question):
