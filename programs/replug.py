@@ -31,9 +31,9 @@ class REPLUG(Program):
     A model in this process writes one answer from one prompt per passage, as in the paper (section 3.2): the
     distribution of each next token is the mean of those after all prompts, weighted by the passages' scores.
 
-    Servers tell the probability of what they wrote alone. There, each passage has an answer of its own, and answers are
-    mixed as wholes: the probability of one is the sum, over the passages that give it, of the passage's weight times
-    the answer's probability.
+    A server writes each text by itself: to mix its next tokens, it would have to be called for each token and passage.
+    There, each passage has an answer of its own, and answers are mixed as wholes: the probability of one is the sum,
+    over the passages that give it, of the passage's weight times the answer's probability.
 
     Args:
         retriever: where passages come from.
