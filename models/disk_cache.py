@@ -88,7 +88,8 @@ def keep_elsewhere(disk: Any) -> None:  # noqa: ANN401 - whatever gets and sets 
     """From now on, keep no answer of this process' work on this machine.
 
     Args:
-        disk: keeps them, by ``get(key)`` and ``set(key, value)``.
+        disk: keeps them, by ``get(key)`` and ``set(key, value)``, and divides calls among processes by ``claim(call,
+            patience)``, which waits, and ``release(call)``.
     """
     _elsewhere[:] = [disk]
 

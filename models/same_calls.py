@@ -1,6 +1,7 @@
 """Calls that are the same wait for each other, so that the cache answers all but the first."""
 
 import asyncio
+import hashlib
 import inspect
 import json
 from collections.abc import AsyncIterator
@@ -11,6 +12,8 @@ from typing import Any
 import dspy
 from dspy.utils.callback import with_callbacks
 from dspy.utils.exceptions import LMError
+
+from hoptimizer.models.disk_cache import kept_elsewhere
 
 _CLASS = "_dspy_lm_class"
 # Seconds, for models without a time in which they have to answer.
@@ -55,6 +58,20 @@ async def after_the_same(call: str, patience: float) -> AsyncIterator[None]:
                 mine.set_result(None)
 
 
+@asynccontextmanager
+async def _after_the_same_elsewhere(call: str, patience: float) -> AsyncIterator[None]:
+    """Wait until no other process makes the same call that keeps its answers where this one does, if any does."""
+    if not (store := kept_elsewhere()):
+        yield
+        return
+    digest = hashlib.sha256(call.encode()).hexdigest()
+    try:
+        await store.claim(digest, patience)
+        yield
+    finally:
+        store.release(digest)
+
+
 class OnceLM(dspy.LM):
     """A ``dspy.LM`` that makes a call once that is asked for several times at once; DSPy would make each of them."""
 
@@ -70,7 +87,8 @@ class OnceLM(dspy.LM):
         if not kwargs.get("cache", self.cache):
             return await self._make(prompt, messages, kwargs)
         asked = [self.model, getattr(self, "prompt_format", None), prompt, messages, kwargs, self.kwargs]
-        async with after_the_same(json.dumps(asked, default=str), self.kwargs.get("timeout", _PATIENCE)):
+        call, patience = json.dumps(asked, default=str), self.kwargs.get("timeout", _PATIENCE)
+        async with after_the_same(call, patience), _after_the_same_elsewhere(call, patience):
             return await self._make(prompt, messages, kwargs)
 
     async def _make(self, prompt: Any, messages: list[dict[str, Any]] | None, kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - DSPy's

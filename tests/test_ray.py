@@ -5,7 +5,8 @@ import contextlib
 import re
 import socket
 import sys
-from concurrent.futures import Future
+import threading
+import time
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ import dspy
 import pytest
 import torch
 from chat_server import ChatServer
+from dspy.utils.exceptions import LMError
 from test_layout import FOLDERS, ROOT, imported, imported_at_once
 
 from hoptimizer import (
@@ -28,8 +30,8 @@ from hoptimizer.common.paths import home
 from hoptimizer.common.progress import silent
 from hoptimizer.eval import load
 from hoptimizer.eval.runner import QuestionResult, aevaluate, aevaluate_by
-from hoptimizer.executors import head, together
-from hoptimizer.executors.answers import AnswerStore
+from hoptimizer.executors import answers, head, together
+from hoptimizer.executors.answers import AnswerStore, AskedStore
 from hoptimizer.executors.connection import connected
 from hoptimizer.executors.encoding import _tensors
 from hoptimizer.executors.evaluation import Asked, aevaluate_on
@@ -489,16 +491,20 @@ def test_a_worker_answers_as_this_process_does(bench):
 
 
 class Here:
-    """An actor's handle, in tests of what is asked of it: the actor is an object of this process."""
+    """An actor's handle, in tests of what is asked of it: the actor is an object of this process, with its own loop."""
 
     def __init__(self, actor):
-        for name in ("get", "set"):
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        for name in ("get", "set", "claim", "release"):
             setattr(self, name, SimpleNamespace(remote=partial(self._ask, getattr(actor, name))))
 
-    @staticmethod
-    def _ask(method, *words):
-        answer = Future()
-        answer.set_result(method(*words))
+    def _ask(self, method, *words):
+        async def asked():
+            found = method(*words)
+            return await found if asyncio.iscoroutine(found) else found
+
+        answer = asyncio.run_coroutine_threadsafe(asked(), self._loop)
         return SimpleNamespace(future=lambda: answer)
 
 
@@ -521,6 +527,69 @@ def test_a_worker_keeps_answers_with_the_driver_and_asks_it_first(bench, tmp_pat
         assert len(server.bodies) == (3 if cache else 6)
     assert not (tmp_path / "node" / "cache" / "answers").exists()
     assert len(AnswerCache(tmp_path / "driver").disk_cache._disk) == (3 if cache else 0)
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_workers_that_wait_for_a_call_of_another_one_go_on_together_when_it_ends(tmp_path, answered):
+    handle = Here(AnswerStore(tmp_path))
+    made = []
+
+    async def call(store, seconds):
+        await store.claim("call", 60)
+        if not await asyncio.to_thread(store.get, "call"):
+            made.append(store)
+            await asyncio.sleep(seconds)
+            if answered:
+                await asyncio.to_thread(store.set, "call", "Lyon")
+        store.release("call")
+
+    async def calls():
+        first, *others = [AskedStore(handle) for _ in range(4)]
+        going = asyncio.create_task(call(first, 0.3))
+        await asyncio.sleep(0.1)
+        start = time.monotonic()
+        await asyncio.gather(going, *(call(other, 0.3) for other in others))
+        return time.monotonic() - start
+
+    assert asyncio.run(calls()) < 0.8  # one after the other would take 1.2
+    assert len(made) == (1 if answered else 4)
+
+
+@pytest.mark.parametrize(("silence", "patience"), [(0.2, 60), (60, 0.2)], ids=["dead", "slow"])
+def test_nobody_waits_long_for_a_worker_that_never_ends_its_call(tmp_path, monkeypatch, silence, patience):
+    monkeypatch.setattr(answers, "_SILENCE", silence)
+
+    async def calls():
+        store = AnswerStore(tmp_path)
+        await store.claim("call", "first", patience)
+        await asyncio.wait_for(asyncio.gather(*(store.claim("call", str(n), patience) for n in range(9))), 5)
+        await asyncio.wait_for(store.claim("another", "last", patience), 1)
+
+    asyncio.run(calls())
+
+
+def test_a_call_that_is_cancelled_or_fails_is_claimed_no_more(tmp_path, monkeypatch):
+    monkeypatch.setattr(disk_cache, "_elsewhere", [])
+    store = AnswerStore(tmp_path)
+    disk_cache.keep_elsewhere(elsewhere := AskedStore(Here(store)))
+    monkeypatch.setattr(dspy, "cache", AnswerCache(tmp_path / "node", disk=elsewhere))
+    with ChatServer(seconds=0.3, failing=9, status=400) as server:
+        lm = build_lm(LMSettings(model="openai/x", api_base=server.url, api_key="x", num_retries=0))
+
+        async def calls():
+            cancelled = asyncio.create_task(lm.acall("Where?"))
+            failing = asyncio.create_task(lm.acall("When?"))
+            while len(server.bodies) < 2:
+                await asyncio.sleep(0.01)
+            claimed = len(store._claims)
+            cancelled.cancel()
+            with pytest.raises(LMError):
+                await failing
+            await asyncio.sleep(0.1)
+            return claimed
+
+        assert asyncio.run(calls()) == 2
+    assert not store._claims
 
 
 @pytest.mark.parametrize(

@@ -163,6 +163,23 @@ def test_cells_that_compile_are_compiled_by_workers_as_in_a_process(cluster, tmp
 
 
 @SLOW
+def test_calls_that_cells_have_in_common_are_made_once_though_workers_come_to_them_at_once(
+    cluster, tmp_path, monkeypatch
+):
+    with ChatServer(lambda _: "[[ ## answer ## ]]\nLyon\n\n[[ ## completed ## ]]", seconds=0.3) as server:
+        lm = {"model": "openai/x", "api_base": server.url, "api_key": "sk-canary-1"}
+        base = {"data": {"name": "atlas", "train": 8, "dev": 24}, "program": "direct", "lm": lm, "workers": 4}
+        # All are scored on dev before they are compiled, when they are the same.
+        cells = [{"name": f"{k}", "optimizer": {"name": "labeled_few_shot", "k": k}} for k in (1, 2)]
+        (tmp_path / "study.yaml").write_text(json.dumps({"base": base, "cells": cells, "compile": True}))
+        monkeypatch.chdir(tmp_path)
+        ray = f"executor={{name: ray, address: '{cluster.address}', tasks: 2}}"
+        result(hop(tmp_path, "study", "study.yaml", "--json", "tracking.uri=sqlite:///spread.db", ray))
+    asked = [json.dumps(body["messages"]) for body in server.bodies]
+    assert max(map(asked.count, asked)) == 1
+
+
+@SLOW
 def test_an_index_by_workers_one_of_which_is_killed_is_the_one_of_a_process(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr("hoptimizer.retrieval.encoders.windows.WINDOW", 16)
     corpus = Corpus(load("atlas").corpus.passages[:160])

@@ -18,8 +18,9 @@ from hoptimizer.executors.task import Refusal
 Answer = TypeVar("Answer")
 Follow = Callable[[Any], Coroutine[Any, Any, None]]
 
-# Calls of a worker that Ray lets be under way; how many there are, the driver decides.
-_MOST_CALLS = 10_000
+MOST_CALLS = 10_000
+"""Calls of a worker that Ray lets be under way; how many there are, the driver decides."""
+
 # What Ray says where a worker's code is not on its node.
 _IMPORT = "failed to import on the worker"
 _log = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ class Workers:
     def __init__(self, ray: ModuleType, settings: RayExecutor, kind: type[Any], *made_from: object) -> None:
         self.ray, self.settings, self.head = ray, settings, Head(ray)
         self._class = ray.remote(kind).options(
-            num_cpus=settings.cpus, num_gpus=settings.gpus, max_concurrency=_MOST_CALLS, max_restarts=0
+            num_cpus=settings.cpus, num_gpus=settings.gpus, max_concurrency=MOST_CALLS, max_restarts=0
         )
         self._made_from, self._idle = made_from, list[Any]()
         self._lock = threading.Lock()
