@@ -172,3 +172,14 @@ def test_the_question_may_stand_behind_the_config(hop):
     behind, before = hop("ask", *QUICK, question, "--json"), hop("ask", question, *QUICK, "--json")
     assert behind[0] == 0, behind[2]
     assert json.loads(behind[1])["passages"] == json.loads(before[1])["passages"]
+
+
+def test_a_question_may_begin_with_a_word_and_a_sign_of_equality(hop):
+    question = "E=mc2 was found by whom?"
+    for words in ([question, *QUICK], [*QUICK, question]):
+        code, out, _ = hop("ask", *words)
+        assert (code, out.splitlines()[0].strip()) == (0, question)
+    code, _, err = hop("ask", "E=mc2", *QUICK)
+    assert (code, "E: unknown key" in err) == (2, True)
+    code, out, _ = hop("ask", "retriever={name: bm25, k: 2}", "Where is Lyon?", *QUICK, "--json")
+    assert (code, len(json.loads(out)["passages"])) == (0, 2)

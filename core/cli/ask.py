@@ -12,7 +12,7 @@ from hoptimizer.cli.screen.console import show, tell, working
 from hoptimizer.cli.screen.options import Json, Overrides, RunOption, check_parts, config_of
 
 # What may stand in a question's place where none is given: key=value, or a config file.
-_SETTING = re.compile(r"[\w.~+-]+=|\S+\.ya?ml$")
+_SETTING = re.compile(r"[~+]*(\w+)[\w.~+-]*=|\S+\.ya?ml$")
 
 
 def ask_command(
@@ -26,7 +26,8 @@ def ask_command(
     """Answer a question, and show the steps and the passages that led to the answer.
 
     Without a question it is a chat: models and index are loaded once, and each line that you enter is a question. An
-    empty line ends it, as Ctrl-D does. With --json, each answer is one line.
+    empty line ends it, as Ctrl-D does. With --json, each answer is one line. A word with "=" is a setting if it begins
+    with a section of the config, as data=atlas does, or has no space; any other is the question.
 
     Examples:
 
@@ -40,8 +41,8 @@ def ask_command(
     from hoptimizer.common.urls import line_without_secrets
 
     words = list(overrides or ())
-    if question is not None and _SETTING.match(question):
-        spoken = next((word for word in words if not _SETTING.match(word)), None)  # it may stand behind the config
+    if question is not None and _is_setting(question):
+        spoken = next((word for word in words if not _is_setting(word)), None)  # it may stand behind the config
         words, question = [word for word in (question, *words) if word != spoken], spoken
     if question is not None and not question.strip():
         raise UserError("question: expected some words, got none")
@@ -62,6 +63,13 @@ def ask_command(
             _answer(bench, program, line, as_json)
         except UserError as error:  # the next question may be answered
             tell(f"hop: {line_without_secrets(error)}")
+
+
+def _is_setting(word: str) -> bool:
+    from hoptimizer.config import Config
+
+    found = _SETTING.match(word)
+    return found is not None and (found[1] in Config.model_fields or len(word.split()) == 1)
 
 
 def _variant(bench: Any, run: str) -> Any:  # noqa: ANN401 - imported late
