@@ -24,6 +24,10 @@ _DECODER = json.JSONDecoder(object_pairs_hook=once)
 _COMPRESSED = (".gz", ".bz2", ".xz")
 
 
+EXCEL = (".xlsx", ".xls")
+"""How the names of Excel's files end, which are tables and no texts."""
+
+
 class MalformedText(ValueError):
     """A text that is no UTF-8 or no JSON.
 
@@ -54,8 +58,14 @@ def opened(path: Path) -> BinaryIO:
     """A file to read, decompressed if its suffix is ``.gz``, ``.bz2`` or ``.xz``.
 
     Reading raises an ``OSError`` or one of :data:`DAMAGED` where the file is damaged.
+
+    Raises:
+        OSError: it can't be opened.
+        MalformedText: it is Excel's.
     """
     suffix = path.suffix.lower()
+    if suffix in EXCEL:
+        raise MalformedText(1, "an Excel file, which is not read; save it as CSV")
     if suffix == ".gz":
         return io.BufferedReader(gzip.open(path))
     if suffix == ".bz2":

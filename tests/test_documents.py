@@ -321,6 +321,23 @@ def test_a_bad_table_is_one_line(text: str, said: list[str], tmp_path: Path):
     assert_one_line(lambda: import_documents({"dev": tmp_path / "questions.csv"}, None, tmp_path / "made"), said)
 
 
+@pytest.mark.parametrize(
+    "words", [["book.xlsx"], ["book.xlsx", "--docs", "."], ["dev=book.XLS"], ["hotpotqa", "book.xls"]]
+)
+def test_a_file_of_excel_is_to_be_saved_as_csv(words: list[str], tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "alma.md").write_text("Built in 1998.")
+    for name in ("book.xlsx", "book.xls", "book.XLS"):
+        (tmp_path / name).write_bytes(b"PK\x03\x04\xff\xfe")
+    monkeypatch.setattr("sys.argv", ["hop", "data", "import", *words, "--out", "made"])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    said = capsys.readouterr().err.strip()
+    assert "an Excel file, which is not read; save it as CSV" in said
+    assert "book." in said
+    assert "\n" not in said
+
+
 def test_tables_as_other_programs_write_them_are_read(tmp_path: Path):
     written = {
         "pandas.csv": "question,answer\nWhere?,\"['Here', 'There', 7]\"\nWhat?,[sic] a stone\n",

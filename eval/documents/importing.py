@@ -12,7 +12,7 @@ from typing import Any
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import expanded, free_folder, is_within
 from hoptimizer.common.progress import Report, in_notebook
-from hoptimizer.common.stream import kind
+from hoptimizer.common.stream import EXCEL, kind
 from hoptimizer.eval.chunking import Chunker, make_chunker
 from hoptimizer.eval.datasets.folder import write_folder
 from hoptimizer.eval.datasets.pool import PassagePool
@@ -62,14 +62,15 @@ class ImportedDocuments:
 
 
 def is_table(name: str) -> bool:
-    """Whether a name is that of a file that can hold a table of questions, whether there is one or not.
+    """Whether a name is that of a file that can hold a table of questions, whether there is one or not; Excel's are not
+    read, and reading says so.
 
     Example:
         >>> from hoptimizer.eval.documents.importing import is_table
         >>> is_table("questions.csv"), is_table("musique")
         (True, False)
     """
-    return kind(Path(name)) in TABLES
+    return kind(Path(name)) in (*TABLES, *EXCEL)
 
 
 def import_documents(
