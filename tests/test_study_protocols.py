@@ -19,7 +19,7 @@ from hoptimizer.eval.display.sheet import Sheet
 from hoptimizer.eval.statistics import Estimate, holm, sign_flip_p
 from hoptimizer.retrieval.bm25 import BM25Retriever
 from hoptimizer.study import cell_runs
-from hoptimizer.study.estimate import known_costs
+from hoptimizer.study.estimate import CellEstimate, StudyEstimate, known_costs
 from hoptimizer.study.lines import Line
 from hoptimizer.study.significance import significance
 from hoptimizer.study.table import figures_tested, sheets
@@ -390,6 +390,19 @@ def test_an_estimate_asks_a_few_questions_and_an_earlier_run_tells_more(write, m
         assert after["cells"][0]["basis"] == "a run of the same program and model"
         assert (after["total"]["lm_calls"], len(server.bodies)) == (12.0, 4)
         assert (said("--estimate")[0]["finished"], said("--estimate")[0]["older"]) == (2, {})
+
+
+def test_the_line_of_an_estimate_has_tokens_and_dollars_where_they_are_known():
+    costs = {"lm_calls": 2.0, "prompt_tokens": 1500.0, "completion_tokens": 30.0, "usd": 0.004}
+    known = CellEstimate("a", 1000, False, costs, "a run")
+    unpriced = CellEstimate("b", 10, False, {name: costs[name] for name in costs if name != "usd"}, "a run")
+    unknown = CellEstimate("c", 10, False, {}, "not known")
+    line = StudyEstimate("small", 0, {}, [known, unknown]).line
+    assert "about 2,000 calls of language models, cached ones among them" in line
+    assert "; about 1,500,000 prompt and 30,000 completion tokens; about $4.00; what 1 of them will cost is not" in line
+    line = StudyEstimate("small", 0, {}, [known, unpriced]).line
+    assert "; about 1,515,000 prompt and 30,300 completion tokens" in line
+    assert "$" not in line
 
 
 def test_a_study_says_which_of_its_runs_another_version_made(write):

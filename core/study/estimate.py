@@ -74,8 +74,12 @@ class StudyEstimate:
         parts = [f"{runs} to come, {finished}", f"{asked:,} questions"]
         known = [cell for cell in self.cells if "lm_calls" in cell.of_each]
         if known:
-            calls = sum(cell.total("lm_calls") or 0.0 for cell in known)
-            parts.append(f"about {calls:,.0f} calls of language models, cached ones among them")
+            costs = {name: _total(known, name) for name in FIGURES}
+            parts.append(f"about {costs['lm_calls']:,.0f} calls of language models, cached ones among them")
+            prompt, completion, usd = costs["prompt_tokens"], costs["completion_tokens"], costs["usd"]
+            if prompt is not None and completion is not None:
+                parts.append(f"about {prompt:,.0f} prompt and {completion:,.0f} completion tokens")
+            parts += [f"about ${usd:,.2f}"] if usd is not None else []
         if unknown := len(self.cells) - len(known):
             them = "it" if unknown == 1 == len(self.cells) else f"{unknown} of them"
             parts.append(f"what {them} will cost is not known yet (--estimate asks {PROBED} questions of each)")
@@ -85,7 +89,7 @@ class StudyEstimate:
 
     def as_dict(self) -> dict[str, Any]:
         """What ``hop study --estimate --json`` prints."""
-        totals = {name: self._total(name) for name in FIGURES}
+        totals = {name: _total(self.cells, name) for name in FIGURES}
         return {
             "study": self.study,
             "finished": self.finished,
@@ -94,11 +98,6 @@ class StudyEstimate:
             "total": totals,
         }
 
-    def _total(self, name: str) -> float | None:
-        """Of all runs; ``None`` where it is not known of one."""
-        found = [cell.total(name) for cell in self.cells]
-        return None if any(value is None for value in found) else sum(value or 0.0 for value in found)
-
     def sheet(self) -> Sheet:
         """The estimate as a table."""
         names = [name for name in FIGURES if any(name in cell.of_each for cell in self.cells)]
@@ -106,7 +105,7 @@ class StudyEstimate:
             [cell.name, str(cell.questions), *(figure(name, cell.of_each.get(name)) for name in names), cell.basis]
             for cell in self.cells
         ]
-        totals = [figure(name, self._total(name)) for name in names]
+        totals = [figure(name, _total(self.cells, name)) for name in names]
         return Sheet(
             title=f"{self.study}: what it will cost, per question",
             header=["cell", "questions", *(heading(name) for name in names), "basis"],
@@ -114,6 +113,12 @@ class StudyEstimate:
             rows=[*rows, ["in all", str(sum(cell.questions for cell in self.cells)), *totals, ""]],
             note="Cached calls, which cost nothing, are counted; s/question is measured beside other questions.",
         )
+
+
+def _total(cells: Sequence[CellEstimate], name: str) -> float | None:
+    """What runs cost together; ``None`` where it is not known of one."""
+    found = [cell.total(name) for cell in cells]
+    return None if any(value is None for value in found) else sum(value or 0.0 for value in found)
 
 
 def estimate(
