@@ -24,7 +24,7 @@ from hoptimizer import load_config
 from hoptimizer.cli import main
 from hoptimizer.common.errors import UserError
 from hoptimizer.serving import answering
-from hoptimizer.serving.admission import Limits
+from hoptimizer.serving.admission import Admission, Limits
 from hoptimizer.serving.keys import read_keys
 from hoptimizer.serving.program import program_app
 from hoptimizer.serving.refusals import Refusal
@@ -270,6 +270,65 @@ def test_keys_are_asked_for_everywhere_but_for_health(ask):
     assert {reply.status_code for reply in refused} == {401}
     assert {reply.json()["error"]["type"] for reply in refused} == {"invalid_api_key"}
     assert {reply.status_code for reply in [*passed, *free]} == {200}
+
+
+def asked_by(client, key, count, **params):
+    headers = {"X-API-Key": key}
+    asked = [{"question": f"{QUESTION} {key} {n}", **params} for n in range(count)]
+    return [asyncio.create_task(client.get("/answer", params=one, headers=headers)) for one in asked]
+
+
+async def waiting(client, count):
+    while (ready := (await client.get("/ready")).json()).get("waiting", count) < count:
+        await asyncio.sleep(0.01)
+    return ready
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_who_asks_a_lot_does_not_keep_others_waiting(ask, stream):
+    async def work(client):
+        many = asked_by(client, KEY, 8, stream=stream)
+        await waiting(client, 7)
+        few = asked_by(client, "another-key-77", 2, stream=stream)
+        replies = await asyncio.gather(*few)
+        return replies, sum(one.done() for one in many), await asyncio.gather(*many)
+
+    replies, before, others = ask(work, keys=["another-key-77", KEY], limits=Limits(in_flight=1), seconds=0.2)
+    assert before <= 4  # in turns: the one that was worked on, and one before each of the few
+    assert {reply.status_code for reply in [*replies, *others]} == {200}
+    assert all("Warsaw" in reply.text for reply in [*replies, *others])
+
+
+def test_in_a_full_queue_who_has_most_of_it_makes_room(ask):
+    async def work(client):
+        many = asked_by(client, KEY, 5)
+        full = await waiting(client, 4)
+        few = asked_by(client, "another-key-77", 4)
+        return full, [[reply.status_code for reply in await asyncio.gather(*asked)] for asked in (many, few)]
+
+    full, (many, few) = ask(work, keys=["another-key-77", KEY], limits=Limits(in_flight=1, queue=4), seconds=0.2)
+    assert "error" in full
+    assert many == [200, 200, 200, 503, 503]
+    assert few == [200, 200, 503, 503]
+
+
+def test_requests_that_are_given_up_leave_their_places_to_others():
+    async def requests():
+        admission = Admission(Limits(in_flight=1, queue=10))
+
+        async def request(seconds):
+            async with admission:
+                await asyncio.sleep(seconds)
+
+        for _ in range(50):
+            tasks = [asyncio.create_task(request(0.001)) for _ in range(8)]
+            await asyncio.sleep(0.0005)
+            for task in tasks[::2]:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            assert (admission.working, admission.waiting) == (0, 0)
+
+    asyncio.run(requests())
 
 
 def test_a_page_that_is_not_there_is_what_was_asked_wrongly(ask):

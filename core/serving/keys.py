@@ -2,13 +2,14 @@
 
 import hmac
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from hashlib import sha256
 from pathlib import Path
 
 from fastapi import Request
 
 from hoptimizer.common.errors import UserError
+from hoptimizer.serving.admission import client
 from hoptimizer.serving.refusals import Refusal
 
 VARIABLE = "HOP_SERVE_KEYS"
@@ -46,14 +47,14 @@ def read_keys(file: Path | None) -> list[str]:
     return keys
 
 
-def key_check(keys: Collection[str]) -> Callable[[Request], None]:
+def key_check(keys: Collection[str]) -> Callable[[Request], Awaitable[None]]:
     """What lets a request pass that brings one of the keys, as ``Authorization: Bearer KEY`` or ``X-API-Key: KEY``;
-    without keys, every request passes.
+    without keys, every request passes. Whose it is, the request knows from then on.
     """
     # Digests have one length, and all are compared: how long it takes tells nothing of a key.
     known = [_digest(key) for key in keys]
 
-    def check(request: Request) -> None:
+    async def check(request: Request) -> None:
         if not known:
             return
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
@@ -63,6 +64,7 @@ def key_check(keys: Collection[str]) -> Callable[[Request], None]:
         if not sum(hmac.compare_digest(digest, one) for one in known):
             message = "no key, or a wrong one: send Authorization: Bearer KEY, or X-API-Key: KEY"
             raise Refusal(401, "invalid_api_key", message)
+        client.set(digest)
 
     return check
 
