@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from hoptimizer import ServiceError, Tracker, UserError, load_config
 from hoptimizer.compiling import work_folder
 from hoptimizer.tracking.holding import HeldRuns
+from hoptimizer.tracking.naming import FINGERPRINT
 
 STARTS = """
 import sys, time
@@ -164,3 +165,13 @@ def test_a_relative_store_is_that_of_the_folder_that_is_worked_in(tmp_path, monk
             runs[name] = run.info.run_id
     assert {run.info.run_id for run in Tracker(f"sqlite:///{tmp_path}/one/mlflow.db", "x").runs()} == {runs["one"]}
     assert {run.info.run_id for run in Tracker(f"sqlite:///{tmp_path}/other/mlflow.db", "x").runs()} == {runs["other"]}
+
+
+def test_what_a_worker_left_with_its_node_ends_once_nobody_is_at_it(tmp_path):
+    tracker = Tracker(f"sqlite:///{tmp_path}/mlflow.db", "one")
+    left, other = (
+        tracker.client.create_run(tracker.experiment.experiment_id, tags={FINGERPRINT: name}) for name in ("a", "b")
+    )
+    assert tracker.is_elsewhere(left)
+    tracker.end_running("a")
+    assert [tracker.get(run.info.run_id).info.status for run in (left, other)] == ["KILLED", "RUNNING"]

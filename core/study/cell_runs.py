@@ -239,6 +239,8 @@ class CellRuns:
 
     def _compiled(self, cell: Cell, tracker: Tracker, failure: Exception | None) -> CellResult:
         """What a cell came to that was compiled in another process."""
+        # A worker that died with its node's disk has left its run as if it were under way there.
+        tracker.end_running(self._study.fingerprint(cell))
         kept = None if failure else self._kept(cell, tracker)
         if kept is None:
             lost = UserError("its run is in the journal of the worker that compiled it: `hop sync` there, or try again")

@@ -173,6 +173,18 @@ class Tracker(StoredRuns):
                 if outage(self.uri, error):
                     raise
 
+    def end_running(self, fingerprint: str) -> None:
+        """End the runs of a piece of work that are under way, wherever they seem to be, as killed.
+
+        Args:
+            fingerprint: identifies the work, which nobody is at any more.
+        """
+        with answering(self.uri):
+            for run in self.client.search_runs(
+                [self.experiment.experiment_id], f"tags.`{FINGERPRINT}` = '{fingerprint}' and {_RUNNING}"
+            ):
+                self.client.set_terminated(run.info.run_id, RunStatus.to_string(RunStatus.KILLED))
+
     def finished(self, ending: str) -> str | None:
         """The latest finished run of a piece of work, or ``None`` where it has none.
 
