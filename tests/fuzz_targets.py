@@ -448,6 +448,7 @@ COMMANDS = [
     "data import hotpotqa published.json --out made --sizes train=0.5,dev=0.5 --seed 1",
     "data import hotpotqa train=published.json dev=published.json --out made --corpus d/corpus.jsonl",
     "data join d=1 atlas=2 --out made --dev 1 --test 1 --seed 3",
+    "data divide d --parts 2 --out made",
     "data new made",
     "data show-labels atlas --split dev -n 1 --question dev-001",
     "data list --json",

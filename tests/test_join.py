@@ -1,13 +1,13 @@
-"""Several data sets as one."""
+"""Several data sets as one, and one corpus as several."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from hoptimizer import UserError
+from hoptimizer import UserError, Workbench, make_config
 from hoptimizer.eval.datasets.dataset import check, load
-from hoptimizer.eval.datasets.join import join_folders
+from hoptimizer.eval.datasets.join import divide, join_folders
 
 TOWNS = {"mill": ("Mill", "It lies in Wales."), "bath": ("Bath", "It lies in England.")}
 RIVERS = {"mill": ("Mill", "A brook."), "bath": ("Bath", "It lies in England."), "wye": ("Wye", "A river.")}
@@ -64,3 +64,17 @@ def test_what_cannot_be_joined_leaves_nothing(two, sets, says):
 def test_a_folder_with_something_in_it_is_kept(two):
     with pytest.raises(UserError, match="exists already"):
         join_folders({"towns": 1}, Path("rivers"))
+
+
+def test_a_corpus_is_divided_in_its_order_into_parts_that_can_be_served(two, capsys):
+    atlas = load("atlas")
+    folders = divide(atlas, 7, Path("parts"))
+    parts = [load(str(folder)).corpus for folder in folders]
+    assert [passage for part in parts for passage in part] == list(atlas.corpus)
+    assert {len(part) for part in parts} <= {len(atlas.corpus) // 7, len(atlas.corpus) // 7 + 1}
+    assert Workbench(make_config({"data": str(folders[0]), "retriever": "bm25"})).retriever.search(["Where?"], 1)[0]
+    with pytest.raises(UserError, match="parts: exists already"):
+        divide(atlas, 2, Path("parts"))
+    with pytest.raises(UserError, match=r"--parts 9: .* has 3 passages; give no more parts"):
+        divide(load("rivers"), 9, Path("other"))
+    assert not Path("other").exists()

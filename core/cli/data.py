@@ -113,6 +113,28 @@ def join_command(
     show({"folder": str(out), "questions": sizes, "passages": len(joined.corpus)}, as_json, line)
 
 
+@app.command("divide")
+def divide_command(
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A data set's folder, or a bundled one.")],
+    parts: Annotated[int, typer.Option(min=2, help="How many to make.")],
+    out: Annotated[Path, typer.Option(help="The folder that gets them, each in a folder of its own.")],
+    as_json: Json = False,
+) -> None:
+    """Divide a corpus that is too large for one machine: each part is indexed and served by itself.
+
+    Example:
+
+        hop data divide wikipedia --parts 8 --out wikipedia-parts
+    """
+    from hoptimizer.cli.screen.console import show
+    from hoptimizer.eval.datasets.dataset import load
+    from hoptimizer.eval.datasets.join import divide
+
+    folders = divide(load(data), parts, out)
+    line = f"{out}: {parts} parts; serve each with `hop index serve data={folders[0]} retriever=colbert`"
+    show({"parts": [str(folder) for folder in folders]}, as_json, line)
+
+
 @app.command("new")
 def new_command(
     out: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to make.")], as_json: Json = False

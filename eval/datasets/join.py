@@ -1,8 +1,9 @@
-"""Several data sets as one, to compile one program for all of them."""
+"""Several data sets as one, to compile one program for all of them; and one corpus as several, a machine for each."""
 
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from hoptimizer.common.errors import UserError
@@ -92,6 +93,39 @@ def join_folders(
     joined = join([Share(load(name), train) for name, train in sets.items()], dev=dev, test=test, seed=seed)
     write_folder(out, joined.corpus, joined.splits)
     return joined
+
+
+def divide(data: DataSet, parts: int, out: Path) -> list[Path]:
+    """Divide a corpus into data sets of its passages alone, equally many in each but for one.
+
+    Args:
+        data: the data set; its questions stay where they are.
+        parts: how many to make.
+        out: the folder that gets them, as ``part-0`` and so on.
+
+    Returns:
+        their folders.
+
+    Raises:
+        UserError: the corpus has fewer passages, or the folder exists and isn't empty.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from hoptimizer.eval.datasets.dataset import load
+        >>> from hoptimizer.eval.datasets.join import divide
+        >>> [part.name for part in divide(load("atlas"), 2, Path("atlas-parts"))]
+        ['part-0', 'part-1']
+    """
+    total = len(data.corpus)
+    if total < parts:
+        raise UserError(f"--parts {parts}: {data.name} has {total} passages; give no more parts")
+    free_folder(out)
+    passages, folders = iter(data.corpus), []
+    for number in range(parts):
+        folders.append(out / f"part-{number}")
+        size = (number + 1) * total // parts - number * total // parts
+        write_folder(folders[-1], islice(passages, size), {})
+    return folders
 
 
 def _renamed(question: Question, name: str, renamed: Mapping[str, str]) -> Question:
