@@ -41,6 +41,7 @@ def merged(adapted: PeftModel, master_weights: MasterWeights, base: str, folder:
     for name, weight in master_weights.weights.items():
         adapted.get_parameter(name).data = weight.data  # in fp32, so that a sum is rounded once, layer by layer
     adapted.active_peft_config.base_model_name_or_path = base  # and not a path on this machine
-    adapted.save_pretrained(folder / ADAPTERS)
+    # Whether embeddings belong to it, which PEFT would ask the hub, is known: they are no linear layers.
+    adapted.save_pretrained(folder / ADAPTERS, save_embedding_layers=False)
     (folder / ADAPTERS / "README.md").unlink()  # PEFT's, a form to be filled in
     return adapted.merge_and_unload()
