@@ -141,7 +141,7 @@ def settings_model(name: str) -> type[Options]:
     Example:
         >>> from hoptimizer.programs import settings_model
         >>> settings_model("direct")(name="direct", reader="cot")
-        Direct(name='direct', reader='cot', steps={})
+        Direct(name='direct', reader='cot', page=False, steps={})
     """
     options = options_model(name, program_class(name), given=_FROM_RETRIEVER, reserved=["steps"])
     sources = Annotated[
