@@ -133,10 +133,12 @@ def test_an_interruption_in_the_middle_of_a_session_comes_after_it(uri):
             mlflow.log_metrics({"f1": 0.5, "em": 0.25})
 
     tracker = Tracker(uri, "left")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a process in the background ignores it
     try:
         with pytest.raises(KeyboardInterrupt):
             work()
     finally:
+        signal.signal(signal.SIGINT, before)
         # Not while SQLAlchemy goes through the listeners, of which there may be others.
         event.remove(Session, "after_transaction_end", interrupt)
     assert interrupted

@@ -196,14 +196,15 @@ def test_of_two_names_among_the_arguments_the_last_one_counts(folder, section, d
 def test_in_a_study_a_name_keeps_the_bases_options_for_it_and_what_another_drops_is_told_once(tmp_path, caplog):
     file = tmp_path / "study.yaml"
     file.write_text(
-        "base: {data: {name: atlas, dev: 2}, program: {name: ircot, max_steps: 3}, retriever: bm25}\n"
+        "base: {data: {name: atlas, dev: 2}, program: {name: ircot, max_steps: 3, reader: cot}, retriever: bm25}\n"
         "grid: {program: [ircot, rag]}\nseeds: [1, 2]\n"
     )
     programs = [cell.config.program for cell in load_study(file).cells]
     assert [program.name for program in programs] == ["ircot", "ircot", "rag", "rag"]
-    assert programs[0].max_steps == 3
+    assert (programs[0].max_steps, programs[0].reader) == (3, "cot")
+    # That rag has no max_steps is no news.
     assert [note.partition(";")[0] for note in caplog.messages] == [
-        "program: rag takes the place of ircot, whose max_steps is dropped"
+        "program: rag takes the place of ircot, whose reader is dropped"
     ]
 
 
