@@ -40,7 +40,7 @@ from hoptimizer.eval import DataSet, Question, load
 from hoptimizer.eval.runner import QuestionResult
 from hoptimizer.genai.choice import chosen
 from hoptimizer.genai.traces import TracedRun, log_traces
-from hoptimizer.programs import DSP, StepRecord
+from hoptimizer.programs import DSP, RAG, StepRecord
 from hoptimizer.retrieval import BM25Retriever, Corpus, Passage
 from hoptimizer.serving.sources import variant
 from hoptimizer.tracking.pages import page_of
@@ -270,6 +270,19 @@ def test_documents_have_their_texts_where_the_program_kept_them_and_where_not(se
     [retrieved] = trace.search_spans(span_type="RETRIEVER")
     assert sorted(one["page_content"] for one in retrieved.outputs) == ["A city.", "A river."]
     assert sorted(one["metadata"]["title"] for one in retrieved.outputs) == ["Oslo", "Rhine"]
+
+
+def test_documents_have_their_texts_where_a_module_of_ones_own_has_the_program(settings):
+    corpus = Corpus([Passage("oslo", "Oslo", "A city."), Passage("rhine", "Rhine", "A river.")])
+
+    class Own(dspy.Module):
+        def forward(self, question, main=None):
+            return RAG(BM25Retriever(corpus), k=2, reader="none")(question=question)
+
+    predictor(Own())(question="Which city or river?")
+    mlflow.flush_trace_async_logging()
+    [retrieved] = mlflow.get_trace(mlflow.get_last_active_trace_id()).search_spans(span_type="RETRIEVER")
+    assert sorted(one["page_content"] for one in retrieved.outputs) == ["A city.", "A river."]
 
 
 def test_comparisons_lie_beside_the_experiment_of_the_runs(compiled, settings):

@@ -125,7 +125,8 @@ def predictor(program: dspy.Module) -> Callable[..., dict[str, Any]]:
     """
 
     # Of a program of hoptimizer's, or of the variant that has it.
-    retriever = getattr(getattr(program, "program", program), "retriever", None)
+    found = getattr(getattr(program, "program", program), "retriever", None)
+    retriever = found if isinstance(found, Retriever) else None
 
     def predict(question: str, main: str | None = None) -> dict[str, Any]:
         prediction = program(question=question, main=main)
@@ -144,6 +145,7 @@ def _trace_steps(parent: LiveSpan, prediction: dspy.Prediction, retriever: Retri
             step.step, span_type=TYPES[step.kind], parent_span=parent, inputs=step.inputs, start_time_ns=start
         )
         outputs: object = step.outputs
-        if step.kind == "retrieval" and retriever:
-            outputs = [document(one, kept.get(one) or retriever.passage(one)) for one in step.outputs["passages"]]
+        if step.kind == "retrieval":
+            ids = step.outputs["passages"]
+            outputs = [document(one, kept.get(one) or (retriever.passage(one) if retriever else None)) for one in ids]
         span.end(outputs=outputs, end_time_ns=end)

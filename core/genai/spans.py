@@ -3,6 +3,7 @@
 from mlflow.entities import Document, SpanType
 
 from hoptimizer.programs.record import StepRecord
+from hoptimizer.programs.steps.searching import as_document
 from hoptimizer.retrieval import Passage
 
 TYPES = {"lm": SpanType.LLM, "model": SpanType.TOOL, "retrieval": SpanType.RETRIEVER, "outcome": SpanType.CHAIN}
@@ -24,6 +25,4 @@ def document(passage_id: str, passage: Passage | None) -> Document:
     """
     if passage is None:
         return Document(page_content="", id=passage_id)
-    return Document(
-        page_content=passage.text, metadata={"title": passage.title, "doc_uri": passage.title}, id=passage_id
-    )
+    return Document(**as_document(passage))

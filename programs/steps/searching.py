@@ -41,7 +41,14 @@ class Search(dspy.Retrieve):
         """
         retriever = self._retriever
         self.passages = await (retriever.asearch_pages(query, k, titles) if titles else retriever.asearch(query, k))
-        return [
-            {"id": one.id, "page_content": one.text, "metadata": {"title": one.title, "doc_uri": one.title}}
-            for one in self.passages
-        ]
+        return [as_document(passage) for passage in self.passages]
+
+
+def as_document(passage: Passage) -> dict[str, Any]:
+    """A passage with the fields of a document of MLflow's.
+
+    Args:
+        passage: the passage.
+    """
+    titles = {"title": passage.title, "doc_uri": passage.title}
+    return {"id": passage.id, "page_content": passage.text, "metadata": titles}
