@@ -27,7 +27,7 @@ from hoptimizer.tracing import traced
 from hoptimizer.tracking import artifacts
 from hoptimizer.tracking.journal import keep_run
 from hoptimizer.tracking.models import answers_as, link_model, model_of
-from hoptimizer.tracking.naming import OF_UNCOMPILED, STARTED_FROM, variant_name
+from hoptimizer.tracking.naming import OF_UNCOMPILED, STARTED_FROM, params_of, variant_name
 from hoptimizer.tracking.reading import SPENT
 from hoptimizer.tracking.settings import UnknownRun
 from hoptimizer.tracking.tracker import Tracker
@@ -168,7 +168,7 @@ def evaluate_variant(
             dataset = artifacts.log_questions(bench.data, split, questions)
             tag_start(run_id, compiled=compiled)
             evaluation = evaluation or score_variant(bench, tracker, run_id, questions, f"{scored} on {split}")
-            model_id = _model_of_scored(bench, tracker, run, run_id, start)
+            model_id = _model_of_scored(bench, tracker, run, run_id, start, compiled=compiled)
             links = artifacts.Links(model_id, dataset, traced(bench, tracker, run, evaluation, model_id))
             artifacts.log_evaluation(evaluation, split, "after", links, config.objective.name)
         forget_kept(bench, run_id)
@@ -259,7 +259,9 @@ def tag_start(run_id: str | None, *, compiled: bool = True) -> None:
             mlflow.set_tag(OF_UNCOMPILED, "true")
 
 
-def _model_of_scored(bench: Workbench, tracker: Tracker, run: Run, run_id: str | None, start: Run | None) -> str | None:
+def _model_of_scored(
+    bench: Workbench, tracker: Tracker, run: Run, run_id: str | None, start: Run | None, *, compiled: bool
+) -> str | None:
     """The MLflow model of what a run has scored: a variant's own, or a new one where something else took a place in the
     variant, such as another language model, or where nothing was compiled.
 
@@ -269,6 +271,7 @@ def _model_of_scored(bench: Workbench, tracker: Tracker, run: Run, run_id: str |
         run: the run, which is active.
         run_id: the variant's run, or ``None``.
         start: the same where the store has it.
+        compiled: whether an optimizer made the program.
 
     Returns:
         the model's id; ``None`` where the store does not have the variant's.
@@ -278,11 +281,10 @@ def _model_of_scored(bench: Workbench, tracker: Tracker, run: Run, run_id: str |
         made = model_of(tracker.client, start) if start else None
         if made is None:
             return None
-        if answers_as(made, tracker.get(run.info.run_id).data.params):
+        if answers_as(made, params_of(config, compiled=compiled)):
             return link_model(tracker.client, run.info.run_id, made)
     # What a cluster has answered was made there, and needs no index here.
     program = program_of(bench, tracker, run_id, searches=not isinstance(config.executor, RayExecutor))
-    compiled = start is not None and tracker.is_compiled(start)
     return artifacts.log_program(config, program, tracker.client, compiled=compiled)
 
 

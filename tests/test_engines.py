@@ -23,6 +23,7 @@ from urllib.parse import parse_qsl, urlsplit
 import psycopg
 import pytest
 import tenacity
+from chat_server import ChatServer
 from postgres import Postgres, binaries
 from qdrant_client import QdrantClient
 from qdrant_client.models import Distance, MultiVectorComparator, MultiVectorConfig, PointStruct, VectorParams
@@ -32,7 +33,7 @@ from hoptimizer.common import batching
 from hoptimizer.eval import Question
 from hoptimizer.eval.runner import evaluate
 from hoptimizer.programs import RAG
-from hoptimizer.retrieval import Corpus, Passage, RetrieverSettings, build_retriever, push_corpus
+from hoptimizer.retrieval import ColBERTServer, Corpus, Passage, RetrieverSettings, build_retriever, push_corpus
 from hoptimizer.retrieval.colbert.checkpoint import find_checkpoint
 from hoptimizer.retrieval.colbert.retriever import load_encoder
 from hoptimizer.retrieval.engines import engine, next_plaid, postgres
@@ -834,3 +835,14 @@ def test_only_engines_are_sent_passages(name):
         push_corpus(RetrieverSettings(name=name), CORPUS)
     with pytest.raises(UserError, match="corpus holds no passages to send"):
         push_corpus(OpenSearchSettings(url="http://localhost:9", index="wiki"), Corpus([]))
+
+
+def test_passages_that_no_corpus_here_has_are_remembered_up_to_a_bound(monkeypatch):
+    monkeypatch.setattr("hoptimizer.retrieval.elsewhere.KEPT", 2)
+    with ChatServer() as server:
+        found = [{"text": f"Town {n} | It is old.", "pid": n} for n in range(3)]
+        server.get = lambda: (200, {"topk": found})
+        retriever = ColBERTServer(server.url, CORPUS)
+        retriever.search(["Where?"], 3)
+    assert [getattr(retriever.passage(str(n)), "title", None) for n in range(3)] == [None, "Town 1", "Town 2"]
+    assert retriever.passage("oslo") == CORPUS["oslo"]

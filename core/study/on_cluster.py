@@ -42,9 +42,8 @@ def compile_on_cluster(orders: Sequence[Order], reports: Sequence[Report], setti
         pool: Pool[None] = Pool(workers, size, (size,), share=1)
 
         async def follow(report: Report, worker: Any) -> None:  # noqa: ANN401 - a handle of Ray's, which has no type
-            with suppress(
-                workers.ray.exceptions.RayError
-            ):  # that a worker is gone is said where its work is waited for
+            # That a worker is gone is said where its work is waited for.
+            with suppress(workers.ray.exceptions.RayError):
                 while True:
                     await asyncio.sleep(_LOOK)
                     for told in await worker.progress.remote():

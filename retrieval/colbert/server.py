@@ -12,8 +12,8 @@ from pydantic import BaseModel, FiniteFloat, StringConstraints, ValidationError
 from hoptimizer.common.errors import ServiceError, UserError
 from hoptimizer.common.strict import read_json
 from hoptimizer.common.urls import text_without_secrets, without_secrets
+from hoptimizer.retrieval.elsewhere import ElsewhereRetriever
 from hoptimizer.retrieval.passage import Corpus, Passage
-from hoptimizer.retrieval.retriever import Retriever
 
 _TIMEOUT = 60  # seconds
 _KEY = "COLBERT_API_KEY"
@@ -31,7 +31,7 @@ class _Found(BaseModel):
     score: FiniteFloat | None = None
 
 
-class ColBERTServer(Retriever):
+class ColBERTServer(ElsewhereRetriever):
     """Searches through the JSON protocol of ColBERT servers, the one that ``dspy.ColBERTv2`` speaks.
 
     ``GET URL?query=…&k=…`` answers ``{"topk": [{"text": "Title | text", "pid": …, "score": …}, …]}``. Unlike
@@ -53,15 +53,12 @@ class ColBERTServer(Retriever):
     """
 
     name = "colbert"
-    computes = False
-    elsewhere = True
     batch = 1  # the protocol knows no more
     at_once = 32
 
     def __init__(self, url: str, corpus: Corpus) -> None:
+        super().__init__(corpus)
         self._url, self._shown = url, without_secrets(url)
-        self._corpus = corpus
-        self._found: dict[str, Passage] = {}  # what the corpus does not have
         # Places by hashes: the texts themselves would be a second corpus, in memory.
         self._places = {hash(_plain(served_text(passage))): place for place, passage in enumerate(corpus)}
         # However many search, the server gets so many requests at once, over as many connections.
@@ -70,9 +67,6 @@ class ColBERTServer(Retriever):
 
     def search(self, queries: list[str], k: int) -> list[list[Passage]]:
         return list(self._threads.map(lambda query: self._search(query, k), queries))
-
-    def passage(self, passage_id: str) -> Passage | None:
-        return self._corpus[passage_id] if passage_id in self._corpus else self._found.get(passage_id)
 
     def _search(self, query: str, k: int) -> list[Passage]:
         try:
@@ -135,7 +129,7 @@ class ColBERTServer(Retriever):
             title, bar, rest = found.text.partition(" | ")
             # It counts its passages by itself: its 17 is not the corpus' passage of that id.
             known = Passage(f"server/{id}" if named else id, title if bar else "", rest if bar else found.text)
-            self._found[known.id] = known
+            self.keep_stranger(known)
         return known if found.score is None else known.scored(found.score)
 
 

@@ -11,9 +11,9 @@ import tenacity
 from hoptimizer.common.errors import ServiceError, UserError
 from hoptimizer.common.progress import Progress
 from hoptimizer.common.urls import line_without_secrets, text_without_secrets
+from hoptimizer.retrieval.elsewhere import ElsewhereRetriever
 from hoptimizer.retrieval.engines.settings import EngineSettings
 from hoptimizer.retrieval.passage import Corpus, Passage
-from hoptimizer.retrieval.retriever import Retriever
 
 _TRIES = 4
 # Passages that an engine is sent at a time: with vectors, some tens of megabytes at most.
@@ -38,7 +38,7 @@ class NoAnswer(Exception):
         self.after = after
 
 
-class EngineRetriever(Retriever):
+class EngineRetriever(ElsewhereRetriever):
     """A search in an engine that has its own index of the passages.
 
     Args:
@@ -46,12 +46,9 @@ class EngineRetriever(Retriever):
         corpus: a found passage whose id and text it has is given as that passage; any other one as the engine has it.
     """
 
-    computes = False
-    elsewhere = True
-
     def __init__(self, settings: EngineSettings, corpus: Corpus) -> None:
-        self._shown, self._corpus = settings.shown, corpus
-        self._found: dict[str, Passage] = {}  # what the corpus does not have
+        super().__init__(corpus)
+        self._shown = settings.shown
         self._told = False
         self._fields = (settings.id_field, settings.title_field, settings.text_field)
 
@@ -138,9 +135,6 @@ class EngineRetriever(Retriever):
         """A passage by the names of the engine's fields."""
         return dict(zip(self._fields, (passage.id, passage.title, passage.text), strict=True))
 
-    def passage(self, passage_id: str) -> Passage | None:
-        return self._corpus[passage_id] if passage_id in self._corpus else self._found.get(passage_id)
-
     def refused(self, reason: str) -> UserError:
         """The error for an engine that answers, and refuses."""
         return UserError(f"retriever: {self._shown} refuses: {text_without_secrets(' '.join(reason.split()))[:300]}")
@@ -156,7 +150,7 @@ class EngineRetriever(Retriever):
             )
         found = Passage(str(id), title, text)
         if str(id) not in self._corpus:
-            self._found[found.id] = found
+            self.keep_stranger(found)
             return found.scored(float(score))
         known = self._corpus[str(id)]
         if known.text.split() == text.split():
