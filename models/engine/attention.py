@@ -23,7 +23,7 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.models.engine.decode_attention import DecodeAttention, DecodeToken, product
+from hoptimizer.models.engine.decode_attention import DecodeAttention, DecodeChunk, product
 from hoptimizer.models.engine.key_values import KeyValues, spans
 
 # The queries of a prompt are cut every so many positions (a divisor of a block's), so that most of what causality hides
@@ -57,17 +57,17 @@ class AttentionMetadata:
 
     Args:
         states: where the keys and values are.
-        chunks: the sequences' new tokens, in the order in which they lie in the batch: first the decode tokens, in the
+        chunks: the sequences' new tokens, in the order in which they lie in the batch: first the decode chunks, in the
             order of their slots, then the prefill chunks.
         shared: how many first tokens all sequences that are being decoded have in common; their keys are read once.
     """
 
-    def __init__(self, states: KeyValues, chunks: Sequence[PrefillChunk | DecodeToken], shared: int) -> None:
+    def __init__(self, states: KeyValues, chunks: Sequence[PrefillChunk | DecodeChunk], shared: int) -> None:
         self.states, self._common = states, shared
-        self._decoded = [chunk for chunk in chunks if isinstance(chunk, DecodeToken)]
+        self._decoded = [chunk for chunk in chunks if isinstance(chunk, DecodeChunk)]
         self._prefill: list[tuple[int, PrefillChunk]] = []
-        offset = len(self._decoded)
-        for chunk in chunks[offset:]:
+        self._tokens_decoded = offset = sum(chunk.count for chunk in self._decoded)
+        for chunk in chunks[len(self._decoded) :]:
             self._prefill.append((offset, cast(PrefillChunk, chunk)))
             offset += chunk.count
         self._decode: DecodeAttention | None = None
@@ -92,7 +92,7 @@ class AttentionMetadata:
         for offset, chunk in self._prefill:
             part = slice(offset, offset + chunk.count)
             self._attend_prefill(layer, chunk, query[:, part], key[:, part], value[:, part], window, out[part])
-        if count := len(self._decoded):
+        if count := self._tokens_decoded:
             if self._decode is None:
                 self._decode = DecodeAttention(self.states, self._decoded, self._common, len(query))
             self._decode.attend(layer, query[:, :count], key[:, :count], value[:, :count], window, out[:count])

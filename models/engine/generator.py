@@ -12,10 +12,11 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.common.memory import trim_heap
 from hoptimizer.models.engine.attention import AttentionMetadata, PrefillChunk
 from hoptimizer.models.engine.constrained_decoding import Constraint, GrammarCompiler
-from hoptimizer.models.engine.decode_attention import DecodeToken, min_rows
+from hoptimizer.models.engine.decode_attention import DecodeChunk, min_rows
+from hoptimizer.models.engine.drafts import draft_length
 from hoptimizer.models.engine.key_values import KeyValues
 from hoptimizer.models.engine.loading import batch_limits, device_and_dtype, end_tokens, load, memory_share
-from hoptimizer.models.engine.prefix_cache import PAGE, PrefixCache
+from hoptimizer.models.engine.prefix_cache import PAGE, PrefixCache, common_tokens
 from hoptimizer.models.engine.request import Completion, GenerationCounts, GenerationRequest
 from hoptimizer.models.engine.sequence import SequenceState, Text
 from hoptimizer.models.engine.threads import Threads
@@ -27,7 +28,7 @@ _PAUSE = 1.0
 # The most memory for the states of earlier prompts.
 PREFIX_BYTES = 512 << 20
 
-Chunk = PrefillChunk | DecodeToken
+Chunk = PrefillChunk | DecodeChunk
 
 
 def _released() -> RuntimeError:
@@ -38,8 +39,8 @@ class Generator:
     """A causal language model that writes texts for many callers at once.
 
     Greedy texts do not depend on what else is in the batch, nor on how much of a prompt was reused: every operation
-    gives a token the same bits either way. This holds on CPUs without AMX; its products promise no such thing, nor do
-    those of GPUs.
+    gives a token the same bits either way. This holds in bf16 on CPUs without AMX; its products promise no such thing,
+    nor do those in fp32 or of GPUs.
 
     Args:
         model: folder or hub id.
@@ -57,7 +58,7 @@ class Generator:
     ) -> None:
         self.device, best = device_and_dtype()
         self._model, self.tokenizer = load(model, self.device, dtype or best)
-        most, self._pass_tokens = batch_limits(self.device)
+        most, self._pass_tokens, self._drafting_tokens = batch_limits(self.device)
         config = self._model.config.get_text_config()
         self.context_length: int = config.max_position_embeddings
         self._ends = end_tokens(self._model, self.tokenizer)
@@ -168,8 +169,10 @@ class Generator:
         logits, ready = self._forward(rows, chunks)
         # On a CPU, numpy finds the largest of 50,000 in a tenth of torch's time; from a GPU, only its place is copied.
         likeliest = logits.float().numpy().argmax(-1) if logits.is_cpu else logits.argmax(-1).cpu().numpy()
-        for row, scores, best in zip(ready, logits, likeliest, strict=True):
-            row.text.write(row, scores, int(best), self._ends, self.tokenizer)
+        first = 0
+        for row in ready:
+            part = slice(first, first := first + 1 + len(row.draft))
+            row.write(logits[part], likeliest[part], self._ends, self.tokenizer)
         self._retire()
 
     def _texts(self) -> list[Text]:
@@ -231,18 +234,21 @@ class Generator:
             last.slot = target
 
     def _schedule(self) -> tuple[list[Chunk], list[SequenceState]]:
-        """What the next pass computes: the last token of each text that is being written, and prompts up to a limit."""
+        """What the next pass computes: the last token of each text that is being written, with a draft of what follows
+        it, and prompts up to a limit."""
         chosen: list[tuple[Chunk, SequenceState]] = []
         budget = self._pass_tokens
+        drafted = draft_length(sum(row.decoding for row in self._rows), self._drafting_tokens)
         for row in sorted((row for row in self._rows if row.begun), key=lambda row: not row.decoding):
             count = len(row.tokens) - row.computed
             if not row.decoding:
                 count = min(count, budget)
             if count > 0:
                 budget -= count
-                is_decoded = row.decoding and count == 1
-                place = row.slot, row.computed
-                chosen.append((DecodeToken(*place) if is_decoded else PrefillChunk(*place, count), row))
+                kind: type[Chunk] = PrefillChunk
+                if row.decoding and count == 1:
+                    kind, row.draft = DecodeChunk, row.text.draft(drafted)
+                chosen.append((kind(row.slot, row.computed, count + len(row.draft)), row))
         chosen.sort(key=lambda one: (isinstance(one[0], PrefillChunk), one[0].slot))
         return [chunk for chunk, _ in chosen], [row for _, row in chosen]
 
@@ -250,17 +256,17 @@ class Generator:
         """Compute the chunks.
 
         Returns:
-            Logits of shape ``(ready, vocabulary)``, and the sequences that they continue: those whose tokens are all
-            computed. A prompt of which a part remains has none.
+            Logits of shape ``(positions, vocabulary)``, and the sequences that they continue: those whose tokens are
+            all computed, each with its last position and those of its draft. A prompt of which a part remains has none.
         """
         tokens, positions, last = list[int](), list[int](), list[int]()
         ready: list[SequenceState] = []
         for row, chunk in zip(rows, chunks, strict=True):
-            tokens += row.tokens[chunk.start : chunk.stop]
+            tokens += [*row.tokens[chunk.start : chunk.stop], *row.draft]
             positions += range(chunk.start, chunk.stop)
-            if chunk.stop == len(row.tokens):
+            if chunk.stop >= len(row.tokens):
                 ready.append(row)
-                last.append(len(tokens) - 1)
+                last += range(len(tokens) - 1 - len(row.draft), len(tokens))
         least = min_rows(self._model.dtype)
         padding = max(0, least - len(tokens))
         metadata = AttentionMetadata(self._states, chunks, self._common([r for r in rows if r.decoding]))
@@ -275,7 +281,7 @@ class Generator:
             )
         self.counts.passes += 1
         for row, chunk in zip(rows, chunks, strict=True):
-            row.computed += chunk.count
+            row.computed += chunk.count - len(row.draft)
             if not row.decoding:
                 self.counts.prompt_tokens += chunk.count
                 self._remember(row)
@@ -288,10 +294,7 @@ class Generator:
             self._prefixes.insert(row.prompt, stop, lambda a, b: self._states.read(row.slot, a, b))
 
     def _common(self, rows: list[SequenceState]) -> int:
-        """How many first tokens of their prompts all of ``rows`` share."""
+        """How many first tokens of their prompts all of ``rows`` share; 0 where one is alone."""
         if rows != self._shared[0]:
-            # What the first and the last prompt in sorted order share, all prompts between them share too.
-            ends = [pick(row.prompt for row in rows) for pick in (min, max)] if len(rows) > 1 else [[], []]
-            pairs = zip(*ends, strict=False)
-            self._shared = (rows, next((i for i, (a, b) in enumerate(pairs) if a != b), min(map(len, ends))))
+            self._shared = rows, common_tokens([row.prompt for row in rows]) if len(rows) > 1 else 0
         return self._shared[1]

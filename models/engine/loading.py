@@ -84,13 +84,14 @@ def memory_share(device: torch.device) -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8
 
 
-def batch_limits(device: torch.device) -> tuple[int, int]:
-    """The most sequences in one batch, and tokens of one forward pass.
+def batch_limits(device: torch.device) -> tuple[int, int, int]:
+    """The most sequences in one batch, tokens of one forward pass, and decoded tokens of one, drafts among them.
 
-    On a CPU, tokens enough to keep the matrix products at full speed, and few enough to fit the caches. A GPU spends
-    most of a pass on starting its kernels, whose number hardly depends on either.
+    On a CPU, tokens enough to keep the matrix products at full speed, and few enough to fit the caches; and so many
+    decoded ones as take hardly longer than one. A GPU spends most of a pass on starting its kernels, whose number
+    hardly depends on either; what drafts bring there was not measured yet.
     """
-    return (64, 8192) if device.type == "cuda" else (32, 1024)
+    return (64, 8192, 0) if device.type == "cuda" else (32, 1024, 16)
 
 
 def end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:

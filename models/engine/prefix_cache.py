@@ -1,7 +1,7 @@
 """The keys and values of prompts seen before, so that only what is new in a prompt has to be computed."""
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
@@ -111,3 +111,16 @@ class PrefixCache:
         if node.parent is not None:
             del node.parent.children[node.key]
         self._unused.append(node.page)
+
+
+def common_tokens(prompts: Sequence[list[int]]) -> int:
+    """How many first tokens all prompts share.
+
+    Example:
+        >>> from hoptimizer.models.engine.prefix_cache import common_tokens
+        >>> common_tokens([[5, 8, 9], [5, 8, 2, 1], [5, 8]])
+        2
+    """
+    # What the first and the last prompt in sorted order share, all prompts between them share too.
+    ends = min(prompts), max(prompts)
+    return next((i for i, (a, b) in enumerate(zip(*ends, strict=False)) if a != b), min(map(len, ends)))

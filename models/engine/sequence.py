@@ -1,13 +1,15 @@
 """Texts that are being written: how the next token is chosen, after one prompt or several, and when a text ends."""
 
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase, TopKLogitsWarper, TopPLogitsWarper
 
 from hoptimizer.models.engine.constrained_decoding import Constraint
+from hoptimizer.models.engine.drafts import draft
 from hoptimizer.models.engine.request import Completion, GenerationRequest
 
 # The last tokens of a text that stop texts are looked for in, after each token.
@@ -116,6 +118,13 @@ class Text:
             self.logprobs += chosen + [0.0] * (len(tokens) - len(chosen))
         self.finished = self.constraint is not None and self.constraint.done
 
+    def draft(self, length: int) -> list[int]:
+        """What may be written next: up to ``length`` tokens, and no more than one less than the text may have yet, for
+        after the last one nothing is computed."""
+        if len(self.rows) > 1:  # drafts would have to be checked after every prompt
+            return []
+        return draft(self.rows[0].tokens, min(length, self.request.max_tokens - len(self.written) - 1))
+
     def answer(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """Answer the request, once the text is finished; what goes wrong with one text is its caller's alone."""
         if not self.future.set_running_or_notify_cancel():
@@ -161,6 +170,7 @@ class SequenceState:
         computed: how many of the tokens have their keys and values in the slot.
         reused: how many of the tokens had been computed for an earlier prompt.
         decoding: whether its prompt is computed.
+        draft: what may follow the tokens, in the pass that computes the last of them.
         logits: of the next token, while those after the text's other prompts are not known.
     """
 
@@ -172,12 +182,31 @@ class SequenceState:
     computed: int = 0
     reused: int = 0
     decoding: bool = False
+    draft: list[int] = field(default_factory=list)
     logits: Tensor | None = None
 
     @property
     def reading(self) -> bool:
         """Whether its prompt is being computed."""
         return self.begun and not self.decoding
+
+    def write(self, logits: Tensor, likeliest: np.ndarray, ends: list[int], tokenizer: PreTrainedTokenizerBase) -> None:
+        """Go on with the text: by one token, and by one more for each token of the draft that was chosen.
+
+        Args:
+            logits: the model's after the last token and after each of the draft, of shape ``(1 + draft, vocabulary)``.
+            likeliest: the token whose logit is the largest, of each.
+            ends: the tokens that end a text.
+            tokenizer: decodes what is written.
+        """
+        drafted, self.draft = self.draft, []
+        for scores, best, guess in zip(logits, likeliest, [*drafted, None], strict=True):
+            before = len(self.tokens)
+            self.text.write(self, scores, int(best), ends, tokenizer)
+            # Tokens that follow without a choice are computed together, as they are without drafts.
+            if self.text.finished or self.tokens[before:] != [guess]:
+                return
+            self.computed += 1
 
 
 def _text(tokenizer: PreTrainedTokenizerBase, tokens: list[int]) -> str:
