@@ -391,6 +391,22 @@ def test_cells_that_are_compiled_at_once_share_the_calls_at_once(bench, monkeypa
     assert build_lm(LMSettings(model="openai/x", max_concurrency=limit)).slots.number == share
 
 
+@pytest.mark.parametrize(("limit", "workers", "share"), [(9, 3, 3), (2, 2, 1), (None, 3, CONNECTIONS)])
+def test_workers_that_answer_share_the_calls_at_once(monkeypatch, tmp_path, limit, workers, share):
+    monkeypatch.setenv("HOPTIMIZER_HOME", str(tmp_path))
+    monkeypatch.setattr(slots, "_processes", [1])
+    ray = ScriptedRay(lambda _, question: row(question))
+    with ChatServer(lambda _: "[[ ## answer ## ]]\nLyon") as server:
+        lm = {"model": "openai/x", "api_base": server.url, "api_key": "x", "max_concurrency": limit}
+        data = {"name": "atlas", "dev": 12}
+        evaluated(Workbench(make_config({"data": data, "program": "direct", "lm": lm})), ray, tasks=3)
+        assert len(ray.told) == workers
+        worker = Worker()
+        assert asyncio.run(worker.start(*ray.told[0])) is None
+        assert worker._bench.lms["default"].slots.number == share
+        worker.close()
+
+
 def test_progress_of_cells_that_workers_compile_is_told_where_the_study_runs(monkeypatch):
     monkeypatch.setattr(on_cluster, "_LOOK", 0.01)
 

@@ -52,9 +52,10 @@ async def aevaluate_on(workers: Workers, asked: Asked, tasks: int, beside: int =
     left = len(asked.questions) - len(known)
     size = min(tasks, left, *(max(1, most // beside) for most in _limits(config)))
     node = Node.for_models(config.local_models, computes=bool(config.local_models or config.retriever.encoders))
-    task = Task(bench.data.digest, node, asked.state, variant_of(asked.run_id) if asked.run_id else "")
-    told = (_values(bench, max(size, 1) * beside), task)
-    pool: Pool[QuestionResult] = Pool(workers, size, told, share=-(-config.workers // max(size, 1)))
+    variant = variant_of(asked.run_id) if asked.run_id else ""
+    task = Task(bench.data.digest, node, asked.state, variant, sharing=max(size, 1) * beside)
+    values = unmasked(config) | {"executor": "in_process"}
+    pool: Pool[QuestionResult] = Pool(workers, size, (values, task), share=-(-config.workers // max(size, 1)))
 
     async def answer(question: Question) -> QuestionResult:
         if row := known.get(question.id):
@@ -75,12 +76,3 @@ async def aevaluate_on(workers: Workers, asked: Asked, tasks: int, beside: int =
 
 def _limits(config: Config) -> list[int]:
     return [settings.max_concurrency for settings in config.lm.values() if settings.max_concurrency]
-
-
-def _values(bench: Workbench, size: int) -> dict[str, Any]:
-    """The config of each worker: its share of the calls that may be under way."""
-    values = unmasked(bench.config) | {"executor": "in_process"}
-    for settings in values["lm"].values():
-        if settings["max_concurrency"]:
-            settings["max_concurrency"] = max(1, settings["max_concurrency"] // size)
-    return values

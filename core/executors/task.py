@@ -72,12 +72,14 @@ class Task:
         node: what else its machine must have.
         state: the compiled program's state, or ``None`` for an uncompiled one.
         variant: where a compiled program's models are kept.
+        sharing: how many workers share the calls that may be under way at once.
     """
 
     data: str
     node: Node
     state: dict[str, Any] | None = None
     variant: str = ""
+    sharing: int = 1
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from hoptimizer.eval.runner import QuestionResult, ask
 from hoptimizer.executors.answers import AskedStore
 from hoptimizer.executors.task import Refusal, Task
 from hoptimizer.models.disk_cache import keep_elsewhere
+from hoptimizer.models.slots import divide_limits
 from hoptimizer.workbench import Workbench
 
 
@@ -77,6 +78,7 @@ class Worker(AsksModels):
         return None
 
     def _make(self, values: dict[str, Any], task: Task) -> None:
+        divide_limits(task.sharing)
         self._bench = bench = Workbench(make_config(values), silent)
         check_data(bench.data, task.data)
         self._active.enter_context(bench.active(judged=True))
