@@ -44,8 +44,8 @@ BENCHMARKS = {
     "traces.py": "What traces in MLflow take of a run (aim: 10% at most).",
     "store_share.py": "What MLflow takes of an evaluation that asks a server (aim: 5% of 10,000 questions).",
     "bootstrap.py": "Bootstrapping demonstrations beside `dspy.BootstrapFewShot` (aim: 8 times as fast).",
-    "engine.py": "The in-process engine by itself: what batching and reuse of prefixes bring, what grammars take, and "
-    "when a new request has its first token.",
+    "engine.py": "The in-process engine by itself: what batching, reuse of prefixes and drafts bring, what grammars "
+    "take, and when a new request has its first token.",
     "memory.py demo eval eval-0.5b": "The most memory that the demo and evaluations take.",
     "search_peers.py": "Exact search among token vectors beside numpy and, where it is installed, maxsim-cpu "
     "(limit: the products alone).",

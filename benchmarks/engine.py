@@ -34,6 +34,7 @@ from hoptimizer.eval.datasets.dataset import load as load_data
 from hoptimizer.models.engine.constrained_decoding import Constraint
 from hoptimizer.models.engine.generator import Generator
 from hoptimizer.models.engine.limits import bf16_flops, read_bytes
+from hoptimizer.models.engine.loading import batch_limits
 from hoptimizer.models.engine.request import Completion, GenerationRequest
 from hoptimizer.models.weights.store import resolve
 from reporting import benchmark_parser, load, show, user_mistakes
@@ -119,15 +120,23 @@ def passes_to_first_token(model: Generator, own: int, width: int = 16) -> float:
     return float(passes)
 
 
+def undrafted(folder: str, prefix_bytes: int | None = None) -> Generator:
+    """A model that drafts nothing: what follows made-up tokens repeats itself, which drafts would gain by."""
+    model = Generator(folder, prefix_bytes=prefix_bytes)
+    model._drafting_tokens = 0
+    return model
+
+
 def draft_gain(model: Generator, batch: list[list[int]], width: int) -> float:
-    """How many times as fast drafts make the answers to known prompts, so many of which are written at a time."""
+    """How many times as fast drafts make the answers of a model that else drafts nothing, so many at a time, to prompts
+    that it knows."""
 
     def seconds() -> float:
         return sum(run(model, batch[first : first + width], 32)[0] for first in range(0, len(batch), width))
 
-    with patch.object(model, "_drafting_tokens", 0):
-        plain = seconds()
-    return plain / seconds()
+    plain = seconds()
+    with patch.object(model, "_drafting_tokens", batch_limits(model.device)[2]):
+        return plain / seconds()
 
 
 @dataclass(frozen=True)
@@ -174,7 +183,7 @@ def measure(name: str) -> dict[str, list[float]]:
     """All figures, by name, each as often as it was measured; speeds in tokens per second."""
     folder = resolve(name)
     limits = Limits.of(folder)
-    plain = Generator(folder, prefix_bytes=0)
+    plain = undrafted(folder, prefix_bytes=0)
     run(plain, prompts(4, 0, 200, seed=0), 4)  # warm
     figures: dict[str, list[float]] = {}
 
@@ -183,14 +192,13 @@ def measure(name: str) -> dict[str, list[float]]:
 
     figures["prompt tokens/s"] = read = rounds(reading)
     figures["of the limit of products, %"] = [100 * limits.prompt_second * speed for speed in read]
-    reusing = Generator(folder)
+    reusing = undrafted(folder)
     for width in (1, 16, 32):
         batch = prompts(width, SHARED_TOKENS, OWN_TOKENS, seed=2)
         run(reusing, batch, 1)  # now the prompts are known, and what is left to time is decoding
 
         def decoding(batch: list[list[int]] = batch) -> float:
-            with patch.object(reusing, "_drafting_tokens", 0):
-                seconds, written = run(reusing, batch, NEW_TOKENS)
+            seconds, written = run(reusing, batch, NEW_TOKENS)
             return written / seconds
 
         figures[f"decoded tokens/s, batch {width}"] = decoded = rounds(decoding)
