@@ -41,7 +41,8 @@ def _written(model: Generator, count: int, drafting: int, **options):
         model.submit(GenerationRequest(request.tokens, 1)).result()
     with patch.object(model, "_drafting_tokens", drafting):
         before = model.counts.passes
-        futures = [model.submit(request) for request in requests]
+        with model._wake:  # all of them are in the first pass
+            futures = [model.submit(request) for request in requests]
         return [future.result() for future in futures], model.counts.passes - before
 
 
@@ -51,10 +52,14 @@ def _compare(model: Generator, count: int, **options) -> tuple[int, int]:
     drafted, fewer = _written(model, count, 16, **options)
     assert [one.text for one in drafted] == [one.text for one in plain]
     for one, other in zip(drafted, plain, strict=True):
-        # In fp32, sums depend on the number of rows on some processors, by batches as by drafts.
         expected = [number for _, number in other.logprobs]
-        exact = model._model.dtype == torch.bfloat16
-        assert [number for _, number in one.logprobs] == (expected if exact else pytest.approx(expected, abs=1e-3))
+        # In fp32 on some processors, and with AMX from some 32 rows on, sums depend on the number of rows: by other
+        # texts of the batch as by drafts.
+        if model._model.dtype == torch.float32:
+            expected = pytest.approx(expected, abs=1e-3)
+        elif torch.cpu._is_amx_tile_supported():
+            expected = pytest.approx(expected, abs=0.3)
+        assert [number for _, number in one.logprobs] == expected
     return passes, fewer
 
 

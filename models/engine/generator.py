@@ -13,12 +13,11 @@ from hoptimizer.common.memory import trim_heap
 from hoptimizer.models.engine.attention import AttentionMetadata, PrefillChunk
 from hoptimizer.models.engine.constrained_decoding import Constraint, GrammarCompiler
 from hoptimizer.models.engine.decode_attention import DecodeChunk, min_rows
-from hoptimizer.models.engine.drafts import draft_length
 from hoptimizer.models.engine.key_values import KeyValues
 from hoptimizer.models.engine.loading import batch_limits, device_and_dtype, end_tokens, load, memory_share
 from hoptimizer.models.engine.prefix_cache import PAGE, PrefixCache, common_tokens
 from hoptimizer.models.engine.request import Completion, GenerationCounts, GenerationRequest
-from hoptimizer.models.engine.sequence import SequenceState, Text
+from hoptimizer.models.engine.sequence import SequenceState, Text, draft_length
 from hoptimizer.models.engine.threads import Threads
 
 # Tokens of a typical sequence, by which is reckoned how many sequences fit the memory.

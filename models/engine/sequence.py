@@ -1,4 +1,11 @@
-"""Texts that are being written: how the next token is chosen, after one prompt or several, and when a text ends."""
+"""Texts that are being written: how the next token is chosen, after one prompt or several, and when a text ends.
+
+A pass that decodes one token reads all weights for it, and takes hardly longer for a few more. Answers and thoughts
+repeat names, passages and the form of the demonstrations: where the last tokens stood before, what followed them then
+is drafted to follow now, and the same pass tells up to where the model would have written it (speculative decoding,
+Leviathan et al. 2023, https://arxiv.org/abs/2211.17192, section 2, with a lookup in place of the smaller model). What
+is written does not depend on drafts: each token is chosen by the logits that it would be chosen by without them.
+"""
 
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -7,13 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase, TopKLogitsWarper, TopPLogitsWarper
+from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
 from hoptimizer.models.engine.constrained_decoding import Constraint
-from hoptimizer.models.engine.drafts import draft
 from hoptimizer.models.engine.request import Completion, GenerationRequest
 
 # The last tokens of a text that stop texts are looked for in, after each token.
 _STOP_TOKENS = 32
+# The longest draft, and how many last tokens are looked up at most.
+_LONGEST_DRAFT = 7
+_LOOKED_UP = 3
 
 
 class Text:
@@ -211,3 +221,35 @@ class SequenceState:
 
 def _text(tokenizer: PreTrainedTokenizerBase, tokens: list[int]) -> str:
     return tokenizer.decode(tokens, skip_special_tokens=True)
+
+
+def draft_length(sequences: int, most: int) -> int:
+    """How many tokens are drafted for each of the sequences that are being written.
+
+    Args:
+        sequences: how many there are.
+        most: the most tokens of a pass, written and drafted, that it takes hardly longer for.
+
+    Example:
+        >>> from hoptimizer.models.engine.sequence import draft_length
+        >>> [draft_length(sequences, 16) for sequences in (1, 4, 8, 9)]
+        [7, 3, 1, 0]
+    """
+    return max(0, min(_LONGEST_DRAFT, most // sequences - 1)) if sequences else 0
+
+
+def draft(tokens: list[int], length: int) -> list[int]:
+    """What may follow ``tokens``: up to ``length`` tokens, none where the last one is new.
+
+    Example:
+        >>> from hoptimizer.models.engine.sequence import draft
+        >>> draft([5, 8, 9, 7, 5, 8], length=2)
+        [9, 7]
+    """
+    if length < 1:
+        return []
+    lookup = PromptLookupCandidateGenerator(
+        num_output_tokens=length, max_matching_ngram_size=_LOOKED_UP, max_length=len(tokens) + length + 1
+    )
+    found, _ = lookup.get_candidates(torch.tensor([tokens]))
+    return [int(token) for token in found[0, len(tokens) :]]
