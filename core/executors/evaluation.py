@@ -5,12 +5,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hoptimizer.compiled import variant_of
-from hoptimizer.config import Config
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.runner import Evaluation, EvaluationProgress, QuestionResult, aevaluate_by
 from hoptimizer.executors.kept_rows import KeptRows
 from hoptimizer.executors.pool import Pool, Workers
-from hoptimizer.executors.task import Node, Task, unmasked
+from hoptimizer.executors.task import Node, Task, call_limits, unmasked
 from hoptimizer.workbench import Workbench
 
 
@@ -47,14 +46,14 @@ async def aevaluate_on(workers: Workers, asked: Asked, tasks: int, beside: int =
         ServiceError: workers die, or can't be started; or more questions than the config allows have no answer.
     """
     bench, config = asked.bench, asked.bench.config
+    values = unmasked(config) | {"executor": "in_process"}
     kept = KeptRows(bench, asked.run_id)
     known = kept.read(asked.questions)
     left = len(asked.questions) - len(known)
-    size = min(tasks, left, *(max(1, most // beside) for most in _limits(config)))
+    size = min(tasks, left, *(max(1, most // beside) for most in call_limits(values)))
     node = Node.for_models(config.local_models, computes=bool(config.local_models or config.retriever.encoders))
     variant = variant_of(asked.run_id) if asked.run_id else ""
     task = Task(bench.data.digest, node, asked.state, variant, sharing=max(size, 1) * beside)
-    values = unmasked(config) | {"executor": "in_process"}
     pool: Pool[QuestionResult] = Pool(workers, size, (values, task), share=-(-config.workers // max(size, 1)))
 
     async def answer(question: Question) -> QuestionResult:
@@ -72,7 +71,3 @@ async def aevaluate_on(workers: Workers, asked: Asked, tasks: int, beside: int =
             progress=asked.progress,
             max_unanswered=config.max_unanswered,
         )
-
-
-def _limits(config: Config) -> list[int]:
-    return [settings.max_concurrency for settings in config.lm.values() if settings.max_concurrency]

@@ -101,6 +101,11 @@ def unmasked(config: Config) -> dict[str, Any]:
     return values
 
 
+def call_limits(values: Mapping[str, Any]) -> list[int]:
+    """The calls under way at once that a config as plain data allows, of each language model that it limits."""
+    return [lm["max_concurrency"] for lm in values["lm"].values() if lm["max_concurrency"]]
+
+
 def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever a config holds
     if isinstance(value, SecretStr):
         return value.get_secret_value()

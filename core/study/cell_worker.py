@@ -35,11 +35,6 @@ class Order:
     node: Node
     options: dict[str, Any]
 
-    @property
-    def limits(self) -> list[int]:
-        """The calls under way at once that the config allows, by language model."""
-        return [lm["max_concurrency"] for lm in self.values["lm"].values() if lm["max_concurrency"]]
-
 
 class CellWorker(AsksModels):
     """Compiles the cells of a study, from this machine's data, weights and indexes, into the store of their config.

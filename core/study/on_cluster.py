@@ -10,6 +10,7 @@ from hoptimizer.common.progress import Report
 from hoptimizer.executors.head import LostHeadError
 from hoptimizer.executors.pool import Pool, Workers
 from hoptimizer.executors.settings import RayExecutor
+from hoptimizer.executors.task import call_limits
 from hoptimizer.executors.together import Tell, as_they_end
 from hoptimizer.study.cell_worker import CellWorker, Order
 
@@ -38,7 +39,7 @@ def compile_on_cluster(orders: Sequence[Order], reports: Sequence[Report], setti
     """
 
     async def compiled(workers: Workers, tell: Tell[Outcome]) -> None:
-        size = min(settings.tasks, len(orders), *(most for order in orders for most in order.limits))
+        size = min(settings.tasks, len(orders), *(most for order in orders for most in call_limits(order.values)))
         pool: Pool[None] = Pool(workers, size, (size,), share=1)
 
         async def follow(report: Report, worker: Any) -> None:  # noqa: ANN401 - a handle of Ray's, which has no type

@@ -133,7 +133,7 @@ class Text:
         after the last one nothing is computed."""
         if len(self.rows) > 1:  # drafts would have to be checked after every prompt
             return []
-        return draft(self.rows[0].tokens, min(length, self.request.max_tokens - len(self.written) - 1))
+        return look_up(self.rows[0].tokens, min(length, self.request.max_tokens - len(self.written) - 1))
 
     def answer(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """Answer the request, once the text is finished; what goes wrong with one text is its caller's alone."""
@@ -238,12 +238,12 @@ def draft_length(sequences: int, most: int) -> int:
     return max(0, min(_LONGEST_DRAFT, most // sequences - 1)) if sequences else 0
 
 
-def draft(tokens: list[int], length: int) -> list[int]:
+def look_up(tokens: list[int], length: int) -> list[int]:
     """What may follow ``tokens``: up to ``length`` tokens, none where the last one is new.
 
     Example:
-        >>> from hoptimizer.models.engine.sequence import draft
-        >>> draft([5, 8, 9, 7, 5, 8], length=2)
+        >>> from hoptimizer.models.engine.sequence import look_up
+        >>> look_up([5, 8, 9, 7, 5, 8], length=2)
         [9, 7]
     """
     if length < 1:
