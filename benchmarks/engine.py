@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 from unittest.mock import patch
@@ -34,7 +34,7 @@ from hoptimizer.eval.datasets.dataset import load as load_data
 from hoptimizer.models.engine.constrained_decoding import Constraint
 from hoptimizer.models.engine.generator import Generator
 from hoptimizer.models.engine.limits import bf16_flops, read_bytes
-from hoptimizer.models.engine.loading import batch_limits
+from hoptimizer.models.engine.loading import BatchLimits
 from hoptimizer.models.engine.request import Completion, GenerationRequest
 from hoptimizer.models.weights.store import resolve
 from reporting import benchmark_parser, load, show, user_mistakes
@@ -123,7 +123,7 @@ def passes_to_first_token(model: Generator, own: int, width: int = 16) -> float:
 def undrafted(folder: str, prefix_bytes: int | None = None) -> Generator:
     """A model that drafts nothing: what follows made-up tokens repeats itself, which drafts would gain by."""
     model = Generator(folder, prefix_bytes=prefix_bytes)
-    model._drafting_tokens = 0
+    model.limits = replace(model.limits, decoded_tokens=0)
     return model
 
 
@@ -135,7 +135,7 @@ def draft_gain(model: Generator, batch: list[list[int]], width: int) -> float:
         return sum(run(model, batch[first : first + width], 32)[0] for first in range(0, len(batch), width))
 
     plain = seconds()
-    with patch.object(model, "_drafting_tokens", batch_limits(model.device)[2]):
+    with patch.object(model, "limits", BatchLimits.of(model.device)):
         return plain / seconds()
 
 

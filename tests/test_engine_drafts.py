@@ -1,5 +1,6 @@
 """Drafts of the in-process engine: what is written with them is what is written without, in fewer passes."""
 
+from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
@@ -39,7 +40,7 @@ def _written(model: Generator, count: int, drafting: int, **options):
         requests.append(GenerationRequest(model.tokenizer(prompt)["input_ids"], 40, logprobs=True, **options))
     for request in requests:
         model.submit(GenerationRequest(request.tokens, 1)).result()
-    with patch.object(model, "_drafting_tokens", drafting):
+    with patch.object(model, "limits", replace(model.limits, decoded_tokens=drafting)):
         before = model.counts.passes
         with model._wake:  # all of them are in the first pass
             futures = [model.submit(request) for request in requests]

@@ -14,7 +14,7 @@ from hoptimizer.models.engine.attention import AttentionMetadata, PrefillChunk
 from hoptimizer.models.engine.constrained_decoding import Constraint, GrammarCompiler
 from hoptimizer.models.engine.decode_attention import DecodeChunk, min_rows
 from hoptimizer.models.engine.key_values import KeyValues
-from hoptimizer.models.engine.loading import batch_limits, device_and_dtype, end_tokens, load, memory_share
+from hoptimizer.models.engine.loading import BatchLimits, device_and_dtype, end_tokens, load, memory_share
 from hoptimizer.models.engine.prefix_cache import PAGE, PrefixCache, common_tokens
 from hoptimizer.models.engine.request import Completion, GenerationCounts, GenerationRequest
 from hoptimizer.models.engine.sequence import SequenceState, Text, draft_length
@@ -47,6 +47,9 @@ class Generator:
         slots: sequences in one batch; by default as many as a share of the memory holds, up to 32, or 64 on a GPU.
         prefix_bytes: memory for the states of earlier prompts; 0 reuses nothing.
 
+    Attributes:
+        limits: how much is computed at once, from the next pass on.
+
     Raises:
         UserError: the model can't be loaded, or is of an architecture that does not use transformers' attention
             interface.
@@ -57,21 +60,19 @@ class Generator:
     ) -> None:
         self.device, best = device_and_dtype()
         self._model, self.tokenizer = load(model, self.device, dtype or best)
-        most, self._pass_tokens, self._drafting_tokens = batch_limits(self.device)
+        self.limits = BatchLimits.of(self.device)
         config = self._model.config.get_text_config()
         self.context_length: int = config.max_position_embeddings
         self._ends = end_tokens(self._model, self.tokenizer)
         self.compiler = GrammarCompiler(self.tokenizer, config.vocab_size, self._ends)
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        dtype = self._model.dtype
+        dtype, memory = self._model.dtype, memory_share(self.device)
         if slots is None:
             each = config.num_hidden_layers * 2 * heads * dim * dtype.itemsize * TYPICAL_TOKENS
-            slots = max(1, min(most, memory_share(self.device) // each))
+            slots = max(1, min(self.limits.sequences, memory // each))
         self._states = KeyValues(config.num_hidden_layers, heads, dim, slots, dtype, self.device)
-        self._prefixes = PrefixCache(
-            min(PREFIX_BYTES, memory_share(self.device)) if prefix_bytes is None else prefix_bytes
-        )
+        self._prefixes = PrefixCache(min(PREFIX_BYTES, memory) if prefix_bytes is None else prefix_bytes)
         self._threads = Threads()
         self.counts = GenerationCounts()
         self._free = list(range(slots))
@@ -236,8 +237,8 @@ class Generator:
         """What the next pass computes: the last token of each text that is being written, with a draft of what follows
         it, and prompts up to a limit."""
         chosen: list[tuple[Chunk, SequenceState]] = []
-        budget = self._pass_tokens
-        drafted = draft_length(sum(row.decoding for row in self._rows), self._drafting_tokens)
+        budget = self.limits.pass_tokens
+        drafted = draft_length(sum(row.decoding for row in self._rows), self.limits.decoded_tokens)
         for row in sorted((row for row in self._rows if row.begun), key=lambda row: not row.decoding):
             count = len(row.tokens) - row.computed
             if not row.decoding:

@@ -5,6 +5,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -84,14 +85,31 @@ def memory_share(device: torch.device) -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8
 
 
-def batch_limits(device: torch.device) -> tuple[int, int, int]:
-    """The most sequences in one batch, tokens of one forward pass, and decoded tokens of one, drafts among them.
+@dataclass(frozen=True)
+class BatchLimits:
+    """How much a model computes at once.
 
-    On a CPU, tokens enough to keep the matrix products at full speed, and few enough to fit the caches; and so many
-    decoded ones as take hardly longer than one. A GPU spends most of a pass on starting its kernels, whose number
-    hardly depends on either; what drafts bring there was not measured yet.
+    Attributes:
+        sequences: the most in one batch.
+        pass_tokens: the most tokens of one forward pass.
+        decoded_tokens: the most decoded ones of these, drafts among them; 0 drafts nothing.
     """
-    return (64, 8192, 0) if device.type == "cuda" else (32, 1024, 16)
+
+    sequences: int
+    pass_tokens: int
+    decoded_tokens: int
+
+    @classmethod
+    def of(cls, device: torch.device) -> "BatchLimits":
+        """Those of the hardware.
+
+        On a CPU, tokens enough to keep the matrix products at full speed, and few enough to fit the caches; and so many
+        decoded ones as take hardly longer than one. A GPU spends most of a pass on starting its kernels, whose number
+        hardly depends on either; what drafts bring there was not measured yet.
+        """
+        if device.type == "cuda":
+            return cls(sequences=64, pass_tokens=8192, decoded_tokens=0)
+        return cls(sequences=32, pass_tokens=1024, decoded_tokens=16)
 
 
 def end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
