@@ -31,7 +31,7 @@ from hoptimizer.upgrade import upgraded_config
 if TYPE_CHECKING:
     from hoptimizer.eval.objective import Objective
 
-DEFAULT_LM = "local/smollm2-135m-instruct"
+DEFAULT_LM = "local/qwen2.5-coder-0.5b-instruct"
 # Roles of language models besides the names of a program's steps.
 LM_ROLES = ("default", "teacher", "reflection", "judge")
 _NOT_DECIDING = ("tracking", "workers", "max_unanswered", "executor")

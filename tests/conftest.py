@@ -13,7 +13,18 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):  # they share the cores; before torch counts them
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // int(workers))))
 
+SMALL_LM = "local/smollm2-135m-instruct"
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
+
+
+def pytest_configure():
+    """Where a config names no language model, tests ask a small one, whose answers do for what is done with them.
+
+    Commands that are run as processes of their own, such as those of the pages, ask the default one.
+    """
+    from hoptimizer import config
+
+    config.DEFAULT_LM = SMALL_LM
 
 
 @pytest.fixture

@@ -43,6 +43,11 @@ def views(notebook):
     return "\n".join(output.get("data", {}).get("text/html", "") for output in outputs(notebook))
 
 
+def columns(notebook):
+    """The columns of these tables."""
+    return re.findall(r'<th [^>]*class="col_heading[^>]*>([^<]*)<', views(notebook))
+
+
 def outputs(notebook):
     return [output for cell in notebook.cells for output in cell.get("outputs", ())]
 
@@ -59,7 +64,9 @@ def folder(tmp_path, monkeypatch):
 def test_a_program_is_compiled_for_a_data_set_of_ones_own(folder):
     for name in ("handbook", "handbook-questions.csv"):
         (folder / name).symlink_to(EXAMPLES / name)
+    kept = read("own_data.ipynb")
     notebook = executed(read("own_data.ipynb"), folder)
+    assert columns(kept) == columns(notebook), "benchmarks/notebooks.py keeps in it what its cells show"
     text = shown(notebook)
     assert "20 passages of 20 documents" in text
     assert "- Alma: The Alma is the oldest vessel" in text
@@ -76,7 +83,12 @@ def with_models_that_are_here(notebook):
 
 
 def test_three_language_models_are_compared(folder):
-    tables = views(executed(with_models_that_are_here(read("three_models.ipynb")), folder))
+    notebook = executed(with_models_that_are_here(read("three_models.ipynb")), folder)
+    tables = views(notebook)
+    # What sets the variants apart is a column: there the model, here its temperature.
+    kept = set(columns(read("three_models.ipynb"))) - {"LM"}
+    assert kept, "benchmarks/notebooks.py keeps in it what its cells show"
+    assert kept <= set(columns(notebook))
     assert "n = 3</caption>" in tables, "the evaluation of the first"
     rows = re.findall(r">{model: local/smollm2[^<]*<", tables)
     assert len(rows) >= 3 + 3, "their means and differences, and what they cost"
