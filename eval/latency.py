@@ -10,36 +10,38 @@ CACHED = "cached_calls"
 """The score of a question that says how many of its calls a cache answered."""
 
 
-def uncached_seconds(rows: Iterable[Mapping[str, Any]]) -> list[float]:
-    """The seconds of those questions whose calls were not all answered from a cache.
+def summary(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """How long those questions took whose calls were not all answered from a cache.
 
     A question of which that is not known is left out, too: a call that came from a cache takes next to no time.
 
     Args:
         rows: the scores and counts of each question.
 
+    Returns:
+        ``seconds_n``, how many such questions there are, and their ``seconds_median`` and ``seconds_p95``. Without one,
+        ``seconds_n`` is 0 if it is known that a cache answered all calls, and else there is nothing.
+
     Example:
-        >>> from hoptimizer.eval.latency import uncached_seconds
+        >>> from hoptimizer.eval.latency import summary
         >>> asked = {"seconds": 2.0, "lm_calls": 3.0, "cached_calls": 1.0}
-        >>> uncached_seconds([asked, asked | {"cached_calls": 3.0}, {"seconds": 0.1, "lm_calls": 3.0}])
-        [2.0]
+        >>> summary([asked, asked | {"cached_calls": 3.0}, {"seconds": 0.1, "lm_calls": 3.0}])
+        {'seconds_n': 1.0, 'seconds_median': 2.0, 'seconds_p95': 2.0}
+        >>> summary([asked | {"cached_calls": 3.0}]), summary([{"seconds": 0.1, "lm_calls": 3.0}])
+        ({'seconds_n': 0.0}, {})
     """
-    return [float(row[SECONDS]) for row in rows if _is_timed(row)]
+    of_rows = [tuple(_number(row.get(name)) for name in (SECONDS, "lm_calls", CACHED)) for row in rows]
+    known = [row for row in of_rows if not any(map(math.isnan, row))]
+    timed = [seconds for seconds, calls, cached in known if calls == 0 or cached < calls]
+    if not timed:
+        return {"seconds_n": 0.0} if len(known) == len(of_rows) else {}
+    import numpy as np  # imported here: a config, which names what is counted, needs none
 
-
-def summary(seconds: list[float]) -> dict[str, float]:
-    """``seconds_n`` of how many questions there are seconds; their median and 95th percentile, where there are any."""
-    known = {"seconds_n": float(len(seconds))}
-    if seconds:
-        import numpy as np  # imported here: a config, which names what is counted, needs none
-
-        known |= {"seconds_median": statistics.median(seconds), "seconds_p95": float(np.percentile(seconds, 95))}
-    return known
-
-
-def _is_timed(row: Mapping[str, Any]) -> bool:
-    seconds, calls, cached = (_number(row.get(name)) for name in (SECONDS, "lm_calls", CACHED))
-    return not any(map(math.isnan, (seconds, calls, cached))) and (calls == 0 or cached < calls)
+    return {
+        "seconds_n": float(len(timed)),
+        "seconds_median": statistics.median(timed),
+        "seconds_p95": float(np.percentile(timed, 95)),
+    }
 
 
 def _number(value: Any) -> float:  # noqa: ANN401 - a number, or nothing

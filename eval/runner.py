@@ -16,6 +16,7 @@ from hoptimizer.eval.failures import MAX_UNANSWERED, failure_of
 from hoptimizer.eval.judge import ACCURACY
 from hoptimizer.eval.latency import CACHED, SECONDS
 from hoptimizer.eval.objective import Objective
+from hoptimizer.models.engine.engine import seconds_since
 from hoptimizer.models.failures import is_outage, one_line
 from hoptimizer.programs.program import FAILURES, Program
 from hoptimizer.programs.record import COST, StepRecord
@@ -38,10 +39,9 @@ class QuestionResult:
         passages: ids of the passages the program collected.
         scores: every metric and count of this question, with its tokens and its price in ``usd`` where they are known;
             ``seconds`` from when it was taken up to its answer, which includes waiting for other questions that are
-            under way; ``cached_calls``, those of its ``lm_calls`` that a cache answered, where that is
-            known; ``accuracy`` where a judge gave its verdict, ``objective`` where a weighted sum is
-            maximized.
-            A metric of the user's that failed is 0 where it is a share; where a call got no answer, there is none.
+            under way, but not for a model that is loaded; ``cached_calls``, those of its ``lm_calls`` that a cache
+            answered, where that is known; ``accuracy`` where a judge gave its verdict, ``objective`` where a weighted
+            sum is maximized. A metric of the user's that failed is 0 if it is a share, missing where a call got none.
         steps: what the program did, step by step.
         failure: why the program or a metric failed on this question, or a call got no answer; else ``None``.
         is_answered: false where a call or a search got none: that is no result of the program's.
@@ -98,7 +98,7 @@ class Evaluation:
             "unanswered": float(sum(not row.is_answered for row in self.rows)),
             "seconds_per_question": self.seconds / len(self.rows),
         }
-        metrics |= latency.summary(latency.uncached_seconds(row.scores for row in self.rows))
+        metrics |= latency.summary(row.scores for row in self.rows)
         unjudged = sum(row.judge_failure is not None for row in self.rows)
         return metrics | ({"judge_failures": float(unjudged)} if unjudged or ACCURACY in metrics else {})
 
@@ -224,7 +224,7 @@ async def aevaluate_by(
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
-    return Evaluation([rows[number] for number in range(len(questions))], time.perf_counter() - start)
+    return Evaluation([rows[number] for number in range(len(questions))], seconds_since(start))
 
 
 def _unanswered(question: Question, failure: str) -> QuestionResult:
@@ -278,7 +278,7 @@ async def ask(program: Program, question: Question, objective: Objective, judge:
         if is_outage(error):
             return _unanswered(question, failure)
         prediction = dspy.Prediction(answer="", passages=[], steps=[])
-    seconds = time.perf_counter() - start
+    seconds = seconds_since(start)
     try:
         scored = await objective.ascore(question, prediction, judge, failed=failure is not None)
     except DSPyError as error:  # the judge's

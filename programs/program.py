@@ -13,7 +13,7 @@ from dspy.utils.exceptions import DSPyError
 
 from hoptimizer.common.concurrency import run_async
 from hoptimizer.common.errors import RefusedQueryError
-from hoptimizer.models.engine.engine import is_local
+from hoptimizer.models.engine.engine import is_local, seconds_since
 from hoptimizer.models.lm import is_tuned, with_prompt_format
 from hoptimizer.models.settings import LOCAL, PromptFormat
 from hoptimizer.models.small.base import StepModel
@@ -148,7 +148,7 @@ class Program(dspy.Module):
             outputs = {field: prediction.get(field) for field in predictor.signature.output_fields}
             if measured:
                 outputs["probability"] = prediction.probability
-        seconds = time.perf_counter() - start
+        seconds = seconds_since(start)
         kind: Literal["model", "lm"] = "model" if model else "lm"
         cost = {"calls": calls.number, **calls.cost}
         current().add(StepRecord(name, kind, asked, outputs, seconds=seconds, failure=failure, **cost), trace)
@@ -257,7 +257,7 @@ class Program(dspy.Module):
         search = Search(self.retriever)
         await search.acall(query=query, k=wanted, titles=titles)
         ids = {"passages": [passage.id for passage in search.passages]}
-        current().add(StepRecord("retrieve", "retrieval", asked, ids, seconds=time.perf_counter() - start))
+        current().add(StepRecord("retrieve", "retrieval", asked, ids, seconds=seconds_since(start)))
         return search.passages
 
 

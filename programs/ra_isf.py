@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 import dspy
 from pydantic import Field
 
+from hoptimizer.models.engine.engine import seconds_since
 from hoptimizer.models.small.confidence import ANSWER_PROBABILITY
 from hoptimizer.programs.collection import each_once
 from hoptimizer.programs.program import Program
@@ -151,7 +152,7 @@ class RAISF(Program):
             outcome = await self.problem_solving(question, frame)
         except CallBudgetExhausted:
             outcome = Outcome(UNKNOWN, "unknown", why="calls")
-        self.record(question, outcome, time.perf_counter() - start)
+        self.record(question, outcome, seconds_since(start))
         return outcome
 
     def record(self, question: str, outcome: Outcome, seconds: float = 0.0) -> None:

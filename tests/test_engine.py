@@ -29,7 +29,7 @@ from hoptimizer.common.memory import trim_heap
 from hoptimizer.models import LMSettings, build_adapter, build_lm
 from hoptimizer.models.engine.chat_template import as_words, render
 from hoptimizer.models.engine.constrained_decoding import Constraint
-from hoptimizer.models.engine.engine import LocalEngine, generator, release, release_outdated
+from hoptimizer.models.engine.engine import LocalEngine, generator, release, release_outdated, seconds_since
 from hoptimizer.models.engine.generator import Generator
 from hoptimizer.models.engine.key_values import BLOCK, KeyValues
 from hoptimizer.models.engine.loading import device_and_dtype, loading
@@ -579,4 +579,15 @@ def test_weights_that_were_trained_again_in_their_folder_are_loaded_anew(tmp_pat
     save_file(trained, weights, metadata={"format": "pt"})
     assert Workbench(make_config({"data": "atlas", "program": "direct", "lm": {"default": model}})).lms
     assert generator(model) is not before
+    release(model)
+
+
+def test_seconds_leave_out_that_a_model_was_loaded():
+    model = f"local/{pull('smollm2-135m-instruct')}"
+    before = time.perf_counter()
+    generator(model)
+    loaded = time.perf_counter()
+    assert seconds_since(before) < (loaded - before) / 2
+    time.sleep(0.05)
+    assert 0.05 <= seconds_since(loaded) <= time.perf_counter() - loaded
     release(model)

@@ -671,7 +671,10 @@ def vectors(monkeypatch, tmp_path):
         files = sorted(file for file in (tmp_path / name / "indexes").rglob("*") if file.is_file())
         return {file.name: file.read_bytes() for file in files}
 
-    return build
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # a worker has one; with AMX, sums depend on how many there are
+    yield build
+    torch.set_num_threads(threads)
 
 
 def encoding_elsewhere(sizes, windows_until_the_end=None):

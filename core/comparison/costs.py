@@ -19,7 +19,7 @@ class Costs:
         means: ``prompt_tokens``, ``cached_tokens``, ``completion_tokens`` and ``usd``, those that are known of every
             question on which the program did not fail; ``seconds_median`` and ``seconds_p95`` of the questions whose
             calls were not all answered from a cache, where there are any.
-        timed: how many such questions there are; ``None`` for a run of a version that did not keep it.
+        timed: how many such questions there are; ``None`` where it is not known what a cache answered.
     """
 
     means: dict[str, float]
@@ -29,7 +29,7 @@ class Costs:
     def why_untimed(self) -> str:
         """Why there are no seconds; nothing where there are."""
         if self.timed is None:
-            return "not recorded"
+            return "unknown"
         return "" if self.timed else "all from a cache"
 
 
@@ -50,6 +50,6 @@ def costs(table: pd.DataFrame) -> Costs:
         return Costs(means, None)
     columns = [name for name in (latency.SECONDS, "lm_calls", latency.CACHED) if name in table]
     rows = [dict(zip(columns, row, strict=True)) for row in table[columns].itertuples(index=False)]
-    found = latency.summary(latency.uncached_seconds(rows))
-    timed = int(found.pop("seconds_n"))
-    return Costs(means | found, timed)
+    found = latency.summary(rows)
+    timed = found.pop("seconds_n", None)
+    return Costs(means | found, None if timed is None else int(timed))

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
@@ -30,6 +31,8 @@ LEAST_ROOM = 32
 # By name, each with what tells its folder from what it was before a training.
 _generators: "dict[str, tuple[str, Generator]]" = {}
 _lock = threading.Lock()
+# From when to when a model was loaded, by ``time.perf_counter``.
+_loadings: list[tuple[float, float]] = []
 
 
 def generator(model: str) -> "Generator":
@@ -38,13 +41,24 @@ def generator(model: str) -> "Generator":
     Raises:
         UserError: there is no such model, or it can't be pulled or loaded.
     """
-    from hoptimizer.models.engine.generator import Generator  # PyTorch is for those whose model runs here
-
     name = model.removeprefix(LOCAL)
     with _lock:
         if name not in _generators:
+            start = time.perf_counter()
+            from hoptimizer.models.engine.generator import Generator  # PyTorch is for those whose model runs here
+
             _generators[name] = fingerprints([name]), Generator(resolve(name))
+            _loadings.append((start, time.perf_counter()))
         return _generators[name][1]
+
+
+def seconds_since(start: float) -> float:
+    """Seconds since ``time.perf_counter`` was ``start``, without those in which a model was fetched or loaded.
+
+    The first question of a process waits for that, and says nothing of what a question takes.
+    """
+    end = time.perf_counter()
+    return end - start - sum(max(0.0, stop - max(begin, start)) for begin, stop in _loadings)
 
 
 def release(model: str) -> None:

@@ -106,7 +106,7 @@ def _scored(variant: Variant, rows: Mapping[str, dict[str, float]]) -> Group:
     for number, (name, metrics) in enumerate(rows.items(), 1):
         style = "bold" if 1 < len(rows) == number else ""
         table.add_row(name, *_cells(metrics, shown), style=style)
-        timeless = "all from a cache" if metrics["seconds_n"] == 0 else "unknown"
+        timeless = "all from a cache" if metrics.get("seconds_n") == 0 else "unknown"
         missing = {cost: timeless if cost.startswith("seconds") else "unknown" for cost in COSTS}
         known = [figure(cost, metrics[cost]) if cost in metrics else missing[cost] for cost in COSTS]
         costs.add_row(name, *known, style=style)
