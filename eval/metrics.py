@@ -116,6 +116,12 @@ _REGISTRY: Registry[Metric] = Registry(
 )
 
 
+# Names of metrics of the user's whose scores are shares. A comparison shows those of runs, and imports none of them.
+_own_shares: set[str] = set()
+# Scores that were summed up may lie a rounding above 1.
+_ROUNDING = 1e-9
+
+
 def metric(name: str, also: Iterable[str] = ()) -> Metric:
     """The metric of that name: ours, an entry point of ``hoptimizer.metrics``, or a dotted path's.
 
@@ -131,7 +137,28 @@ def metric(name: str, also: Iterable[str] = ()) -> Metric:
         >>> metric("f1").description
         'token F1 of the answer'
     """
-    return _REGISTRY.get(name, "metric", also)
+    found = _REGISTRY.get(name, "metric", also)
+    if found.percent:
+        take_for_shares([found.name])
+    return found
+
+
+def take_for_shares(names: Iterable[str]) -> None:
+    """Let scores of metrics of the user's be shown as shares.
+
+    Args:
+        names: the metrics'.
+    """
+    _own_shares.update(names)
+
+
+def is_share(name: str) -> bool:
+    """Whether scores lie between 0 and 1, and are shown in percent.
+
+    Args:
+        name: of a metric, or of a metric of the user's that was loaded, or taken for one of shares.
+    """
+    return METRICS[name].percent if name in METRICS else name in _own_shares
 
 
 def place_of(name: str) -> str | None:
@@ -170,12 +197,20 @@ def score_by(metric: Metric, question: Gold, prediction: Any) -> float | None:  
     """What a metric of the user's says of one prediction; ``None`` where it has nothing to say.
 
     Raises:
-        MetricError: it fails, or gives no finite number.
+        MetricError: it fails, or gives no finite number, or one that is no share where its scores are.
     """
     try:
         score = metric.measure(question, prediction)
-        if score is None or math.isfinite(score):
-            return None if score is None else float(score)
+        if score is None:
+            return None
+        is_finite = math.isfinite(score)
     except Exception as error:
         raise MetricError(f"{metric.name}: {type(error).__name__}: {error}") from error
-    raise MetricError(f"{metric.name}: {score!r} is no finite number")
+    if not is_finite:
+        raise MetricError(f"{metric.name}: {score!r} is no finite number")
+    if metric.percent and not -_ROUNDING <= score <= 1 + _ROUNDING:
+        raise MetricError(
+            f"{metric.name}: expected a score between 0 and 1, got {score!r}; if its scores are no shares, make it a "
+            "hoptimizer.eval.Metric with percent=False"
+        )
+    return float(score)

@@ -1,5 +1,6 @@
 """Evaluations as tables of texts."""
 
+from collections import Counter
 from collections.abc import Mapping
 
 from hoptimizer.eval.display.format import COLUMNS, COSTS, figure, figure_of, heading
@@ -7,6 +8,8 @@ from hoptimizer.eval.display.sheet import Sheet
 from hoptimizer.eval.runner import Evaluation
 
 _SCORES = (*COLUMNS, "seconds_per_question")
+# Characters of a reason below a table; the table of predictions has it in full.
+_LONGEST = 200
 
 
 def evaluation_sheets(evaluations: Mapping[str, Evaluation], title: str, metric: str = "") -> list[Sheet]:
@@ -36,7 +39,7 @@ def evaluation_sheets(evaluations: Mapping[str, Evaluation], title: str, metric:
         for name, own in metrics.items()
     ]
     failed = "; ".join(
-        f"{name}: {own['failures']:.0f} questions failed, {own['parse_failures']:.0f} outputs could not be parsed"
+        f"{name}: {failures(evaluations[name])}, {own['parse_failures']:.0f} outputs could not be parsed"
         + (f", {own['unanswered']:.0f} questions got no answer from a server" if own["unanswered"] else "")
         for name, own in metrics.items()
     )
@@ -44,6 +47,31 @@ def evaluation_sheets(evaluations: Mapping[str, Evaluation], title: str, metric:
         Sheet(title, ["", *map(heading, shown)], 1, scores, note=failed),
         Sheet("per question", ["", *map(heading, COSTS), "timed"], 1, costs, note=TIMED),
     ]
+
+
+def failures(evaluation: Evaluation) -> str:
+    """How many questions failed, with the reason of the first of them.
+
+    Args:
+        evaluation: of the questions.
+
+    Example:
+        >>> from hoptimizer.eval import Evaluation, Question
+        >>> from hoptimizer.eval.runner import QuestionResult
+        >>> from hoptimizer.eval.showing import failures
+        >>> question = Question(id="1", question="Where was Marie Curie born?", answers=["Warsaw"])
+        >>> reasons = ["a metric failed: short: KeyError: 'answer'"] * 2 + ["the prompt is too long"]
+        >>> rows = [QuestionResult(question, "", [], {}, [], reason) for reason in reasons]
+        >>> failures(Evaluation(rows, seconds=2.0))
+        "3 questions failed (2 of them: a metric failed: short: KeyError: 'answer')"
+    """
+    reasons = Counter(row.failure for row in evaluation.rows if row.failure is not None and row.is_answered)
+    total = reasons.total()
+    if not total:
+        return "0 questions failed"
+    reason, many = next(iter(reasons.items()))
+    shown = reason if len(reason) <= _LONGEST else f"{reason[:_LONGEST]}…"
+    return f"{total} questions failed ({f'{many} of them: ' if many < total else ''}{shown})"
 
 
 TIMED = (

@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib
+import io
 import json
 import os
 import shutil
@@ -14,13 +15,18 @@ from typing import Annotated
 import dspy
 import pytest
 from pydantic import Field
+from rich.console import Console
 
-from hoptimizer import UserError, load_config, load_study
+from hoptimizer import Tracker, UserError, compare_variants, evaluate_variant, load_config, load_study
+from hoptimizer.cli.screen import tables
 from hoptimizer.common.options import options_model
+from hoptimizer.comparison.sheets import scores_sheet
 from hoptimizer.config import Config, make_config
 from hoptimizer.eval import Metric, Question, metric
+from hoptimizer.eval.display.format import figure
 from hoptimizer.eval.objective import Objective
 from hoptimizer.eval.runner import evaluate
+from hoptimizer.eval.showing import failures
 from hoptimizer.optimizers import Optimizer, build_optimizer
 from hoptimizer.programs import PROGRAMS, Program
 from hoptimizer.retrieval import Corpus, Passage, Retriever, build_retriever, index_info
@@ -490,6 +496,46 @@ def test_a_metric_of_ones_own_is_weighed(monkeypatch):
     assert objective(QUESTIONS[0].to_dspy(), dspy.Prediction(answer="in Lyon", passages=[])) == -0.5
     with pytest.raises(UserError, match="with a weight above 0"):
         Objective.parse("my_metrics:brevity")
+
+
+def full_marks(example: dspy.Example, prediction: dspy.Prediction) -> int:
+    """Is none of shares."""
+    return 7
+
+
+def test_a_score_that_is_no_share_is_said(monkeypatch):
+    monkeypatch.setitem(sys.modules, "my_metrics", sys.modules[__name__])
+    evaluation = evaluate(Answer(), QUESTIONS, objective=Objective.parse("my_metrics:full_marks"))
+    assert evaluation.metrics["full_marks"] == 0
+    assert failures(evaluation) == (
+        "4 questions failed (a metric failed: full_marks: expected a score between 0 and 1, got 7; if its scores are "
+        "no shares, make it a hoptimizer.eval.Metric with percent=False)"
+    )
+
+
+def test_why_a_metric_of_ones_own_failed_is_said_below_the_table(monkeypatch, store):
+    monkeypatch.setitem(sys.modules, "my_metrics", sys.modules[__name__])
+    variant = evaluate_variant(own_metric_config("my_metrics:full_marks"))
+    console = Console(width=400, file=io.StringIO())
+    console.print(tables.scores(variant))
+    reason = "4 questions failed (a metric failed: full_marks: expected a score between 0 and 1, got 7"
+    assert all(reason in " ".join(shown.split()) for shown in (console.file.getvalue(), variant._repr_html_()))
+
+
+def test_a_metric_of_ones_own_is_shown_in_percent_unless_its_scores_are_no_shares(monkeypatch, store):
+    monkeypatch.setitem(sys.modules, "my_metrics", sys.modules[__name__])
+    runs = [evaluate_variant(own_metric_config("my_metrics:pleased")).run_id for _ in range(2)]
+    Objective.parse({"em": 1, "my_metrics:brevity": -0.25})
+    assert (figure("pleased", 0.5), figure("brevity", 2.0)) == ("50.0", "2.00")
+    # A comparison imports no metric of the user's, and shows them as the runs that have them do.
+    monkeypatch.setattr("hoptimizer.eval.metrics._own_shares", set())
+    sheet = scores_sheet(compare_variants(Tracker("sqlite:///mlflow.db", "atlas"), runs, metric="pleased"))
+    assert [row[sheet.header.index("pleased")] for row in sheet.rows] == ["100.0", "100.0"]
+
+
+def own_metric_config(name: str) -> Config:
+    words = ["data=atlas", "data.dev=4", "program.name=rag", "program.reader=none", "retriever=bm25"]
+    return load_config(None, [*words, f"metric={name}"])
 
 
 def test_options_are_those_of_the_constructor_alone():

@@ -9,12 +9,12 @@ from hoptimizer.comparison.costs import costs
 from hoptimizer.comparison.differing import differing
 from hoptimizer.comparison.grouping import grouped, groups_of
 from hoptimizer.comparison.matching import Answered, matched
-from hoptimizer.comparison.meaning import alike, needs, other_gold
+from hoptimizer.comparison.meaning import alike, is_own, needs, other_gold
 from hoptimizer.comparison.result import Compared, Comparison
 from hoptimizer.eval import statistics
 from hoptimizer.eval.display.format import COLUMNS
-from hoptimizer.eval.metrics import METRICS
-from hoptimizer.tracking.naming import CORPUS, UNANSWERED
+from hoptimizer.eval.metrics import METRICS, take_for_shares
+from hoptimizer.tracking.naming import CORPUS, SHARES, UNANSWERED
 from hoptimizer.tracking.tracker import Tracker
 
 
@@ -60,6 +60,8 @@ def compare_variants(
     wanted = [*COLUMNS, *({metric} & numeric - set(COLUMNS))]  # a metric of the user's is no column by default
     columns = [column for column in wanted if alike(column, answered)]
     column = grouped(by, tables) if by else None
+    shares = {name for one in answered for name in one.run.data.tags.get(SHARES, "").split(",") if name}
+    take_for_shares(name for name in shares if is_own(name))
     settings = differing([one.run for one in answered])
     variants = [_compared(tracker, one, columns, own, seed) for one, own in zip(answered, settings, strict=True)]
     shared = [column for column in columns if all(column in variant.scores for variant in variants)]

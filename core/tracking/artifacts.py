@@ -32,6 +32,7 @@ from hoptimizer.tracking.naming import (
     FOLDED,
     HEADLINES,
     PREFIX,
+    SHARES,
     STATE,
     UNANSWERED,
     logged_names,
@@ -85,6 +86,8 @@ def log_config(config: Config, data: DataSet, *, compiled: bool) -> None:
     tags = {"program": config.program.name, "data": data.name, "data_digest": data.digest}
     tags["lm"] = config.lm["default"].model
     mlflow.set_tags({PREFIX + name: value for name, value in tags.items()} | {CORPUS: data.corpus.digest})
+    if shares := [metric.name for metric in config.objective.own if metric.percent]:
+        mlflow.set_tag(SHARES, ",".join(shares))
 
 
 def log_questions(data: DataSet, split: str, questions: Sequence[Question]) -> PandasDataset:

@@ -2,15 +2,13 @@
 
 from collections.abc import Mapping
 
-from hoptimizer.eval.metrics import METRICS
+from hoptimizer.eval.metrics import is_share
 
 COLUMNS = ("em", "f1", "accuracy", "recall", "objective", "passages", "lm_calls", "retrievals")
 """The scores and counts that tables of variants have, in this order, where any variant has them."""
 
 COSTS = ("prompt_tokens", "cached_tokens", "completion_tokens", "usd", "seconds_median", "seconds_p95")
 """What tables of costs have of a question."""
-
-_PERCENT = ("accuracy", *(metric.name for metric in METRICS.values() if metric.percent))
 
 _HEADINGS = {
     "lm_calls": "LM calls",
@@ -95,4 +93,4 @@ def change(name: str, difference: float, low: float, high: float) -> str:
 
 def _written(name: str) -> tuple[int, int]:
     """By what a figure is multiplied, and the digits behind its point."""
-    return (100, 1) if name in _PERCENT else (1, _DIGITS.get(name, 2))
+    return (100, 1) if name == "accuracy" or is_share(name) else (1, _DIGITS.get(name, 2))

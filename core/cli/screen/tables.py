@@ -13,6 +13,7 @@ from rich.text import Text
 from hoptimizer.common.urls import without_secrets
 from hoptimizer.eval.display.format import COLUMNS, COSTS, change, figure, figure_of, heading
 from hoptimizer.eval.display.sheet import Sheet
+from hoptimizer.eval.showing import failures
 from hoptimizer.tracking.naming import CANDIDATE
 from hoptimizer.tracking.settings import TrackingSettings
 from hoptimizer.tracking.sync import DeliveredRun
@@ -52,7 +53,7 @@ def _caption(variant: Variant) -> str:
     metrics, objective = variant.after.metrics, variant.config.objective
     unjudged = sum(scored.metrics.get("judge_failures", 0) for scored in (variant.before, variant.after) if scored)
     parts = [
-        f"{metrics['failures']:.0f} questions failed",
+        failures(variant.after),
         f"{metrics['parse_failures']:.0f} outputs could not be parsed",
     ]
     if unanswered := sum(scored.metrics.get("unanswered", 0) for scored in (variant.before, variant.after) if scored):
