@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -195,6 +196,21 @@ def test_the_first_line_of_a_studys_cells_has_their_name(hop, tmp_path):
     assert code == 1, "the server is out of reach"
     assert "colbert http://127.0.0.1:9 k=10" in err
     assert "pw" not in err
+
+
+@pytest.mark.parametrize("has_test", [True, False])
+def test_the_command_that_a_compile_names_next_can_be_given(hop, tmp_path, has_test):
+    data = folder(tmp_path)
+    if not has_test:
+        (tmp_path / "d" / "test.jsonl").unlink()
+    code, out, err = hop(
+        "compile", data, "program=direct", "optimizer=labeled_few_shot", "lm.default=local/smollm2-135m-instruct"
+    )
+    assert code == 0, err
+    [line] = [line for line in out.splitlines() if line.startswith("Next: ")]
+    _, *words = shlex.split(line.removeprefix("Next: "))
+    assert words[:1] == (["eval"] if has_test else ["ask"])
+    assert hop(*words)[0] == 0
 
 
 def test_what_another_name_drops_is_told_on_stderr(hop, tmp_path):

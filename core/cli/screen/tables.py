@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hoptimizer.common.urls import without_secrets
+from hoptimizer.eval import load
 from hoptimizer.eval.display.format import COLUMNS, COSTS, change, figure, figure_of, heading
 from hoptimizer.eval.display.sheet import Sheet
 from hoptimizer.eval.showing import failures
@@ -95,7 +96,7 @@ def _next(variant: Variant) -> str:
     default = TrackingSettings().uri
     uri = without_secrets(variant.config.tracking.uri)
     where = "" if uri == default else f" tracking.uri={uri}"
-    if variant.split == "test":
+    if variant.split == "test" or "test" not in load(variant.config.data).splits:
         return f'hop ask "QUESTION" --run {variant.run_id[:8]}{where}'
     return f"hop eval --run {variant.run_id[:8]} --split test{where}"
 
