@@ -12,12 +12,21 @@ from hoptimizer.common.errors import UserError
 
 
 def home() -> Path:
-    """Folder of weights, indexes and caches: ``$HOPTIMIZER_HOME``, else the user's cache folder.
+    """Folder of weights, indexes and caches: ``$HOPTIMIZER_HOME``, else the user's cache folder. It is made where it is
+    missing.
 
     Raises:
-        UserError: the variable is no path.
+        UserError: it is a file, or can't be made.
     """
-    return expanded(os.environ.get("HOPTIMIZER_HOME") or platformdirs.user_cache_path("hoptimizer"))
+    folder = expanded(os.environ.get("HOPTIMIZER_HOME") or platformdirs.user_cache_path("hoptimizer"))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
+        raise UserError(
+            f"{folder}: can't be the folder of weights and caches ({error.strerror}): set HOPTIMIZER_HOME to a folder of "
+            "yours"
+        ) from error
+    return folder
 
 
 def expanded(path: str | Path) -> Path:

@@ -40,9 +40,11 @@ def examine(config: Config) -> list[Finding]:
     """Look at the parts that a config needs.
 
     Args:
-        config: says which language models and which store are looked at.
+        config: says which language models and which store are looked at. They are not where there is no home to write
+            to, which they need.
     """
-    return [*_packages(), _processor(), _compiler(), _folder(), *_weights(), *_lms(config), _store(config)]
+    found = [*_packages(), _processor(), _compiler(), _folder()]
+    return [*found, *_weights(), *_lms(config), _store(config)] if found[-1].works else found
 
 
 def _packages() -> Iterator[Finding]:
@@ -75,10 +77,12 @@ def _compiler() -> Finding:
 
 
 def _folder() -> Finding:
-    folder = home()
-    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
-    writable = os.access(existing, os.W_OK)
-    free = shutil.disk_usage(existing).free / 1e9
+    try:
+        folder = home()
+    except UserError as error:
+        return Finding("home", False, "none", str(error))
+    writable = os.access(folder, os.W_OK)
+    free = shutil.disk_usage(folder).free / 1e9
     remedy = "" if writable else "set HOPTIMIZER_HOME to a folder of yours"
     return Finding("home", writable, f"{folder}, {free:.0f} GB free", remedy)
 

