@@ -1,5 +1,6 @@
 """What pydantic complains about, as one line for people."""
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -9,6 +10,8 @@ from pydantic_core import ErrorDetails
 
 from hoptimizer.common.errors import UserError, nearest
 from hoptimizer.common.urls import text_without_secrets
+
+_LOGIN = re.compile(r"[^\s'\"/:]+:[^\s'\"]*@")
 
 
 def explain(error: ValidationError, model: type[BaseModel], prefix: str = "") -> str:
@@ -34,8 +37,8 @@ def _may_hold_a_secret(error: ErrorDetails, model: type[BaseModel]) -> bool:
 
 
 def _shown(value: object) -> str:
-    """A value without the passwords and keys of the URLs in it."""
-    return text_without_secrets(repr(value))
+    """A value without the passwords and keys of the URLs in it, one that lacks its ``http://`` among them."""
+    return _LOGIN.sub("***@", text_without_secrets(repr(value)))
 
 
 def _fields_at(model: type[BaseModel], path: Sequence[int | str]) -> list[str]:

@@ -15,7 +15,8 @@ from hoptimizer.models.failures import is_outage
 from hoptimizer.models.folder import check_model
 from hoptimizer.models.lm import build_lm
 from hoptimizer.models.served import SecretHeaders
-from hoptimizer.models.settings import NO_KEY, LMSettings
+from hoptimizer.models.settings import LOCAL, NO_KEY, LMSettings
+from hoptimizer.models.weights.catalog import known
 from hoptimizer.models.weights.store import resolve
 
 TIMEOUT = 5.0  # seconds
@@ -24,6 +25,9 @@ TIMEOUT = 5.0  # seconds
 _CALL = [{"role": "system", "content": "Answer in one word."}, {"role": "user", "content": "Say: yes"}]
 # A server may refuse the limit that the first of two texts has in a schema.
 _SIGNATURE = dspy.Signature("question -> thought, answer")
+_OTHER_HEADERS = "correct api_key, OPENAI_API_KEY or extra_headers, which may hold a line break or a letter such as ü"
+# How LiteLLM, which knows hundreds of providers and the models of some, says that it does not know this one's.
+_NO_PROVIDER = "LLM Provider NOT provided"
 # Those that answered in this process. A call costs money, and each cell of a study would make one.
 _answered: list[LMSettings] = []
 
@@ -48,6 +52,8 @@ def check_lm(settings: LMSettings) -> None:
     if settings.is_local:
         _check_local(settings)
         return
+    if known(settings.model.removeprefix("local:")):  # said before a provider is looked for, which takes seconds
+        raise _no_provider(settings)
     if settings.api_base:
         _check_server(settings)
     if settings not in _answered:
@@ -94,6 +100,8 @@ def _check_server(settings: LMSettings) -> None:
     shown = without_secrets(str(settings.api_base))
     url, basic = with_basic_auth(str(settings.api_base))
     headers = _key(settings) | basic | dict(SecretHeaders(settings.extra_headers or {}))
+    if not all((name + value).isascii() for name, value in headers.items()):
+        raise UserError(f"{settings.model}: its headers can't be sent (not ASCII); {_OTHER_HEADERS}")
     try:
         # The answer's status is enough; its body may have no end.
         with httpx.stream("GET", f"{url.rstrip('/')}/models", headers=headers, timeout=TIMEOUT) as reply:
@@ -102,8 +110,7 @@ def _check_server(settings: LMSettings) -> None:
         raise UserError(f"{settings.model}: api_base: {shown!r} is no URL ({error}); correct it") from error
     except httpx.LocalProtocolError as error:
         reason = text_without_secrets(str(error))
-        remedy = "correct api_key, OPENAI_API_KEY or extra_headers, which may hold a line break"
-        raise UserError(f"{settings.model}: its headers can't be sent ({reason}); {remedy}") from None
+        raise UserError(f"{settings.model}: its headers can't be sent ({reason}); {_OTHER_HEADERS}") from None
     except httpx.HTTPError as error:
         reason = text_without_secrets(str(error)) or type(error).__name__
         raise ServiceError(
@@ -127,5 +134,18 @@ def _ask(settings: LMSettings) -> None:
         lm(messages=_CALL, **LMAdapter().schema(lm, _SIGNATURE))
     except LMError as error:
         reason = text_without_secrets((error.message.strip() or type(error).__name__).splitlines()[0])
+        if _NO_PROVIDER in reason:
+            raise _no_provider(settings) from error
         kind = ServiceError if is_outage(error) else UserError
         raise kind(f"{settings.model} does not answer: {reason}") from error
+
+
+def _no_provider(settings: LMSettings) -> UserError:
+    name = settings.model.removeprefix("local:")
+    if settings.api_base:
+        hint = f"did you mean 'openai/{name}', a model at an OpenAI-compatible server?"
+    elif known(name):
+        hint = f"did you mean {LOCAL + name!r}?"
+    else:
+        hint = "expected PROVIDER/NAME, such as openai/gpt-4o, or local/NAME for a model in this process"
+    return UserError(f"{settings.model}: names no provider that DSPy knows; {hint}")

@@ -149,7 +149,9 @@ class LMSettings(BaseModel):
 
     @field_validator("api_base")
     @classmethod
-    def _no_query(cls, url: str | None) -> str | None:
+    def _http_alone(cls, url: str | None) -> str | None:
+        if url and not url.lower().startswith(("http://", "https://")):
+            raise ValueError("begin it with http:// or https://")
         if url and urlsplit(url).query:
             # OpenAI's client would put the path behind it.
             raise ValueError("a server is called without a query; give its key as api_key or in extra_headers")

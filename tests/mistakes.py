@@ -50,6 +50,8 @@ MISTAKES = [
     (["compile", "data=atlas", "key.=1"], ["key"]),
     (["compile", "data=atlas", "lm=local/no-such-model", "program=direct", "retriever=bm25"], ["no-such-model"]),
     (["compile", "data=atlas", "lm=gpt-4o", "program=direct"], ["gpt-4o"]),
+    (["compile", "data=atlas", "lm={model: openai/m, api_base: 127.0.0.1:1/v1}"], ["lm.default.api_base", "begin it"]),
+    (["compile", "data=atlas", "lm=minilm", "program=direct"], ["minilm", "local/minilm"]),
     (["compile", "list.yaml"], ["list.yaml", "not a YAML mapping"]),
     (["compile", "broken.yaml"], ["broken.yaml", "not a YAML mapping"]),
     (["compile", "data=file.jsonl"], ["file.jsonl"]),

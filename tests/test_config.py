@@ -223,6 +223,7 @@ def test_the_schema_for_editors_knows_every_program_and_optimizer():
         "lm=[{api_key: 4815162342}]",
         "lm={model: openai/x, api_ky: 4815162342}",
         "retriever.url=ftp://me:4815162342@host",
+        "lm={model: openai/x, api_base: me:4815162342@host/v1}",
     ],
 )
 def test_a_mistake_with_a_key_or_beside_it_does_not_tell_it(word):

@@ -38,11 +38,43 @@ def test_the_check_of_a_server_waits_for_no_list_of_models():
     assert time.monotonic() - start < 5
 
 
-@pytest.mark.parametrize("base", ["http://127.0.0.1:port/v1", "http://127.0.0.1:99999/v1", "127.0.0.1:9/v1"])
+@pytest.mark.parametrize("base", ["http://127.0.0.1:port/v1", "http://127.0.0.1:99999/v1"])
 def test_an_address_that_is_none_is_a_mistake(base):
     with pytest.raises(UserError, match="openai/x: ") as caught:
         check_lm(LMSettings(model="openai/x", api_base=base))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("header", [{"api_key": "sk-ü€"}, {"extra_headers": {"X-Key": "sk-ü€"}}])
+def test_a_key_that_no_header_can_hold_is_not_blamed_on_the_address(header):
+    with pytest.raises(UserError, match="openai/x: its headers can't be sent .*correct api_key") as caught:
+        check_lm(LMSettings(model="openai/x", api_base="http://127.0.0.1:9/v1", **header))
+    assert "ü€" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "hint"),
+    [
+        ("smollm2-135m-instruct", "did you mean 'local/smollm2-135m-instruct'"),
+        ("local:smollm2-135m-instruct", "did you mean 'local/smollm2-135m-instruct'"),
+        ("no-such-model", "expected PROVIDER/NAME"),
+        ("opnai/gpt-4o", "expected PROVIDER/NAME"),
+    ],
+)
+def test_a_model_without_a_provider_gets_a_hint(model, hint):
+    with pytest.raises(UserError, match=f"{model}: names no provider that DSPy knows; {hint}"):
+        check_lm(LMSettings(model=model))
+
+
+def test_a_model_without_a_provider_at_a_server_is_one_of_openais_kind():
+    with ChatServer() as server, pytest.raises(UserError, match="did you mean 'openai/m'"):
+        check_lm(LMSettings(model="m", api_base=server.url))
+
+
+def test_a_model_that_dspy_knows_needs_no_provider():
+    with ChatServer() as server:
+        check_lm(LMSettings(model="gpt-4o", api_base=server.url, api_key="none"))
+        assert server.checks
 
 
 def test_a_local_model_that_can_have_no_such_name_is_a_mistake():
@@ -68,6 +100,7 @@ def test_the_key_is_shown_nowhere():
         ({"model": ""}, "at least 1 character"),
         ({"model": "openai/x", "temperature": -1}, "greater than or equal to 0"),
         ({"model": "local/x", "api_base": "http://localhost"}, "api_base has no meaning for local/x"),
+        ({"model": "openai/x", "api_base": "127.0.0.1:9/v1"}, "begin it with http://"),
         ({"model": "openai/x", "api_key": 83}, "put it in quotes"),
         ({"model": "openai/x", "extra_headers": {"X-Key": 45045}}, "put it in quotes"),
     ],
