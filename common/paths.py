@@ -23,8 +23,8 @@ def home() -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
         raise UserError(
-            f"{folder}: can't be the folder of weights and caches ({error.strerror}): set HOPTIMIZER_HOME to a folder of "
-            "yours"
+            f"{folder}: can't be the folder of weights and caches ({error.strerror}): "
+            "set HOPTIMIZER_HOME to a folder of yours"
         ) from error
     return folder
 

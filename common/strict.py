@@ -13,6 +13,10 @@ import yaml
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import expanded
+from hoptimizer.common.urls import says_secret
+
+Key = tuple[str, ...]
+"""A dotted key of a config, part by part."""
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """PyYAML's loader of plain data, in C where it was built with that."""
@@ -169,7 +173,51 @@ def read_mapping(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8; save the file as UTF-8") from error
     except (yaml.YAMLError, OmegaConfBaseException, OSError, ValueError) as error:
-        raise UserError(f"{path}: not a YAML mapping: {' '.join(str(error).split())}") from error
+        reason = " ".join(str(error).split()).replace('in "<file>", ', "at ")  # PyYAML does not know its name
+        raise UserError(f"{path}: not a YAML mapping: {reason}") from error
     if not isinstance(values, dict):
         raise UserError(f"{path}: not a YAML mapping: expected keys such as data and program")
+    return values
+
+
+def read_argument(word: str) -> tuple[Key, dict[str, Any]]:
+    """The key of a ``key=value`` argument, and plain data that has nothing but that key.
+
+    Args:
+        word: the argument, its value as YAML, interpolations not yet resolved.
+
+    Raises:
+        UserError: it is something else.
+
+    Example:
+        >>> from hoptimizer.common.strict import read_argument
+        >>> read_argument("program.max_steps=3")
+        (('program', 'max_steps'), {'program': {'max_steps': 3}})
+    """
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    key, equals, value = word.partition("=")
+    if not equals or not key:
+        raise UserError(f"{word!r}: expected key=value, e.g. program.name=ircot")
+    parts = tuple(key.split("."))
+    try:
+        flat(value)
+        parsed: Any = OmegaConf.to_container(OmegaConf.from_dotlist([word]))
+        if says_secret(key) and isinstance(value_at(parsed, parts), int | float):
+            # It is taken as it is written: YAML reads 0123 as 83.
+            parsed = OmegaConf.to_container(OmegaConf.from_dotlist([f"{key}={json.dumps(value)}"]))
+    except (OmegaConfBaseException, yaml.YAMLError, ValueError):
+        # The reason is not told, because it quotes the value, which may be a secret.
+        raise UserError(f"{key}: the value after = can't be read; expected YAML, with text in quotes") from None
+    try:
+        return parts, checked(parsed)
+    except ValueError as error:
+        raise UserError(f"{key}: {error}") from None
+
+
+def value_at(values: Any, key: Key) -> Any:  # noqa: ANN401 - any value of a config
+    """What stands at a key of plain data; ``None`` where nothing does."""
+    for part in key:
+        values = values.get(part) if isinstance(values, Mapping) else None
     return values

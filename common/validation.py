@@ -11,6 +11,8 @@ from pydantic_core import ErrorDetails
 from hoptimizer.common.errors import UserError, nearest
 from hoptimizer.common.urls import text_without_secrets
 
+# What pydantic calls it where something else stands in the place of a section.
+_NO_SECTION = ("model_type", "model_attributes_type")
 _LOGIN = re.compile(r"[^\s'\"/:]+:[^\s'\"]*@")
 
 
@@ -25,13 +27,16 @@ def explain(error: ValidationError, model: type[BaseModel], prefix: str = "") ->
         return str(cause)
     if key == "data" and first["type"] == "missing":
         return "data: required: a bundled set or a folder, e.g. data=atlas"
+    if first["type"] in _NO_SECTION:
+        known = _fields_at(model, first["loc"])
+        return f"{key}: expected keys such as {', '.join(known[:3])}; got {type(first['input']).__name__}"
     got = "" if first["type"] == "missing" or _may_hold_a_secret(first, model) else f", got {_shown(first['input'])}"
     return f"{key}: {first['msg'][0].lower()}{first['msg'][1:]}{got}"
 
 
 def _may_hold_a_secret(error: ErrorDetails, model: type[BaseModel]) -> bool:
-    """Whether what was given is not to be shown: a secret, a section, or what stands in the place of a section."""
-    if isinstance(error["input"], dict) or error["type"] in ("model_type", "model_attributes_type"):
+    """Whether what was given is not to be shown: a secret, or a section."""
+    if isinstance(error["input"], dict):
         return True
     return any(SecretStr in _types(field.annotation) for field in _fields_along(model, error["loc"]))
 

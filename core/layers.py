@@ -1,23 +1,18 @@
 """The sources of a config, one over the other: a run's config, a file, the arguments of a command."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.common.strict import checked, flat
-from hoptimizer.common.urls import says_secret
+from hoptimizer.common.strict import Key, read_argument, value_at
 from hoptimizer.models.settings import LMSettings
 from hoptimizer.stored import guarded
 from hoptimizer.upgrade import LM_NAMES
-
-Key = tuple[str, ...]
 
 _NAMED = ("data", "program", "retriever", "optimizer", "executor")
 _OF_AN_LM = frozenset({*LMSettings.model_fields, *LM_NAMES})
@@ -46,7 +41,7 @@ class Replaced:
             resolved: the config that resulted, as plain data.
             shared: whether options are left out that what has taken the place does not have.
         """
-        section = _at(resolved, self.key)
+        section = value_at(resolved, self.key)
         now = section if isinstance(section, Mapping) else {}
         lost = [
             name
@@ -121,9 +116,16 @@ class Layers:
         """Lay ``key=value`` arguments over what there is, all of them as one source.
 
         Raises:
-            UserError: one is no ``key=value``, or sets a key to null beside keys in it.
+            UserError: one is no ``key=value``, gives a part no name, or sets a key to null beside keys in it.
         """
-        self._add([_parsed(word) for word in words])
+        for word in words:
+            key, _, value = word.partition("=")
+            if "=" in word and not value.strip() and _names_a_part(tuple(key.split("."))):
+                # YAML reads nothing as null, which is the default.
+                raise UserError(
+                    f"{key}: expected a name after =, got nothing, as from a shell variable that is not set"
+                )
+        self._add([read_argument(word) for word in words])
 
     def notes(self, resolved: Mapping[str, Any], *, shared: bool = False) -> list[str]:
         """What was set and is not in the config that resulted, a line for each name that gave way to another.
@@ -147,9 +149,9 @@ class Layers:
         try:
             values: Any = OmegaConf.to_container(OmegaConf.create(given), resolve=True)
         except OmegaConfBaseException as error:
-            raise UserError(f"config: {' '.join(str(error).split())}") from error
+            raise interpolation_error(error) from error
         for key in _sections(values):
-            section, name = _at(values, key), _name_key(key)
+            section, name = value_at(values, key), _name_key(key)
             # `teacher: ${lm.default}` names a model with its options.
             while isinstance(section, dict) and isinstance(section.get(name), dict):
                 named = section.pop(name)
@@ -157,7 +159,7 @@ class Layers:
         if self._given is None:
             return values
         for key in _sections(self._given):
-            own, section = _at(self._given, key), _at(values, key)
+            own, section = value_at(self._given, key), value_at(values, key)
             if isinstance(own, Mapping) and own.get("preset"):
                 # A variant has logged every option: what the user does not give is the preset's.
                 for name in section.keys() - {*own, _name_key(key), "steps"}:
@@ -175,7 +177,7 @@ class Layers:
             # A section is chosen by a value of its own, not by that of a key in it.
             chosen |= {section: None for section in _sections(expanded) if section[: len(key)] == key}
         for key in chosen:
-            before, now = _at(self.values, key), _at(given, key)
+            before, now = value_at(self.values, key), value_at(given, key)
             old, new = _name(key, before), _name(key, now)
             if old is not None and new is not None and old != new:
                 options = {name: value for name, value in _options(key, before).items() if name not in now}
@@ -184,6 +186,16 @@ class Layers:
         self.values = _merged(self.values, given)
         if self._given is not None:
             self._given = _merged(self._given, given)
+
+
+def interpolation_error(error: OmegaConfBaseException) -> UserError:
+    """The error for an interpolation that leads nowhere.
+
+    Args:
+        error: OmegaConf's, which says the reason in its first line.
+    """
+    reason = str(error).partition("\n")[0].rpartition("while resolving interpolation: ")[2].strip('"')
+    return UserError(f"{error.full_key or 'config'}: {reason}; set it, or give the value itself")
 
 
 @cache
@@ -195,27 +207,15 @@ def _counts() -> frozenset[str]:
     return frozenset({*count_names(), *(name for name, metric in METRICS.items() if not metric.percent)})
 
 
-def _parsed(word: str) -> tuple[Key, dict[str, Any]]:
-    key, equals, value = word.partition("=")
-    if not equals or not key:
-        raise UserError(f"{word!r}: expected key=value, e.g. program.name=ircot")
-    try:
-        flat(value)
-        parsed: Any = OmegaConf.to_container(OmegaConf.from_dotlist([word]))
-        if says_secret(key) and isinstance(_at(parsed, tuple(key.split("."))), int | float):
-            # It is taken as it is written: YAML reads 0123 as 83.
-            parsed = OmegaConf.to_container(OmegaConf.from_dotlist([f"{key}={json.dumps(value)}"]))
-    except (OmegaConfBaseException, yaml.YAMLError, ValueError):
-        # The reason is not told, because it quotes the value, which may be a secret.
-        raise UserError(f"{key}: the value after = can't be read; expected YAML, with text in quotes") from None
-    try:
-        return tuple(key.split(".")), checked(parsed)
-    except ValueError as error:
-        raise UserError(f"{key}: {error}") from None
+def _names_a_part(key: Key) -> bool:
+    section, *rest = key
+    if section == "lm":
+        return not rest or rest[-1] == "model" or (len(rest) == 1 and rest[0] not in _OF_AN_LM)
+    return (section == "metric" and not rest) or (section in _NAMED and rest in ([], ["name"]))
 
 
 def _check_nulls(parts: Sequence[tuple[Key, Mapping[str, Any]]]) -> None:
-    nulls = [key for key, values in parts if key and _at(values, key) is None]
+    nulls = [key for key, values in parts if key and value_at(values, key) is None]
     for null in nulls:
         for key, _ in parts:
             if key != null and key[: len(null)] == null:
@@ -269,12 +269,6 @@ def _options(key: Key, section: Mapping[str, Any]) -> dict[str, Any]:
     if key == ("metric",):
         return {name: weight for name, weight in section.items() if name in _counts()}
     return {name: value for name, value in section.items() if name != _name_key(key)}
-
-
-def _at(values: Any, key: Key) -> Any:  # noqa: ANN401 - any value of a config
-    for part in key:
-        values = values.get(part) if isinstance(values, Mapping) else None
-    return values
 
 
 def _without(values: Mapping[str, Any], key: Key) -> dict[str, Any]:

@@ -166,6 +166,10 @@ def test_where_a_run_is_tracked_does_not_change_what_it_is():
         (["data=atlas", "lm.default=null", "lm.default.seed=3"], ["lm.default: set to null beside lm.default.seed"]),
         (["data=atlas", "program=ircot", "program.max_steps=3", "program=rag"], ["program.max_steps", "unknown key"]),
         (["data=[atlas"], ["data: the value after =", "YAML"]),
+        (["data=atlas", "lm.reader="], ["lm.reader: expected a name after =, got nothing"]),
+        (["data=atlas", "lm.default.model="], ["lm.default.model: expected a name after =, got nothing"]),
+        (["data=atlas", "program.name="], ["program.name: expected a name after =, got nothing"]),
+        (["data=atlas", "tracking=[x]"], ["tracking: expected keys such as uri", "got list"]),
         (["data=atlas", "noequals"], ["noequals", "key=value"]),
         (["data=atlas", "lm.default.api_key=${oc.env:NO_SUCH_VARIABLE}"], ["NO_SUCH_VARIABLE"]),
     ],
@@ -196,6 +200,11 @@ def test_a_malformed_file_is_named(tmp_path, text, says):
     assert "bad.yaml" in str(error.value)
     assert says in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_options_that_are_given_nothing_have_their_defaults():
+    words = ["data=atlas", "data.dev=", "retriever.k=", "lm.default.api_base=", "lm.max_tokens=", "program=null"]
+    assert load_config(None, words).digest == load_config(None, ["data=atlas"]).digest
 
 
 def test_a_missing_file_is_named(tmp_path):

@@ -47,7 +47,7 @@ def test_an_address_that_is_none_is_a_mistake(base):
 
 @pytest.mark.parametrize("header", [{"api_key": "sk-ü€"}, {"extra_headers": {"X-Key": "sk-ü€"}}])
 def test_a_key_that_no_header_can_hold_is_not_blamed_on_the_address(header):
-    with pytest.raises(UserError, match="openai/x: its headers can't be sent .*correct api_key") as caught:
+    with pytest.raises(UserError, match=r"openai/x: its headers can't be sent .*correct api_key") as caught:
         check_lm(LMSettings(model="openai/x", api_base="http://127.0.0.1:9/v1", **header))
     assert "ü€" not in str(caught.value)
 

@@ -127,7 +127,7 @@ def store_uri(overrides: Sequence[str]) -> str:
     from hoptimizer.common.errors import UserError
     from hoptimizer.common.strict import read_mapping
     from hoptimizer.common.validation import explain
-    from hoptimizer.layers import Layers
+    from hoptimizer.layers import Layers, interpolation_error
     from hoptimizer.tracking.settings import TrackingSettings
 
     layers = Layers(*(read_mapping(Path(word)) for word in overrides if "=" not in word))
@@ -136,6 +136,6 @@ def store_uri(overrides: Sequence[str]) -> str:
         uri = OmegaConf.select(OmegaConf.create(layers.values), "tracking.uri")
         return (TrackingSettings(uri=uri) if uri else TrackingSettings()).uri
     except OmegaConfBaseException as error:
-        raise UserError(f"tracking.uri: {' '.join(str(error).split())}") from error
+        raise interpolation_error(error) from error
     except ValidationError as error:
         raise UserError(explain(error, TrackingSettings, prefix="tracking.")) from None
