@@ -17,6 +17,7 @@ import requests
 import sqlalchemy
 from chat_server import ChatServer
 from dspy.utils import DummyLM
+from mlflow.genai.utils.trace_utils import extract_retrieval_context_from_trace
 from mlflow.tracing.client import TracingClient
 
 from hoptimizer import (
@@ -255,8 +256,11 @@ def test_mlflows_own_evaluation_runs_on_a_variant_with_our_metrics_and_data(comp
     assert result.metrics["f1/mean"] == pytest.approx(compiled.after.metrics["f1"])
     assert result.metrics["recall/mean"] == pytest.approx(compiled.after.metrics["recall"])
     [trace, *_] = mlflow.search_traces(run_id=result.run_id, return_type="list")
-    retrieved = trace.search_spans(span_type="RETRIEVER")
-    assert [document["id"] for document in retrieved[0].outputs]
+    [retrieved] = trace.search_spans(span_type="RETRIEVER")  # of the one search of the program
+    assert [document["id"] for document in retrieved.outputs]
+    assert len(trace.search_spans(name="Predict.forward")) == 1
+    assert not trace.search_spans(name="reader")
+    assert len(extract_retrieval_context_from_trace(trace)) == 1
 
 
 def test_documents_have_their_texts_where_the_program_kept_them_and_where_not(settings):

@@ -8,6 +8,7 @@ from typing import Any
 
 import dspy
 import mlflow
+from mlflow.dspy.callback import MlflowCallback
 from mlflow.entities import Feedback, LiveSpan, SpanType
 from mlflow.genai.datasets import EvaluationDataset, create_dataset
 from mlflow.genai.scorers import Scorer, scorer
@@ -21,6 +22,8 @@ from hoptimizer.genai.spans import TYPES, document, times
 from hoptimizer.retrieval import Passage, Retriever
 
 _INPUTS = ("question", "main")
+# The kinds of steps that DSPy's callbacks hear of: its autolog, which MLflow's evaluation turns on, makes their spans.
+_HEARD = ("lm", "retrieval")
 
 
 def scorers(names: Iterable[str] = tuple(METRICS)) -> list[Scorer]:
@@ -139,7 +142,10 @@ def predictor(program: dspy.Module) -> Callable[..., dict[str, Any]]:
 
 def _trace_steps(parent: LiveSpan, prediction: dspy.Prediction, retriever: Retriever | None) -> None:
     kept = {passage.id: passage for passage in prediction.passages}
+    autologged = any(isinstance(one, MlflowCallback) for one in dspy.settings.callbacks)
     for step in prediction.steps:
+        if autologged and step.kind in _HEARD:
+            continue
         start, end = times(step)
         span = mlflow.start_span_no_context(
             step.step, span_type=TYPES[step.kind], parent_span=parent, inputs=step.inputs, start_time_ns=start
