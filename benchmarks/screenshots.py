@@ -22,8 +22,9 @@ import mlflow
 from processes import own_store
 
 from hoptimizer import Tracker, UserError, compile_variant, evaluate_variant, load_config, write_report
+from hoptimizer.comparison import page_of
 from hoptimizer.tracking.models import model_of
-from hoptimizer.tracking.pages import page_of, served
+from hoptimizer.tracking.pages import served
 from reporting import benchmark_parser, show, user_mistakes
 
 WORDS = ["data=atlas", "data.train=20", "data.dev=20", "retriever=bm25", "lm.default.max_tokens=32"]

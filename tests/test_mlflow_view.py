@@ -36,7 +36,7 @@ from hoptimizer import (
 )
 from hoptimizer.cli import main
 from hoptimizer.common.progress import silent
-from hoptimizer.comparison import log_comparison
+from hoptimizer.comparison import log_comparison, page_of
 from hoptimizer.eval import DataSet, Question, load
 from hoptimizer.eval.runner import QuestionResult
 from hoptimizer.genai.choice import chosen
@@ -44,7 +44,6 @@ from hoptimizer.genai.traces import TracedRun, log_traces
 from hoptimizer.programs import DSP, RAG, StepRecord
 from hoptimizer.retrieval import BM25Retriever, Corpus, Passage
 from hoptimizer.serving.sources import variant
-from hoptimizer.tracking.pages import page_of
 from hoptimizer.tracking.server import Unreachable, check_server, point_mlflow_at
 
 DIRECT = {"data": "atlas", "program": "direct"}
@@ -421,6 +420,36 @@ def test_hop_ui_shows_the_runs_of_a_store_and_opens_at_their_headlines(compiled,
             process.wait()
     tags = mlflow.get_experiment_by_name("atlas").tags
     assert "metrics.`dev/f1`" in json.loads(tags["mlflow.sharedViewState.hop"])["selectedColumns"]
+
+
+def test_hop_ui_opens_at_runs_that_came_to_something_before_those_that_could_not_start(tmp_path):
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    made, failed = Tracker(uri, "made"), Tracker(uri, "failed")
+    with contextlib.suppress(UserError), failed.run("compile", "no key"):
+        raise UserError("no key")
+    assert page_of(uri).startswith(f"/#/experiments/{failed.experiment.experiment_id}/runs?")
+    with made.run("eval", "one"):
+        mlflow.log_metric("dev/f1", 0.5)
+    with contextlib.suppress(UserError), failed.run("eval", "no cluster"):
+        raise UserError("no cluster")
+    assert page_of(uri).startswith(f"/#/experiments/{made.experiment.experiment_id}/runs?")
+    with failed.run("compile", "under way"):
+        assert page_of(uri).startswith(f"/#/experiments/{failed.experiment.experiment_id}/runs?")
+
+
+def test_what_tells_runs_of_one_name_apart_is_a_column_of_their_page(tmp_path):
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    tracker = Tracker(uri, "retrievers")
+    options = {"program.name": "rag", "retriever.k": 5, "data.seed": 0, "lm.default.model": "openai/gpt-x"}
+    sampling = {"lm.default.max_tokens": 32, "lm.default.temperature": 0.0}
+    for name, tokens in (("bm25", 32), ("dense", 32), ("dense", 64)):
+        with tracker.run("eval", "rag uncompiled gpt-x"):
+            mlflow.log_params(options | sampling | {"retriever.name": name, "lm.default.max_tokens": tokens})
+    page_of(uri)
+    tags = tracker.client.get_experiment(tracker.experiment.experiment_id).tags
+    said = ["program.name", "optimizer.name", "lm.default.model", "retriever.name", "lm.default.max_tokens"]
+    columns = json.loads(tags["mlflow.sharedViewState.hop"])["selectedColumns"]
+    assert columns == [f"params.`{name}`" for name in said]
 
 
 def test_an_account_that_may_only_read_sees_the_runs_in_columns_of_mlflow(tmp_path):

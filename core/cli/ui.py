@@ -31,8 +31,9 @@ def ui_command(
         hop ui --run 1f2e3d --port 5001
     """
     from hoptimizer.cli.screen.console import working
+    from hoptimizer.comparison import page_of
     from hoptimizer.tracking.journal import find_run
-    from hoptimizer.tracking.pages import page_of, served
+    from hoptimizer.tracking.pages import served
     from hoptimizer.tracking.server import STORE_ERRORS, check_server, is_mlflow_server, store_failure
 
     uri = store_uri(overrides or ())

@@ -1,7 +1,6 @@
-"""MLflow's pages of a store: a server that shows them, and the address of the page that is looked for."""
+"""MLflow's pages of a store: a server that shows them."""
 
 import contextlib
-import json
 import os
 import socket
 import subprocess
@@ -11,66 +10,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import mlflow
 import requests
-from mlflow.entities import Run
 
 from hoptimizer.common.errors import ServiceError, UserError
 from hoptimizer.common.urls import http_address, without_secrets
-from hoptimizer.tracking.holding import SQLITE, located
-from hoptimizer.tracking.naming import FOLDED, KIND, NO_VARIANTS
-from hoptimizer.tracking.server import STORE_ERRORS, check_server, outage
+from hoptimizer.tracking.holding import SQLITE
+from hoptimizer.tracking.server import check_server
 
-# The columns of the page of runs: MLflow keeps such a view as a tag of the experiment.
-_VIEW = "hop"
-_SHARED_VIEW = f"mlflow.sharedViewState.{_VIEW}"
-_MODEL_TRAINING = "workflowType=machine_learning"
-# What a run is of, before its scores.
-_SAID = ("program.name", "optimizer.name", "lm.default.model")
-_RUNS_READ = 200
 _START_SECONDS = 120.0
 # litellm, which a job of the server imports, fetches its price list and would wait for the network for ever.
 _OFFLINE = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-
-
-def page_of(uri: str, run: Run | None = None, experiment: str | None = None) -> str:
-    """The path of the page to open: a run's; or that of an experiment's runs, whose columns are what they are of and
-    the headlines, or MLflow's own where the store refuses to keep these.
-
-    Args:
-        uri: the store's tracking URI.
-        run: the run that is asked for.
-        experiment: the name of the experiment that is asked for; by default that of the latest run.
-    """
-    if run is not None:
-        return f"/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}?{_MODEL_TRAINING}"
-    client = mlflow.MlflowClient(tracking_uri=located(uri))
-    found = [one for one in client.search_experiments() if experiment in (None, one.name)]
-    ids = [one.experiment_id for one in found]
-    words = " and ".join(f"tags.`{KIND}` != '{kind}'" for kind in NO_VARIANTS)
-    runs = (
-        client.search_runs(ids, words, max_results=_RUNS_READ, order_by=["attributes.start_time DESC"]) if ids else []
-    )
-    if not runs:
-        return "/"
-    chosen = runs[0].info.experiment_id
-    shown = sorted(
-        {name for one in runs if one.info.experiment_id == chosen for name in one.data.metrics if _is_headline(name)}
-    )
-    columns = [*(f"params.`{name}`" for name in _SAID), *(f"metrics.`{name}`" for name in shown)]
-    view = {"selectedColumns": columns}
-    page = f"/#/experiments/{chosen}/runs"
-    try:
-        client.set_experiment_tag(chosen, _SHARED_VIEW, json.dumps(view))
-    except STORE_ERRORS as error:
-        if outage(uri, error):
-            raise
-        return f"{page}?{_MODEL_TRAINING}"  # an account that may only read
-    return f"{page}?viewStateShareKey={_VIEW}&{_MODEL_TRAINING}"
-
-
-def _is_headline(name: str) -> bool:
-    return not name.startswith(FOLDED) and name.count("/") == 1 and name.partition("/")[0] in ("train", "dev", "test")
 
 
 @contextlib.contextmanager
