@@ -34,7 +34,10 @@ def test_a_mistake_in_a_config_is_said_before_what_is_slow_to_import(tmp_path):
 
 @pytest.mark.parametrize(
     ("words", "spared"),
-    [(["eval", "data.dev=2"], ["torch"]), (["ask", "Where is Lyon?"], ["torch", "mlflow", "pandas", "matplotlib"])],
+    [
+        (["eval", "data.dev=2"], ["torch", "boto3"]),
+        (["ask", "Where is Lyon?"], ["torch", "mlflow", "pandas", "matplotlib"]),
+    ],
     ids=["eval", "ask"],
 )
 def test_a_served_model_and_bm25_need_no_torch_and_an_answer_no_store(tmp_path, words, spared):

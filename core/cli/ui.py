@@ -34,7 +34,7 @@ def ui_command(
     from hoptimizer.comparison import page_of
     from hoptimizer.tracking.journal import find_run
     from hoptimizer.tracking.pages import served
-    from hoptimizer.tracking.server import STORE_ERRORS, check_server, is_mlflow_server, store_failure
+    from hoptimizer.tracking.server import check_server, is_mlflow_server, store_errors, store_failure
 
     uri = store_uri(overrides or ())
     check_server(uri)
@@ -50,7 +50,7 @@ def ui_command(
     if is_mlflow_server(uri):
         try:
             page = page_of(uri, found, named)
-        except STORE_ERRORS as error:
+        except store_errors() as error:
             raise store_failure(uri, error) or error from error
         _open(uri.rstrip("/") + page, browser)
         return

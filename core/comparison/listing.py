@@ -9,7 +9,7 @@ from mlflow.entities import Run
 from hoptimizer.comparison.differing import MODEL, differing
 from hoptimizer.tracking.holding import located
 from hoptimizer.tracking.naming import FOLDED, KIND, NO_VARIANTS
-from hoptimizer.tracking.server import STORE_ERRORS, outage
+from hoptimizer.tracking.server import outage, store_errors
 
 # The columns of the page of runs: MLflow keeps such a view as a tag of the experiment.
 _VIEW = "hop"
@@ -49,7 +49,7 @@ def page_of(uri: str, run: Run | None = None, experiment: str | None = None) -> 
     page = f"/#/experiments/{chosen}/runs"
     try:
         client.set_experiment_tag(chosen, _SHARED_VIEW, json.dumps(view))
-    except STORE_ERRORS as error:
+    except store_errors() as error:
         if outage(uri, error):
             raise
         return f"{page}?{_MODEL_TRAINING}"  # an account that may only read

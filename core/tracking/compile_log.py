@@ -14,7 +14,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME
 from hoptimizer.common.progress import Report, silent
 from hoptimizer.optimizers.candidates import Candidate
 from hoptimizer.tracking.naming import CANDIDATE, FOLDED, KIND, PREFIX
-from hoptimizer.tracking.server import STORE_ERRORS, outage
+from hoptimizer.tracking.server import outage, store_errors
 
 NUMBER = PREFIX + "candidate"
 _TEXT_LENGTH = 500
@@ -93,7 +93,7 @@ class CompileLog:
                 return
             try:
                 self.catch_up()
-            except STORE_ERRORS as error:
+            except store_errors() as error:
                 if not outage(self._uri, error):
                     raise
                 self._lost = True

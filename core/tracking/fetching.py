@@ -16,7 +16,7 @@ from hoptimizer.tracking.holding import located
 from hoptimizer.tracking.journal import store_of
 from hoptimizer.tracking.models import IN_MODEL, model_of
 from hoptimizer.tracking.naming import VARIANT
-from hoptimizer.tracking.server import STORE_ERRORS, answering
+from hoptimizer.tracking.server import answering, store_errors
 
 _OF_A_RUN = re.compile(r"runs:/+(?P<run>[^/]+)")
 _OF_A_VERSION = re.compile(r"models:/+(?P<name>[^/@]+)(/(?P<version>\d+)|@(?P<alias>[^/@]+))")
@@ -48,11 +48,11 @@ def fetch(source: str, uri: str, folder: Path) -> Path:
             if found is None:
                 return Path(mlflow.artifacts.download_artifacts(source, dst_path=str(folder), tracking_uri=uri))
             return fetch_part(found["run"], found["part"], uri, folder)
-    except (*STORE_ERRORS, OSError) as error:
+    except store_errors(OSError) as error:
         try:
             if found and (kept := _in_model(found["run"], uri)):
                 return download(kept, f"{IN_MODEL}/{found['part']}", uri, folder)
-        except (*STORE_ERRORS, OSError):
+        except store_errors(OSError):
             pass  # the first error names what was asked for
         reason = line_without_secrets(error)
         store = without_secrets(uri)

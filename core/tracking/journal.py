@@ -20,7 +20,7 @@ from hoptimizer.config import Config
 from hoptimizer.tracking.holding import SQLITE, identity
 from hoptimizer.tracking.naming import CANDIDATE, FINGERPRINT, KIND, PREFIX
 from hoptimizer.tracking.reading import oldest_first
-from hoptimizer.tracking.server import STORE_ERRORS, Unreachable, is_remote, point_mlflow_at
+from hoptimizer.tracking.server import Unreachable, is_remote, point_mlflow_at, store_errors
 from hoptimizer.tracking.settings import UnknownRun
 from hoptimizer.tracking.tracker import Tracker
 
@@ -81,7 +81,7 @@ class Journal:
 
     def has(self, run_id: str) -> bool:
         """Whether a run waits in it."""
-        with contextlib.suppress(*STORE_ERRORS):  # a journal that can't be read has nothing; ``hop sync`` says why
+        with contextlib.suppress(*store_errors()):  # a journal that can't be read has nothing; ``hop sync`` says why
             return run_id.isalnum() and self.exists and any(self._runs(f"attributes.run_id = '{run_id}'"))
         return False
 
@@ -117,7 +117,7 @@ class Journal:
         around = mlflow.get_tracking_uri()
         try:
             # A journal that can't be opened has nothing; ``hop sync`` says why.
-            with contextlib.suppress(UserError, *STORE_ERRORS):
+            with contextlib.suppress(UserError, *store_errors()):
                 if self.exists:
                     Tracker(self.uri, "Default").end_left()
                     finished = RunStatus.to_string(RunStatus.FINISHED)
@@ -212,7 +212,7 @@ def tell_waiting(uri: str) -> None:
     """Say how many runs wait for a server that answers, if any do."""
     if not is_remote(uri):
         return
-    with contextlib.suppress(*STORE_ERRORS):  # the journal's, which is no reason to stop
+    with contextlib.suppress(*store_errors()):  # the journal's, which is no reason to stop
         if count := Journal(uri).count:
             many, them = ("1 run waits", "it") if count == 1 else (f"{count} runs wait", "them")
             _log.warning("%s in the journal: `hop sync` delivers %s", many, them)

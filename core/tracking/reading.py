@@ -28,7 +28,7 @@ from hoptimizer.tracking.naming import (
     predictions_file,
     without_fold,
 )
-from hoptimizer.tracking.server import STORE_ERRORS, answering
+from hoptimizer.tracking.server import answering, store_errors
 from hoptimizer.tracking.settings import UnknownRun
 
 FINISHED = " and attributes.status = 'FINISHED'"
@@ -152,7 +152,7 @@ class StoredRuns:
             try:
                 with answering(self.uri):
                     local = download(run.info.artifact_uri, path, self.uri, Path(folder))
-            except (*STORE_ERRORS, OSError) as error:
+            except store_errors(OSError) as error:
                 raise UserError(
                     f"{source} has no {path}; give a run of `hop compile`, or of an uncompiled program's `hop eval`"
                 ) from error

@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 
 import mlflow
 import requests
-from boto3.exceptions import Boto3Error
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 from botocore.exceptions import ConnectionError as S3ConnectionError
 from mlflow.exceptions import MlflowException
@@ -20,10 +19,6 @@ from hoptimizer.common.errors import ServiceError, UserError, causes
 from hoptimizer.common.urls import line_without_secrets, names_host, text_without_secrets, without_secrets
 from hoptimizer.tracking.databases import absence, check_database, hasty, is_database, wait_for
 from hoptimizer.tracking.settings import TRACKING_URI
-
-_S3_ERRORS = (Boto3Error, BotoCoreError, ClientError)
-STORE_ERRORS = (MlflowException, SQLAlchemyError, requests.RequestException, *_S3_ERRORS)
-"""What MLflow raises itself, and what comes through from its database, its connections and its artifact store."""
 
 # What neither a path nor a URL can hold: a zero byte and halves of a character.
 _NOT_WRITABLE = re.compile("[\0\ud800-\udfff]")
@@ -60,6 +55,21 @@ class Unreachable(ServiceError):
         self.found = f"tracking.uri: no answer from {place} ({text_without_secrets(reason)})"
         what = what or ("database" if is_database(uri) else "MLflow server")
         super().__init__(f"{self.found}: is the {what} up?")
+
+
+def store_errors(*more: type[Exception]) -> tuple[type[Exception], ...]:
+    """What MLflow raises itself, and what comes through from its database, its connections and its artifact store.
+
+    Args:
+        more: what else is handled in the same way.
+    """
+    return (*more, MlflowException, SQLAlchemyError, requests.RequestException, *_s3_errors())
+
+
+def _s3_errors() -> tuple[type[Exception], ...]:
+    from boto3.exceptions import Boto3Error  # a fifth of a second, which only an error is worth
+
+    return Boto3Error, BotoCoreError, ClientError
 
 
 def is_remote(uri: str) -> bool:
@@ -121,7 +131,7 @@ def store_failure(uri: str, error: Exception) -> UserError | None:
 
     Args:
         uri: the tracking URI.
-        error: one of :data:`STORE_ERRORS`.
+        error: one of :func:`store_errors`.
 
     Returns:
         :class:`Unreachable` where the server gives no answer, another ``ServiceError`` where a local store failed, and
@@ -145,7 +155,7 @@ def outage(uri: str, error: BaseException) -> Unreachable | None:
 
     Args:
         uri: the tracking URI.
-        error: one of :data:`STORE_ERRORS`.
+        error: one of :func:`store_errors`.
     """
     if not is_remote(uri):
         return None
@@ -153,7 +163,7 @@ def outage(uri: str, error: BaseException) -> Unreachable | None:
     for one in chain:
         if isinstance(one, S3ConnectionError | HTTPClientError):
             return Unreachable(uri, line_without_secrets(one), "artifact store")
-        if isinstance(one, _S3_ERRORS):
+        if isinstance(one, _s3_errors()):
             return None
     if is_database(uri):
         reason = absence(chain)
@@ -187,7 +197,7 @@ class Refusals:
         """
         try:
             step()
-        except (UserError, *STORE_ERRORS) as error:
+        except store_errors(UserError) as error:
             failure = error if isinstance(error, UserError) else store_failure(self._uri, error)
             if failure is None or isinstance(failure, Unreachable):
                 raise
@@ -220,7 +230,7 @@ def answering(uri: str) -> Iterator[None]:
     """
     try:
         yield
-    except STORE_ERRORS as error:
+    except store_errors() as error:
         if unreachable := outage(uri, error):
             raise unreachable from error
         raise

@@ -21,7 +21,7 @@ from hoptimizer.tracking.compile_log import NUMBER
 from hoptimizer.tracking.journal import ARTIFACTS, DELIVERED, JOURNAL, Journal, check_address, is_candidate
 from hoptimizer.tracking.models import answers_as, copy_model, link_model, local_folder, model_of, models_of
 from hoptimizer.tracking.naming import FINGERPRINT, FOLDED, KIND, PREFIX, STARTED_FROM
-from hoptimizer.tracking.server import STORE_ERRORS, Refusals, Unreachable, is_remote, point_mlflow_at, store_failure
+from hoptimizer.tracking.server import Refusals, Unreachable, is_remote, point_mlflow_at, store_errors, store_failure
 from hoptimizer.tracking.settings import UnknownRun
 from hoptimizer.tracking.tracker import UNFINISHED, Tracker
 
@@ -100,7 +100,7 @@ def deliveries(tracking_uri: str, report: Report) -> Iterator[DeliveredRun]:
                 if waiting := journal.waiting():
                     yield from _Delivery(journal, tracking_uri).deliver(waiting, report)
         check_address(tracking_uri)
-    except (Unreachable, *STORE_ERRORS) as error:
+    except store_errors(Unreachable) as error:
         raise _stopped(journal, tracking_uri, error) from error
     finally:
         point_mlflow_at(around)

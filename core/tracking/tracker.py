@@ -21,13 +21,13 @@ from hoptimizer.tracking.holding import HeldRuns, located
 from hoptimizer.tracking.naming import FINGERPRINT, KIND, PREDICTIONS, PREFIX, VERSION
 from hoptimizer.tracking.reading import FINISHED, StoredRuns
 from hoptimizer.tracking.server import (
-    STORE_ERRORS,
     Unreachable,
     answering,
     check_server,
     impatient,
     outage,
     point_mlflow_at,
+    store_errors,
     store_failure,
 )
 
@@ -81,7 +81,7 @@ class Tracker(StoredRuns):
                 super().__init__(place, client, mlflow.set_experiment(experiment))
         except UserError:
             raise
-        except (*STORE_ERRORS, OSError, ImportError, ValueError) as error:  # no driver; a port that is no number
+        except store_errors(OSError, ImportError, ValueError) as error:  # no driver; a port that is no number
             if unreachable := outage(uri, error):
                 raise unreachable from error
             reason, full = line_without_secrets(error), disk_failure(error)
@@ -112,7 +112,7 @@ class Tracker(StoredRuns):
             mlflow.set_experiment(experiment_id=self.experiment.experiment_id)
             self.end_left()
             yield from self._run(kind, name, fingerprint, reopen)
-        except STORE_ERRORS as error:
+        except store_errors() as error:
             failure = store_failure(self.uri, error)
             if failure is None:
                 raise
@@ -146,11 +146,11 @@ class Tracker(StoredRuns):
     def _end_after(self, error: BaseException, run: Run) -> None:
         """End a run that an exception leaves. What rises is that exception, whatever the store says now: a run that
         could not be ended is ended with the next command."""
-        gone = isinstance(error, (KeyboardInterrupt, Unreachable, *STORE_ERRORS))
-        with contextlib.suppress(*STORE_ERRORS):
+        gone = isinstance(error, (KeyboardInterrupt, Unreachable, *store_errors()))
+        with contextlib.suppress(*store_errors()):
             if isinstance(error, UserError) and not gone and _is_active(run):
                 self.end_failed(str(error))
-        with contextlib.suppress(*STORE_ERRORS), impatient():
+        with contextlib.suppress(*store_errors()), impatient():
             if _is_active(run):  # MLflow takes it for the active one no more, whatever becomes of the call
                 killed = isinstance(error, KeyboardInterrupt)
                 mlflow.end_run(RunStatus.to_string(RunStatus.KILLED if killed else RunStatus.FAILED))
