@@ -3,8 +3,8 @@
     python benchmarks/mistake_seconds.py [--rounds 3] [--json]
 
 They run in turn, in a folder and a home of their own, which are warm: a round that is not counted leaves what commands
-keep for the next time. No store of runs is there, but for one command more, which asks one for a run that it lacks. The
-aim is a second. The last rows are imports, which a mistake that takes longer needs.
+keep for the next time. No store of runs is there, but for those that name one, and for one command more, which asks it for a run
+that it lacks. The aim is a second. The last rows are imports, which a mistake that takes longer needs.
 """
 
 import statistics
@@ -21,7 +21,7 @@ from rich.text import Text
 from reporting import benchmark_parser, load, show, user_mistakes
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from mistakes import MISTAKES, write_files  # the tests' own
+from mistakes import MISTAKES, OUTAGES, write_files  # the tests' own
 
 AIM = 1  # second
 STORE = "sqlite:///kept.db"
@@ -33,6 +33,7 @@ def measure(rounds: int) -> dict[str, float]:
     """The median seconds of each mistake, by its command, and of each limit."""
     mistakes = [*(words for words, _ in MISTAKES), LACKING]
     commands = {" ".join(("hop", *words)): (("-m", "hoptimizer.cli", *words), 2) for words in mistakes}
+    commands |= {" ".join(("hop", *words)): (("-m", "hoptimizer.cli", *words), 1) for words, _ in OUTAGES}
     commands |= {line: (("-c", line), 0) for line in LIMITS}
     seconds: dict[str, list[float]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as place:

@@ -81,6 +81,7 @@ def compile_variant(
     _log.info(labelled(bench.summary("train", "dev", split, run_id=run_id), name))
     start = f" from {run_id}" if run_id else ""
     compiling = _Compiling(bench, split, run_id, score_before)
+    bench.check_lms()  # before an index is built and a run is made
     keep = partial(
         compiling.keep,
         name=name or variant_name(config, compiled=True),

@@ -1,4 +1,5 @@
-"""What a stranger gets wrong: files, and commands that each end in one line and exit code 2."""
+"""What a stranger gets wrong: files, and commands that each end in one line, with exit code 2 or, where a server is out
+of reach, 1."""
 
 from pathlib import Path
 
@@ -9,9 +10,11 @@ FILES = {
     "twice.yaml": "data: atlas\ndata: other\n",
     "file.jsonl": "{}\n",
     "taken/x": "",
+    "kept.db": "",
     "grid.yaml": "base: {data: atlas}\ngird: {retriever.k: [1]}\n",
     "seeds.yaml": "base: {data: atlas}\nseeds: many\n",
 }
+_KEPT = "tracking.uri=sqlite:///kept.db"  # a store that is there
 # The words of a command, and what its line must say.
 MISTAKES = [
     (["compile"], ["data: required"]),
@@ -58,6 +61,9 @@ MISTAKES = [
     (["compile", "data=atlas", "lm=gpt-4o", "program=direct"], ["gpt-4o"]),
     (["compile", "data=atlas", "lm={model: openai/m, api_base: 127.0.0.1:1/v1}"], ["lm.default.api_base", "begin it"]),
     (["compile", "data=atlas", "lm=minilm", "program=direct"], ["minilm", "local/minilm"]),
+    (["compile", "data=atlas", "lm=openai/gpt-4o", _KEPT], ["lm.default: openai/gpt-4o", "OPENAI_API_KEY"]),
+    (["compile", "data=atlas", "lm.teacher=openai/gpt-4o", _KEPT], ["lm.teacher: openai/gpt-4o", "OPENAI_API_KEY"]),
+    (["eval", "data=atlas", "lm=openai/gpt-4o", _KEPT], ["lm.default: openai/gpt-4o", "OPENAI_API_KEY"]),
     (["compile", "list.yaml"], ["list.yaml", "not a YAML mapping"]),
     (["compile", "broken.yaml"], ["broken.yaml", "not a YAML mapping"]),
     (["compile", "tab.yaml"], ["tab.yaml: not a YAML mapping", "a tab character", "at line 2, column 1"]),
@@ -90,6 +96,8 @@ MISTAKES = [
     (["index", "info", "data=nowhere"], ["nowhere"]),
     (["doctor", "lm.default.modle=x"], ["modle"]),
 ]  # fmt: skip
+_NOBODY = ("data=atlas", "lm.default=openai/x", "lm.default.api_base=http://127.0.0.1:9/v1")
+OUTAGES = [([verb, *_NOBODY, _KEPT], ["lm.default: openai/x", "127.0.0.1:9"]) for verb in ("compile", "eval")]
 
 
 def write_files(folder: Path) -> None:

@@ -1,11 +1,11 @@
-"""A stranger's mistakes: each ends in one line that names it, and exit code 2, before anything slow is imported."""
+"""A stranger's mistakes: each ends in one line that names it, and its exit code, before anything slow is imported."""
 
 import json
 import subprocess
 import sys
 
 import pytest
-from mistakes import MISTAKES, write_files
+from mistakes import MISTAKES, OUTAGES, write_files
 
 from hoptimizer.cli import main
 
@@ -18,14 +18,19 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize(("words", "says"), MISTAKES, ids=lambda value: " ".join(value)[:60])
-def test_a_mistake_ends_in_one_line_and_exit_code_2(folder, monkeypatch, capsys, words, says):
+@pytest.mark.parametrize(
+    ("words", "says", "code"),
+    [*((*mistake, 2) for mistake in MISTAKES), *((*outage, 1) for outage in OUTAGES)],
+    ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else None,
+)
+def test_a_mistake_ends_in_one_line_and_its_exit_code(folder, monkeypatch, capsys, words, says, code):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.setattr(sys, "argv", ["hop", *words])
     with pytest.raises(SystemExit) as end:
         main()
     out, err = capsys.readouterr()
     last = [line for line in err.splitlines() if line.startswith("hop: ")]
-    assert (end.value.code, len(last)) == (2, 1), err
+    assert (end.value.code, len(last)) == (code, 1), err
     for part in says:
         assert part in last[0], last[0]
     assert out == ""
@@ -53,11 +58,12 @@ for words in mistakes:
 
 @pytest.mark.parametrize(
     ("later", "slow", "at_least"),
-    [((), SLOW, len(MISTAKES)), (TOLD_BY_DSPY, (*SLOW, "dspy"), 49)],
+    [((), SLOW, len(MISTAKES) + len(OUTAGES)), (TOLD_BY_DSPY, (*SLOW, "dspy"), 49)],
     ids=["before what takes seconds", "before DSPy"],
 )
-def test_mistakes_are_said_before_what_is_slow_to_import(folder, later, slow, at_least):
-    said = [words for words, _ in MISTAKES if not any(told in f"{' '.join(words)} " for told in later)]
+def test_mistakes_are_said_before_what_is_slow_to_import(folder, monkeypatch, later, slow, at_least):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    said = [words for words, _ in [*MISTAKES, *OUTAGES] if not any(told in f"{' '.join(words)} " for told in later)]
     assert len(said) >= at_least
     command = [sys.executable, "-c", PROGRAM, json.dumps([said, slow])]
     result = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -13,6 +13,7 @@ from hoptimizer.eval import load
 from hoptimizer.models import build_lm
 from hoptimizer.programs import Direct
 from hoptimizer.tracking import artifacts
+from hoptimizer.workbench import Workbench
 
 SECRET = "sk-do-not-tell-anybody"
 
@@ -190,4 +191,15 @@ def test_what_can_not_be_done_leaves_no_run(store):
     with pytest.raises(UserError, match="no language model reflects"):
         compile_variant(config("program=direct", "optimizer=gepa", "tracking.experiment=refused"))
     tracker = Tracker(config().tracking.uri, "refused")
+    assert not tracker.client.search_runs([tracker.experiment.experiment_id])
+
+
+@pytest.mark.parametrize("work", [compile_variant, evaluate_variant])
+def test_a_model_that_does_not_answer_is_told_before_an_index_is_built_and_a_run_is_made(store, monkeypatch, work):
+    monkeypatch.setattr(Workbench, "retriever", property(lambda _: pytest.fail("the index is built")))
+    experiment = f"silent {work.__name__}"
+    words = ["program=rag", "optimizer=labeled_few_shot", f"tracking.experiment={experiment}"]
+    with pytest.raises(UserError, match=r"lm\.default: .* can't be reached"):
+        work(config(*words, "lm.default.model=openai/x", "lm.default.api_base=http://127.0.0.1:9/v1"))
+    tracker = Tracker(config().tracking.uri, experiment)
     assert not tracker.client.search_runs([tracker.experiment.experiment_id])

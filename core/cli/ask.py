@@ -48,7 +48,7 @@ def ask_command(
         raise UserError("question: expected some words, got none")
     with working() as report:
         run, config = config_of(run, words, splits=())
-        check_parts(config)
+        check_parts(config, skipped={"judge"})
         from hoptimizer.workbench import Workbench
 
         bench = Workbench(config, report)

@@ -89,7 +89,9 @@ def serve_command(
 def _program(source: str, words: Sequence[str], report: Any) -> Any:  # noqa: ANN401 - imported late
     if is_config(source):
         config = read_overrides([source, *words], splits=())
-        check_parts(config)
+        from hoptimizer.compiled import NOT_ASKED
+
+        check_parts(config, skipped=NOT_ASKED)
         from hoptimizer.serving.sources import uncompiled
 
         return uncompiled(config, report)

@@ -1,6 +1,6 @@
 """Arguments that commands share."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -91,22 +91,26 @@ def config_of(
     return run_id, read_overrides(overrides, kept_in(tracker.config_values(run_id), uri), splits)
 
 
-def check_parts(config: Any, compiles: bool = False, asks: bool = True) -> None:  # noqa: ANN401 - a Config, imported late
-    """Make sure that the models of this machine are there, before what takes seconds to import.
-
-    Those behind a server are asked here where the store is not there yet: a kept run may need no call of theirs.
+def check_parts(
+    config: Any,  # noqa: ANN401 - a Config, imported late
+    *,
+    compiles: bool = False,
+    asks: bool = True,
+    skipped: Collection[str] = (),
+) -> None:
+    """Make sure that the models are there and answer, before what takes seconds to import.
 
     Args:
         config: what is wanted.
         compiles: whether the optimizer is used, too.
         asks: whether models behind a server may be asked.
+        skipped: roles of language models that are not needed.
 
     Raises:
         ServiceError: the server of one is out of reach.
         UserError: one is not there, or does not answer.
     """
     from hoptimizer.models.small.source import check_source
-    from hoptimizer.tracking.settings import is_empty
     from hoptimizer.workbench import Workbench
 
     bench = Workbench(config)
@@ -114,8 +118,8 @@ def check_parts(config: Any, compiles: bool = False, asks: bool = True) -> None:
         check_source(source)
     if compiles:
         bench.optimizer().check_roles(config.lm)
-    later = [role for role, lm in config.lm.items() if role != "default" or not lm.is_local]
-    bench.check_lms([] if asks and is_empty(config.tracking.uri) else later)
+    unasked = [role for role, lm in config.lm.items() if role != "default" or not lm.is_local]
+    bench.check_lms(skipped if asks else unasked)
 
 
 def store_uri(overrides: Sequence[str]) -> str:
