@@ -343,6 +343,7 @@ def test_tables_as_other_programs_write_them_are_read(tmp_path: Path):
         "pandas.csv": "question,answer\nWhere?,\"['Here', 'There', 7]\"\nWhat?,[sic] a stone\n",
         "excel.CSV": "question;answer\nWhere?;Here\nWho?;I, you\n",
         "tabs.csv": "question\tanswer\nWhere?\tHere\n",
+        "squad.jsonl": '{"question": "Where?", "answers": {"text": ["Here", "There"], "answer_start": [3, 9]}}',
         "long.csv": f"question,answer,page\nWhere?,Here,{'x' * 200_000}\n",
     }
     read = {}
@@ -355,6 +356,7 @@ def test_tables_as_other_programs_write_them_are_read(tmp_path: Path):
         "pandas.csv": [["Here", "There", "7"], ["[sic] a stone"]],
         "excel.CSV": [["Here"], ["I, you"]],
         "tabs.csv": [["Here"]],
+        "squad.jsonl": [["Here", "There"]],
         "long.csv": [["Here"]],
     }
 

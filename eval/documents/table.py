@@ -38,7 +38,7 @@ def read_table(
         report: called with what is wrong with a row, which is then left out.
         question: the column of questions; by default the first one with a usual name.
         answer: the column of answers: a text or a number is one answer, a list (in CSV as JSON or Python writes it)
-            has several.
+            has several, and so has SQuAD's mapping with a list ``text``.
 
     Raises:
         NoAnswersError: there are questions, but no column of answers.
@@ -106,6 +106,8 @@ def _column(name: str, columns: Sequence[str], given: str | None, usual: Sequenc
 def _answers(value: Any) -> list[str]:  # noqa: ANN401 - whatever a cell holds
     if isinstance(value, str) and value.lstrip().startswith("["):
         value = _listed(value.strip())
+    if isinstance(value, dict) and "text" in value:  # as SQuAD has them, with the places where they start
+        value = value["text"]
     if not isinstance(value, list):
         return _answer(value)
     if any(isinstance(one, list | dict) for one in value):
