@@ -2,9 +2,10 @@
 
     python benchmarks/mistake_seconds.py [--rounds 3] [--json]
 
-They run in turn, in a folder and a home of their own, which are warm: a round that is not counted leaves what commands
-keep for the next time. No store of runs is there, but for those that name one, and for one command more, which asks it for a run
-that it lacks. The aim is a second. The last rows are imports, which a mistake that takes longer needs.
+They run in turn, in a folder and a home of their own, which are warm: a round that is not counted leaves what
+commands keep for the next time. No store of runs is there, but for those that name one, and for one command more,
+which asks it for a run that it lacks. The aim is a second. The last rows are imports, which a mistake that takes
+longer needs.
 """
 
 import statistics
