@@ -45,7 +45,8 @@ def make_chunker(text: str, overlap: int = 0) -> Chunker:
         hint = nearest(unit, [*_UNITS, "tokens"])
         raise UserError(f"--chunk {text!r}: expected UNIT:SIZE, such as words:100; {hint}")
     if not (size.isascii() and size.isdigit() and int(size)) or (checkpoint and unit != "tokens"):
-        raise UserError(f"--chunk {text!r}: expected a whole number after {unit!r}, such as {unit}:100")
+        example = "200" if unit == _NUMBER else f"{unit}:100"
+        raise UserError(f"--chunk {text!r}: expected a whole number above 0, such as {example}")
     if not 0 <= overlap < int(size):
         raise UserError(f"--overlap {overlap}: expected a number from 0 to less than the {size} of --chunk {text!r}")
     if unit == _NUMBER:

@@ -1,5 +1,6 @@
 """How the questions of a source are divided into splits."""
 
+import logging
 import random
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
@@ -12,6 +13,8 @@ from hoptimizer.eval.datasets.folder import SPLITS
 from hoptimizer.eval.datasets.question import Question
 
 DEFAULT_SIZES: Mapping[str, float] = {"train": 0.8, "dev": 0.1, "test": 0.1}
+
+_log = logging.getLogger(__name__)
 
 
 def parse_sizes(text: str) -> dict[str, float]:
@@ -74,7 +77,7 @@ def divided(
 
 
 def divide(questions: Sequence[Question], sizes: Mapping[str, float], seed: int) -> dict[str, list[Question]]:
-    """Questions drawn at random into splits; those that the sizes leave over are dropped.
+    """Questions drawn at random into splits; those that the sizes leave over are dropped, and counted in the log.
 
     Questions that differ in case and punctuation alone stay together, in the split of the one that is drawn first,
     which may then have a few more.
@@ -102,8 +105,11 @@ def divide(questions: Sequence[Question], sizes: Mapping[str, float], seed: int)
         start = end
         if not splits[split]:
             raise UserError(
-                f"split sizes {_written(sizes)} leave {split!r} of {len(questions)} questions empty; raise it"
+                f"split sizes {_written(sizes)} leave {split!r} of {len(questions)} questions empty; give others with "
+                "--sizes, as numbers of questions or as shares"
             )
+    if start < len(questions):
+        _log.warning("split sizes %s leave out %d of %d questions", _written(sizes), len(drawn) - start, len(drawn))
     return splits
 
 
@@ -119,7 +125,9 @@ def check_sizes(sizes: Mapping[str, float], count: int) -> bool:
     """
     if strange := set(sizes) - set(SPLITS):
         raise unknown("split", strange.pop(), SPLITS)
-    shares = all(0 < size <= 1 for size in sizes.values())
+    if none := [split for split, size in sizes.items() if size <= 0]:
+        raise UserError(f"split sizes {_written(sizes)}: each must be above 0; leave {none[0]!r} out, or raise it")
+    shares = all(size <= 1 for size in sizes.values())
     if not shares and not all(size >= 1 and size % 1 == 0 for size in sizes.values()):
         raise UserError(f"split sizes {_written(sizes)} must all be shares up to 1 or all be numbers of questions")
     if sum(sizes.values()) > (1 + 1e-9 if shares else count):

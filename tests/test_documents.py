@@ -219,6 +219,8 @@ def test_chunks_overlap():
     assert make_chunker("tokens:4", 1)("one two three four five six") == ["one two three four", "four five six"]
     assert make_chunker("3")("one two three four five. six") == ["one two three", "four five.", "six"]
     assert_one_line(lambda: make_chunker("words:3", 3), ["--overlap"])
+    assert_one_line(lambda: make_chunker("0"), ["--chunk '0': expected a whole number above 0, such as 200"])
+    assert_one_line(lambda: make_chunker("words"), ["--chunk 'words': expected a whole number above 0, such as words:"])
 
 
 def test_pdf_and_docx_are_converted(tmp_path: Path):
@@ -308,7 +310,7 @@ def test_a_bad_document_is_one_line_or_is_skipped(name: str, content: bytes, sai
     [
         ("Frage,Antwort\nWo?,Hier\n", ["no column 'question'", "'Frage', 'Antwort'", "--question-column"]),
         ("question,reply\nWhere?,Here\n", ["no column 'answer'", "--answer-column"]),
-        ("question,answer\nWhere?,Here\nWho?,\n", ["questions.csv:3", "'answer' must be an answer"]),
+        ("question,answer\nWhere?,Here\nWho?,\n", ["questions.csv:3", "'answer' must be an answer", "--skip-bad"]),
         ("question,answer\nWhere?,Here\n,There\n", ["questions.csv:3", "'question' must be a question"]),
         ("question,answer\n", ["no questions in it"]),
         ("question,answer\nWhere?,\"['Here' 'There']\"\n", ["questions.csv:2", "a list with commas between"]),

@@ -292,15 +292,17 @@ def test_passage_ids_are_readable_and_depend_on_the_passage_alone():
     assert len(passage_id("long " * 100, "x")) <= 57
 
 
-def test_one_file_is_divided_by_shares_or_numbers_the_same_way_for_the_same_seed(tmp_path: Path):
+def test_one_file_is_divided_by_shares_or_numbers_the_same_way_for_the_same_seed(tmp_path: Path, caplog):
     file = write(tmp_path / "in.json", [{**HOTPOT, "_id": f"{n}", "question": f"Mill {n}?"} for n in range(30)])
     made = import_published("hotpotqa", file, tmp_path / "a", seed=3)
     assert made.splits == {"train": 24, "dev": 3, "test": 3}
     import_published("hotpotqa", file, tmp_path / "b", seed=3)
     import_published("hotpotqa", file, tmp_path / "c", seed=4)
     assert load(str(tmp_path / "a")).digest == load(str(tmp_path / "b")).digest != load(str(tmp_path / "c")).digest
+    assert not caplog.messages
     made = import_published("hotpotqa", file, tmp_path / "d", sizes=parse_sizes("train=10, dev=5"))
     assert made.splits == {"train": 10, "dev": 5}
+    assert caplog.messages == ["split sizes train=10,dev=5 leave out 15 of 30 questions"]
     thirds = divide(load(str(tmp_path / "a")).split("train"), {"train": 1 / 3, "dev": 1 / 3, "test": 1 / 3}, seed=0)
     assert len({question.id for questions in thirds.values() for question in questions}) == 24
 
@@ -391,8 +393,9 @@ def test_bad_files_and_options_are_named(tmp_path: Path):
         (lambda: import_published(wiki, good, out, sizes={"train": 5, "dev": 1}), ["train=5,dev=1", "5 questions"]),
         (lambda: import_published(wiki, good, out, sizes={"train": 0.9, "dev": 0.2}), ["train=0.9,dev=0.2", "lower"]),
         (lambda: import_published(wiki, good, out, sizes={"train": 2.5}), ["train=2.5", "all be"]),
-        (lambda: import_published(wiki, good, out, sizes={"train": 0}), ["train=0", "all be"]),
-        (lambda: import_published(wiki, good, out, sizes={"train": 0.6, "dev": 0.01}), ["'dev'", "empty"]),
+        (lambda: import_published(wiki, good, out, sizes={"train": 0}), ["train=0", "above 0", "leave 'train' out"]),
+        (lambda: import_published(wiki, good, out, sizes={"train": -1, "dev": 3}), ["train=-1", "above 0"]),
+        (lambda: import_published(wiki, good, out, sizes={"train": 0.6, "dev": 0.01}), ["'dev'", "empty", "--sizes"]),
         (lambda: parse_sizes("train:3"), ["'train:3'", "train=0.8"]),
     ]
     for call, expected in cases:

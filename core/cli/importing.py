@@ -35,7 +35,8 @@ def import_command(
     corpus: Annotated[
         str | None,
         typer.Option(
-            help="A file or folder of more passages to search among, or hub:OWNER/NAME[:CONFIG]; of IIRC, its articles."
+            help="Of a published data set: a file or folder of more passages to search among, or "
+            "hub:OWNER/NAME[:CONFIG]; of IIRC, its articles."
         ),
     ] = None,
     decompositions: Annotated[
@@ -59,7 +60,8 @@ def import_command(
     ] = None,
     overlap: Annotated[int, typer.Option(min=0, help="Of a passage with the one before it, in units of --chunk.")] = 0,
     unanswerable: Annotated[
-        str | None, typer.Option(help="Keep questions without an answer, with this as the right one.")
+        str | None,
+        typer.Option(help="Of a published data set: keep questions without an answer, with this as the right one."),
     ] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Pass over bad items and count them.")] = False,
     as_json: Json = False,

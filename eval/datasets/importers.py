@@ -27,7 +27,7 @@ from hoptimizer.eval.datasets.published_formats import (
     without_entities,
 )
 from hoptimizer.eval.datasets.question import AnyText, Question, Record, Text
-from hoptimizer.eval.datasets.reading import SEEN, PublishedReader, Skipped, Source
+from hoptimizer.eval.datasets.reading import SEEN, PublishedReader, Skipped, Source, stop_or_skip
 from hoptimizer.eval.datasets.rows import DataRow, OnProblem, fail, own_file, read_rows, require
 from hoptimizer.eval.splits import check_splits, divided, named_splits
 
@@ -154,7 +154,7 @@ def import_published(
     check_splits([split for splits, _ in sources for split in splits], sizes or {}, [CONTEXTS])
     files = [source.file for _, source in sources if source.file]
     skipped = Skipped()
-    report: OnProblem = skipped if skip_bad else fail
+    report: OnProblem = skipped if skip_bad else stop_or_skip
     with closing(PassagePool(make_chunker(chunk, overlap) if chunk else None)) as pool:
         if issubclass(item, IircItem) and files:
             pool_articles(expanded(corpus) if corpus else find_articles(files), pool, files, progress)

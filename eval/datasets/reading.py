@@ -65,6 +65,15 @@ class Skipped:
             self.reasons.append(reason)
 
 
+def stop_or_skip(message: str) -> None:
+    """The :data:`OnProblem` of an import that stops at the first problem, and says how such items are passed over.
+
+    Raises:
+        UserError: always, with ``message``.
+    """
+    fail(f"{message}, or pass over such items with --skip-bad")
+
+
 @dataclass
 class PublishedReader:
     """Reads items of one format, and sees to it that ids are unique across all that it reads.

@@ -16,8 +16,8 @@ from hoptimizer.common.stream import EXCEL, kind
 from hoptimizer.eval.chunking import Chunker, make_chunker
 from hoptimizer.eval.datasets.folder import write_folder
 from hoptimizer.eval.datasets.pool import PassagePool
-from hoptimizer.eval.datasets.reading import Skipped
-from hoptimizer.eval.datasets.rows import OnProblem, fail
+from hoptimizer.eval.datasets.reading import Skipped, stop_or_skip
+from hoptimizer.eval.datasets.rows import OnProblem
 from hoptimizer.eval.documents.converting import SUFFIXES, Document, read_document
 from hoptimizer.eval.documents.questions import read_questions
 
@@ -125,7 +125,7 @@ def import_documents(
         raise UserError("hop data import: give a table of questions, a folder of documents with --docs, or both")
     out = free_folder(out)
     skipped = Skipped()
-    report: OnProblem = skipped if skip_bad else fail
+    report: OnProblem = skipped if skip_bad else stop_or_skip
     by_heading, chunker = _chunking(chunk, overlap)
     files, left_out = find_documents(docs) if docs else ([], {})
     splits, splits_left_out = (
