@@ -262,6 +262,30 @@ def test_mlflows_own_evaluation_runs_on_a_variant_with_our_metrics_and_data(comp
     assert len(extract_retrieval_context_from_trace(trace)) == 1
 
 
+@pytest.mark.skipif(not hasattr(mlflow.genai, "compare_evaluations"), reason="MLflow has it from 3.18 on")
+def test_mlflow_compares_its_evaluations_of_two_variants_by_our_metrics(settings, monkeypatch):
+    monkeypatch.setenv("MLFLOW_GENAI_EVAL_SKIP_TRACE_VALIDATION", "true")
+    point_mlflow_at(settings.tracking.uri)
+    experiment = mlflow.set_experiment("evaluations")
+    data = load(load_config(None, ["data=atlas", "data.dev=8"]).data)
+    dataset = evaluation_dataset(data, "dev", experiment_id=experiment.experiment_id)
+    baseline, candidate = (
+        mlflow.genai.evaluate(
+            data=dataset,
+            scorers=scorers(["recall"]),
+            predict_fn=predictor(RAG(BM25Retriever(data.corpus), k=k, reader="none")),
+        )
+        for k in (1, 8)
+    )
+    compared = mlflow.genai.compare_evaluations(candidate.run_id, baseline.run_id)
+    assert not [*compared.unpaired_baseline_trace_ids, *compared.unpaired_candidate_trace_ids]
+    recall = compared.scorers["recall"]
+    assert (recall.status, recall.n_paired) == ("ok", 8)
+    means = [result.metrics["recall/mean"] for result in (baseline, candidate)]
+    assert [recall.baseline_mean, recall.candidate_mean] == pytest.approx(means)
+    assert recall.diff > 0
+
+
 def test_documents_have_their_texts_where_the_program_kept_them_and_where_not(settings):
     corpus = Corpus([Passage("oslo", "Oslo", "A city."), Passage("rhine", "Rhine", "A river.")])
     program = DSP(BM25Retriever(corpus), k=2, max_passages=1, reader="none", hops=1)
