@@ -572,13 +572,16 @@ def test_workers_that_wait_for_a_call_of_another_one_go_on_together_when_it_ends
 
 
 @pytest.mark.parametrize(("silence", "patience"), [(0.2, 60), (60, 0.2)], ids=["dead", "slow"])
-def test_nobody_waits_long_for_a_worker_that_never_ends_its_call(tmp_path, monkeypatch, silence, patience):
+def test_one_worker_alone_takes_over_a_call_that_never_ends(tmp_path, monkeypatch, silence, patience):
     monkeypatch.setattr(answers, "_SILENCE", silence)
 
     async def calls():
         store = AnswerStore(tmp_path)
         await store.claim("call", "first", patience)
-        await asyncio.wait_for(asyncio.gather(*(store.claim("call", str(n), patience) for n in range(9))), 5)
+        waiting = [asyncio.create_task(store.claim("call", str(n), patience)) for n in range(9)]
+        await asyncio.wait(waiting, timeout=5, return_when=asyncio.FIRST_COMPLETED)
+        assert sum(task.done() for task in waiting) == 1
+        await asyncio.wait_for(asyncio.gather(*waiting), 5)
         await asyncio.wait_for(store.claim("another", "last", patience), 1)
 
     asyncio.run(calls())

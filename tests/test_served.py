@@ -16,13 +16,14 @@ from dspy.utils.exceptions import (
     LMInvalidRequestError,
     LMRateLimitError,
     LMServerError,
+    LMTimeoutError,
 )
 from pydantic import BaseModel, ValidationError
 
 from hoptimizer import Workbench, evaluate_variant, load_config
 from hoptimizer.common.errors import ServiceError, UserError
 from hoptimizer.eval import Question, evaluate
-from hoptimizer.models import LMSettings, build_adapter, build_lm, check_lm
+from hoptimizer.models import LMSettings, build_adapter, build_lm, check_lm, same_calls
 from hoptimizer.models.adapters import LMAdapter
 from hoptimizer.models.failures import is_outage, is_permanent, one_line
 from hoptimizer.models.same_calls import after_the_same
@@ -149,12 +150,55 @@ def test_all_that_wait_for_a_call_fail_with_it(tmp_path, monkeypatch):
     assert len(server.bodies) == 1
 
 
-def test_a_call_waits_for_the_same_one_no_longer_than_an_answer_may_take():
-    async def calls():
-        async with after_the_same("call", 60), after_the_same("call", 0.05):
-            return "made all the same"
+def test_a_call_that_waits_long_for_its_turn_is_made_once_all_the_same(tmp_path, monkeypatch):
+    async def calls(lm):
+        queue = [lm.acall(str(number)) for number in range(6)]
+        return (await asyncio.gather(*queue, *(lm.acall("Where?") for _ in range(5))))[6:]
 
-    assert asyncio.run(calls()) == "made all the same"
+    monkeypatch.setattr(dspy, "cache", AnswerCache(tmp_path))
+    with ChatServer(seconds=0.3) as server:
+        answers = asyncio.run(calls(build_lm(served(server, max_concurrency=1, timeout=1, num_retries=0))))
+    assert answers == [["words"]] * 5
+    assert len(server.bodies) == 7
+
+
+def test_a_call_that_times_out_is_tried_by_none_of_those_that_wait_for_it(tmp_path, monkeypatch):
+    async def calls(lm):
+        return await asyncio.gather(*(lm.acall("Where?") for _ in range(5)), return_exceptions=True)
+
+    monkeypatch.setattr(dspy, "cache", AnswerCache(tmp_path))
+    with ChatServer(seconds=1) as server:
+        failures = asyncio.run(calls(build_lm(served(server, timeout=0.5, num_retries=1))))
+    assert {type(failure) for failure in failures} == {LMTimeoutError}
+    assert len(server.bodies) == 2
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_one_of_those_that_wait_for_a_call_makes_it_where_its_loop_stands_still(monkeypatch, closed):
+    monkeypatch.setattr(same_calls, "_STANDSTILL", 0.1)
+    together, most = 0, 0
+
+    async def call():
+        nonlocal together, most
+        async with after_the_same("call"):
+            together += 1
+            most = max(most, together)
+            await asyncio.sleep(0.5)  # longer than anybody is waited for whose loop stands still
+            together -= 1
+
+    async def calls():
+        await asyncio.gather(*(call() for _ in range(3)))
+
+    still = asyncio.new_event_loop()
+    first = after_the_same("call")
+    still.run_until_complete(first.__aenter__())
+    if closed:
+        still.close()
+    asyncio.run(asyncio.wait_for(calls(), 10))
+    assert most == 1
+    asyncio.run(first.__aexit__(None, None, None))  # it ends after all, which concerns nobody
+    still.close()
+    asyncio.run(asyncio.wait_for(call(), 10))
 
 
 def test_dspys_own_cache_which_does_not_tell_servers_apart_keeps_no_answer_of_one():

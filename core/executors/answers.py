@@ -64,22 +64,22 @@ class AnswerStore:
         Args:
             call: tells it from others.
             worker: is going to make it.
-            patience: seconds to wait at most, and for which the claim holds.
+            patience: seconds for which the claim holds.
         """
         self._heard[worker] = now = time.monotonic()
-        end = now + patience
         while claim := self._claims.get(call):
             # A worker that makes calls claims some all the time: one that does not has died, or is slow with this one.
             left = min(claim.until, self._heard[claim.worker] + _SILENCE) - now
             if left <= 0:
                 break
-            if claim.worker == worker or now >= end:
+            if claim.worker == worker:
                 return
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(claim.ended.wait(), min(left, end - now))
+                await asyncio.wait_for(claim.ended.wait(), left)
                 return  # there is an answer; or the call failed, and all that waited make it now
             now = time.monotonic()
-        self._claims[call] = _Claim(worker, now + patience)
+        # One of all that waited takes it over, and is heard of with that.
+        self._claims[call], self._heard[worker] = _Claim(worker, now + patience), now
 
     async def release(self, call: str, worker: str) -> None:
         """Let those go on who wait for a call that a worker has made."""
@@ -109,7 +109,7 @@ class AskedStore:
         return bool(self._store.set.remote(key, value).future().result())
 
     async def claim(self, call: str, patience: float) -> None:
-        """Wait until no other worker makes a call, for so many seconds at most."""
+        """Wait until no other worker makes a call, and claim it for so many seconds."""
         await asyncio.wrap_future(self._store.claim.remote(call, self._worker, patience).future())
 
     def release(self, call: str) -> None:
