@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import logging
 import os
+import random
 import time
 from base64 import b64decode
 from collections.abc import Iterator, KeysView, Mapping
@@ -120,7 +121,9 @@ class ServedLM(OnceLM):
         for attempt in Retrying(**_Patience(self).settings):
             with attempt, self.slots, self._presentable(), self._client() as client:
                 # Without DSPy's wrapper: callbacks hear of the call, not of each time that it is made.
-                return inspect.unwrap(dspy.LM.__call__)(self, prompt, messages=messages, **kwargs | client)
+                return inspect.unwrap(dspy.LM.__call__)(
+                    self, prompt, messages=messages, **kwargs | self._seed(kwargs) | client
+                )
 
     async def _make(self, prompt: Any, messages: list[dict[str, Any]] | None, kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - DSPy's
         async for attempt in AsyncRetrying(**_Patience(self).settings):
@@ -129,7 +132,7 @@ class ServedLM(OnceLM):
                     with self._presentable(), self._client() as client:
                         # The client's own timeout is that of each read: a server that drips can keep it for ever.
                         async with asyncio.timeout(self.kwargs["timeout"]):
-                            return await super()._make(prompt, messages, kwargs | client)
+                            return await super()._make(prompt, messages, kwargs | self._seed(kwargs) | client)
 
     def dump_state(self) -> dict[str, Any]:
         """The state of a ``dspy.LM`` without secrets."""
@@ -166,6 +169,16 @@ class ServedLM(OnceLM):
         a millisecond more is another one."""
         with self.slots.client() as number:
             yield {"timeout": self.kwargs["timeout"] + number / 1000} if number else {}
+
+    def _seed(self, kwargs: dict[str, Any]) -> dict[str, int]:
+        """The seed of the sample that is asked for. DSPy's ``rollout_id`` is not sent: with the seed of all samples, a
+        server would give the same one each time."""
+        options = self.kwargs | kwargs
+        seed, rollout = options.get("seed"), options.get("rollout_id")
+        if seed is None or not rollout:
+            return {}
+        # Not their sum, so that runs with seeds beside each other share no samples; 31 bits, which all servers take.
+        return {"seed": random.Random(f"{seed} {rollout}").getrandbits(31)}
 
     def _too_slow(self) -> LMTimeoutError:
         return LMTimeoutError(f"no answer in {self.kwargs['timeout']:g} seconds; raise timeout", model=self.model)

@@ -65,6 +65,24 @@ def test_what_decides_on_an_answer_is_sent_with_each_call():
     assert {**second, **body, "top_p": 0.5, "reasoning_effort": "none"} == second
 
 
+def test_each_sample_is_asked_for_with_a_seed_of_its_own():
+    def seeds(**settings):
+        with ChatServer() as server:
+            lm = build_lm(served(server, temperature=1.0, cache=False, **settings))
+            for rollout in (None, 0, 1, 2):
+                lm("Where?", rollout_id=rollout)
+                asyncio.run(lm.acall("Where?", rollout_id=rollout))
+            lm.copy(rollout_id=2)("Where?")
+        return [body.get("seed") for body in server.bodies]
+
+    seven = seeds(seed=7)
+    assert seven[:4] == [7] * 4
+    assert seven[4] == seven[5] != seven[6] == seven[7] == seven[8]
+    assert seven == seeds(seed=7)
+    assert not {*seven} & {*seeds(seed=8)}
+    assert seeds() == [None] * 9
+
+
 def test_headers_are_sent_and_shown_nowhere():
     with ChatServer() as server:
         settings = served(server, extra_headers={"X-Team": TOKEN})
