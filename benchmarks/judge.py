@@ -18,6 +18,7 @@ from dspy.utils.parallelizer import ParallelExecutor
 from rich.table import Table
 from scipy.stats import binomtest
 
+from hoptimizer.common.concurrency import run_async
 from hoptimizer.eval.judge import judge
 from hoptimizer.eval.metrics import METRICS
 from hoptimizer.models import LMSettings, build_adapter, build_lm
@@ -63,7 +64,7 @@ def by_words(name: str) -> Says:
 
 def by_judge(lm: dspy.LM) -> Says:
     """What a language model says; an answer on which it gives no verdict counts as wrong."""
-    return lambda marked: bool(judge(lm, marked, marked.answer).accuracy)
+    return lambda marked: bool(run_async(judge(lm, marked, marked.answer)).accuracy)
 
 
 def figures(marked: list[Marked], said: list[bool]) -> dict[str, list[float]]:

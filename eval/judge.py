@@ -1,7 +1,6 @@
 """Accuracy by the verdict of a language model, which can see that two different wordings say the same."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import dspy
 from dspy.utils.exceptions import DSPyError
@@ -28,7 +27,7 @@ class Verdict:
     failure: str | None = None
 
 
-def judge(lm: dspy.LM, question: Gold, answer: str | None) -> Verdict:
+async def judge(lm: dspy.LM, question: Gold, answer: str | None) -> Verdict:
     """Ask whether an answer is right. Exact matches are, and empty answers are not, without a call.
 
     Args:
@@ -40,43 +39,17 @@ def judge(lm: dspy.LM, question: Gold, answer: str | None) -> Verdict:
         UserError: the judge can't be used at all: it refuses its key, for instance.
         DSPyError: its call got no answer, so that the question is one without a result.
     """
-    if known := _known(question, answer):
-        return known
+    if not str(answer or "").strip():
+        return Verdict(0.0)
+    if exact_match(answer, question.answers):
+        return Verdict(1.0)
+    asked = {"question": question.question, "right_answers": list(question.answers), "answer": str(answer)}
     # The judge's call is not a part of the program that may be traced here.
     with dspy.context(trace=None):
         try:
-            return _verdict(dspy.Predict(Correctness)(lm=lm, **_asked(question, answer)))
+            said = await dspy.Predict(Correctness).acall(lm=lm, **asked)
         except DSPyError as error:
-            return _failed(error)
-
-
-async def ajudge(lm: dspy.LM, question: Gold, answer: str | None) -> Verdict:
-    """Like :func:`judge`, from async code."""
-    if known := _known(question, answer):
-        return known
-    with dspy.context(trace=None):
-        try:
-            return _verdict(await dspy.Predict(Correctness).acall(lm=lm, **_asked(question, answer)))
-        except DSPyError as error:
-            return _failed(error)
-
-
-def _known(question: Gold, answer: str | None) -> Verdict | None:
-    """The verdict, where no judge is needed for it."""
-    if not str(answer or "").strip():
-        return Verdict(0.0)
-    return Verdict(1.0) if exact_match(answer, question.answers) else None
-
-
-def _asked(question: Gold, answer: str | None) -> dict[str, Any]:
-    return {"question": question.question, "right_answers": list(question.answers), "answer": str(answer)}
-
-
-def _verdict(said: dspy.Prediction) -> Verdict:
+            if is_outage(error):
+                raise
+            return Verdict(None, failure_of(error, "the judge", "lm.judge"))
     return Verdict(float(said.correct))
-
-
-def _failed(error: DSPyError) -> Verdict:
-    if is_outage(error):
-        raise error
-    return Verdict(None, failure_of(error, "the judge", "lm.judge"))

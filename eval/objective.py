@@ -9,8 +9,9 @@ from typing import Any
 
 import dspy
 
+from hoptimizer.common.concurrency import run_async
 from hoptimizer.common.errors import UserError
-from hoptimizer.eval.judge import ACCURACY, Verdict, ajudge, judge
+from hoptimizer.eval.judge import ACCURACY, Verdict, judge
 from hoptimizer.eval.latency import CACHED, SECONDS
 from hoptimizer.eval.metrics import METRICS, Gold, Metric, MetricError, metric, score_by, score_prediction
 from hoptimizer.programs.record import COST, counts, solved
@@ -183,7 +184,7 @@ class Objective:
             UserError: the judge can't be used at all.
             DSPyError: the judge's call got no answer.
         """
-        verdict = judge(judge_lm, question, _answer(prediction)) if judge_lm else None
+        verdict = run_async(judge(judge_lm, question, _answer(prediction))) if judge_lm else None
         return self._scored(question, prediction, verdict, failed=False)
 
     async def ascore(
@@ -195,7 +196,7 @@ class Objective:
         failed: bool = False,
     ) -> Scored:
         """As :meth:`score`, from async code; ``failed`` says that the program did."""
-        verdict = await ajudge(judge_lm, question, None if failed else _answer(prediction)) if judge_lm else None
+        verdict = await judge(judge_lm, question, None if failed else _answer(prediction)) if judge_lm else None
         if self.own:  # a user's metric may ask a language model, for which the other questions do not wait
             return await asyncio.to_thread(self._scored, question, prediction, verdict, failed)
         return self._scored(question, prediction, verdict, failed)

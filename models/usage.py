@@ -154,7 +154,7 @@ class AnswerCache(Cache):
     def cache_key(self, request: dict[str, Any], ignored_args_for_cache_key: list[str] | None = None) -> str:
         # DSPy leaves the server out as well, but two of them may call different models by the same name.
         ignored = [name for name in ignored_args_for_cache_key or () if name != "api_base"]
-        return super().cache_key(_however_made(_told_apart(request)), [*ignored, *_NOT_DECIDING])
+        return super().cache_key(_told_apart(request), [*ignored, *_NOT_DECIDING])
 
     def get(self, request: dict[str, Any], ignored_args_for_cache_key: list[str] | None = None) -> Any:  # noqa: ANN401 - DSPy's
         found = super().get(request, ignored_args_for_cache_key)
@@ -230,19 +230,6 @@ class CallCache(AnswerCache):
         if meter and key not in self._counted:
             self._counted.add(key)
             meter.answered(*(_price_of_record(record) if isinstance(record, dict) else _price_of_response(record)))
-
-
-def _however_made(request: dict[str, Any]) -> dict[str, Any]:
-    """A request as DSPy names it in async code, whichever code makes it: a judge is asked from both, for one answer.
-
-    Example:
-        >>> _however_made({"_fn_identifier": "dspy.clients.lm.litellm_completion"})
-        {'_fn_identifier': 'dspy.clients.lm.alitellm_completion'}
-    """
-    module, _, name = str(request.get("_fn_identifier", "")).rpartition(".")
-    if name.startswith("litellm_"):
-        return request | {"_fn_identifier": f"{module}.a{name}"}
-    return request | {"_fn_identifier": f"{module}.{name}.async"} if name == "complete" else request
 
 
 def _told_apart(request: dict[str, Any]) -> dict[str, Any]:

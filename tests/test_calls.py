@@ -9,11 +9,14 @@ from functools import partial
 import dspy
 import pytest
 from chat_server import ChatServer
+from dspy.utils.parallelizer import ParallelExecutor
 from safetensors.torch import load_file, save_file
 from scripted import ScriptedEngine
 from small_models import tiny_lm
 
 from hoptimizer.config import load_config
+from hoptimizer.eval import Question
+from hoptimizer.eval.objective import Objective
 from hoptimizer.models import LMSettings, build_lm
 from hoptimizer.models import usage as calls
 from hoptimizer.models.engine.engine import generator
@@ -163,14 +166,20 @@ def test_a_deployment_of_azures_is_another_one_on_another_resource(monkeypatch, 
     assert found == ["https://one.example.org", "https://another.example.org"]
 
 
-def test_a_call_from_async_code_is_the_same_as_from_other_code(tmp_path):
+def test_a_judge_is_asked_once_about_an_answer_from_threads_and_from_async_code(tmp_path):
     dspy.cache = CallCache(tmp_path / "calls", None)
-    meter = UsageMeter(lambda spent: False)
-    with ChatServer(lambda body: "words") as server, dspy.context(meter=meter):
-        lm = dspy.LM("openai/m", api_base=server.url, api_key="none", temperature=0)
-        assert lm("the same") == asyncio.run(lm.acall("the same")) == lm("the same") == ["words"]
-        assert asyncio.run(lm.acall("another")) == lm("another")
-        assert (len(server.bodies), meter.spent.calls) == (2, 2)
+    meter, answer = UsageMeter(lambda spent: False), dspy.Prediction(answer="the city of Lyon", passages=[], steps=[])
+    question = Question(id="1", question="Where is it?", answers=["Lyon"])
+    with (
+        ChatServer(lambda body: "[[ ## correct ## ]]\nTrue\n\n[[ ## completed ## ]]", seconds=0.3) as server,
+        dspy.context(meter=meter, adapter=dspy.ChatAdapter()),
+    ):
+        judge = build_lm(LMSettings(model="openai/judge", api_base=server.url, api_key="none"))
+        objective = Objective((("accuracy", 1.0),), judge=judge)
+        threads = ParallelExecutor(num_threads=6, disable_progress_bar=True)
+        assert threads.execute(lambda one: objective(one, answer), [question] * 6) == [1.0] * 6
+        assert asyncio.run(objective.ascore(question, answer, judge)).values["accuracy"] == 1.0
+        assert (len(server.bodies), meter.spent.calls) == (1, 1)
 
 
 def test_dspys_own_cache_keeps_no_answer_of_a_server_that_the_environment_names(monkeypatch):
