@@ -5,24 +5,24 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
+from pydantic import ConfigDict, Field, ValidationError, create_model, model_validator
 from pydantic.errors import PydanticUserError
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.common.validation import explain
+from hoptimizer.common.validation import Section, explain
 
 Positive = Annotated[int, Field(ge=1)]
 """A number of things of which there is at least one."""
 
 
-class Options(BaseModel):
+class Options(Section):
     """A section of a config that chooses something by its name.
 
     Attributes:
         name: what is chosen; its options are the fields of the subclass.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(frozen=True)
 
     name: str
 

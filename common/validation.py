@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pydantic import BaseModel, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
@@ -14,6 +14,21 @@ from hoptimizer.common.urls import text_without_secrets
 # What pydantic calls it where something else stands in the place of a section.
 _NO_SECTION = ("model_type", "model_attributes_type")
 _LOGIN = re.compile(r"[^\s'\"/:]+:[^\s'\"]*@")
+
+
+class Section(BaseModel):
+    """A section of a config: without unknown keys, and without true and false in the place of numbers."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _number(cls, value: Any, info: ValidationInfo) -> Any:  # noqa: ANN401 - whatever the config holds
+        if isinstance(value, bool):  # pydantic takes them for 1 and 0, and YAML reads yes and on as true
+            types = [*_types(cls.model_fields[str(info.field_name)].annotation)]
+            if bool not in types and (int in types or float in types):
+                raise ValueError("expected a number")
+        return value
 
 
 def explain(error: ValidationError, model: type[BaseModel], prefix: str = "") -> str:

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, ValidationError, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, SerializeAsAny, ValidationError, model_validator
 
 from hoptimizer.common.errors import UserError, nearest
 from hoptimizer.common.options import Options, chosen, named
 from hoptimizer.common.plugins import DOTTED, nested, sources
 from hoptimizer.common.strict import read_mapping
 from hoptimizer.common.urls import public
-from hoptimizer.common.validation import explain
+from hoptimizer.common.validation import Section, explain
 from hoptimizer.eval.datasets.settings import DataSettings
 from hoptimizer.eval.failures import MAX_UNANSWERED
 from hoptimizer.executors import settings as executors
@@ -50,13 +50,13 @@ def _weighable(value: object) -> object:
 Metric = Annotated[str | dict[str, float], BeforeValidator(_weighable)]
 
 
-class PlainConfig(BaseModel):
+class PlainConfig(Section):
     """What of a config can be read without DSPy, which takes most of a second to import.
 
     That is all but the options of the program and the optimizer, and the metric.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(frozen=True)
 
     data: DataSettings
     program: Any

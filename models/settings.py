@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -21,6 +20,7 @@ from pydantic import (
 )
 
 from hoptimizer.common.urls import public, says_secret, without_secrets
+from hoptimizer.common.validation import Section
 
 LOCAL = "local/"
 
@@ -60,7 +60,7 @@ PromptFormat = Literal["json", "chat", "plain"]
 """How a call's prompt and answer are laid out."""
 
 
-class LMSettings(BaseModel):
+class LMSettings(Section):
     """Which language model to use, and how. A plain string stands for a mapping with that ``model`` alone.
 
     Attributes:
@@ -101,7 +101,7 @@ class LMSettings(BaseModel):
         {'model': 'openai/gpt-4o', 'temperature': 0.7, 'prompt_format': 'auto', 'cache': True}
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(frozen=True)
 
     model: str = Field(min_length=1)
     temperature: float | None = Field(default=0.0, ge=0)

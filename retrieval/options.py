@@ -1,11 +1,12 @@
 """What the options of every retriever have."""
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from hoptimizer.common.options import Options
+from hoptimizer.common.validation import Section
 
 
-class RerankSettings(BaseModel):
+class RerankSettings(Section):
     """A cross-encoder that orders the first passages of a search anew.
 
     Attributes:
@@ -19,7 +20,7 @@ class RerankSettings(BaseModel):
         'bm25, reranked by cross-encoder/ms-marco-MiniLM-L6-v2'
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(frozen=True)
 
     model: str = Field(min_length=1)
     depth: int = Field(30, ge=1)

@@ -88,12 +88,14 @@ def report_command(
     """
     with working():
         tracker, config, run_ids = _chosen(runs)
+        from hoptimizer.eval.display.format import counted
         from hoptimizer.report.page import write_report
 
         compared = write_report(tracker, run_ids, out, split=split, metric=metric, seed=config.seed, by=by)
     n = len(compared.questions)
+    line = f"{out}: {counted(len(compared.variants), 'variant')} on {counted(n, 'question')} of {split}"
     shown = {"path": str(out), "split": split, "metric": metric, "n": n, "runs": [v.run_id for v in compared.variants]}
-    show(shown, as_json, f"{out}: {len(compared.variants)} variants on {n} questions of {split}")
+    show(shown, as_json, line)
 
 
 def _chosen(runs: Sequence[str] | None) -> "tuple[Tracker, Config, list[str]]":

@@ -9,6 +9,7 @@ import pandas as pd
 from mlflow.entities import Run
 
 from hoptimizer.common.errors import UserError
+from hoptimizer.eval.display.format import counted
 from hoptimizer.tracking.naming import KIND, STARTED_FROM
 from hoptimizer.tracking.tracker import Tracker
 
@@ -108,21 +109,19 @@ def _like_the_latest(answered: Sequence[Answered], split: str) -> tuple[list[Ans
     kept = [one for one in whole if one is latest or one.run.info.run_id not in start]
     notes = []
     if others := len(answered) - len(whole):
-        notes.append(f"{_runs(others)} of the experiment answered other questions of {split} than the latest one")
+        whose = f"answered other questions of {split} than the latest one"
+        notes.append(f"{counted(others, 'run')} of the experiment {whose}")
     if steps := len(whole) - len(kept):
-        notes.append(f"{_runs(steps)} that another compile started from")
+        notes.append(f"{counted(steps, 'run')} that another compile started from")
     notes = [f"left out: {note}" for note in notes]
     if more := sum(len(set(one.questions)) > len(wanted) for one in kept):
         info = latest.run.info
         notes.append(
             f"the latest run, {info.run_name} ({info.run_id[:8]}), answered {len(wanted)} questions of {split} and "
-            f"{_runs(more)} answered more: all are compared by these {len(wanted)}; to leave it out, name the runs"
+            f"{counted(more, 'run')} answered more: all are compared by these {len(wanted)}; "
+            "to leave it out, name the runs"
         )
     return [one.only(wanted) for one in kept], notes
-
-
-def _runs(number: int) -> str:
-    return f"{number} run{'s' if number > 1 else ''}"
 
 
 def started_from(runs: Iterable[Run]) -> set[str]:

@@ -11,7 +11,7 @@ from mlflow.entities import Run
 from hoptimizer.common.progress import Report, silent
 from hoptimizer.config import Config
 from hoptimizer.eval.datasets.folder import SPLITS
-from hoptimizer.eval.display.format import figure, heading
+from hoptimizer.eval.display.format import counted, figure, heading
 from hoptimizer.eval.display.sheet import Sheet
 from hoptimizer.study.cells import Cell, Study
 from hoptimizer.tracking.naming import FINGERPRINT, VERSION, as_params, without_fold
@@ -70,7 +70,7 @@ class StudyEstimate:
         asked = sum(cell.questions for cell in self.cells)
         older = ", ".join(f"{number} by version {name}" for name, number in self.older.items())
         finished = f"{self.finished} finished{f' ({older}; delete a run to have it made anew)' if older else ''}"
-        runs = "1 run" if len(self.cells) == 1 else f"{len(self.cells)} runs"
+        runs = counted(len(self.cells), "run")
         parts = [f"{runs} to come, {finished}", f"{asked:,} questions"]
         known = [cell for cell in self.cells if "lm_calls" in cell.of_each]
         if known:

@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, field_validator, model_validator
+from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from hoptimizer.common.paths import expanded
+from hoptimizer.common.validation import Section
 
 
 def bundled() -> dict[str, Path]:
@@ -21,7 +22,7 @@ def bundled() -> dict[str, Path]:
     return {"atlas": DATA}
 
 
-class DataSettings(BaseModel):
+class DataSettings(Section):
     """Which data set, and how much of it. A plain string stands for a mapping with that ``name`` alone.
 
     Example:
@@ -29,8 +30,6 @@ class DataSettings(BaseModel):
         >>> DataSettings(name="atlas", train=120, dev=60).sizes()
         {'train': 120, 'dev': 60, 'test': None}
     """
-
-    model_config = ConfigDict(extra="forbid")
 
     name: str = Field(min_length=1, description="A bundled set's name, such as atlas, or the path of a folder.")
     train: PositiveInt | None = Field(

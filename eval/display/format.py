@@ -1,4 +1,4 @@
-"""How figures are written in tables."""
+"""How figures are written, in tables above all."""
 
 from collections.abc import Mapping
 
@@ -22,6 +22,21 @@ _HEADINGS = {
 }
 # Digits behind the point, where it is not two.
 _DIGITS = {"objective": 3, "prompt_tokens": 1, "cached_tokens": 1, "completion_tokens": 1, "usd": 6}
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things.
+
+    Args:
+        number: how many.
+        noun: what one of them is called.
+
+    Example:
+        >>> from hoptimizer.eval.display.format import counted
+        >>> counted(1, "run"), counted(2, "run")
+        ('1 run', '2 runs')
+    """
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def heading(name: str) -> str:

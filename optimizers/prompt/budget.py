@@ -2,15 +2,16 @@
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from hoptimizer.common.errors import UserError
+from hoptimizer.common.validation import Section
 from hoptimizer.models.usage import Usage
 
 _EXPECTED = "optimizer.budget: expected lm_calls, minutes or usd, e.g. optimizer.budget.lm_calls=2000"
 
 
-class Budget(BaseModel):
+class Budget(Section):
     """The limits of a compile; it ends at the first that is reached, with the best program so far.
 
     Attributes:
@@ -19,7 +20,7 @@ class Budget(BaseModel):
         usd: the price of the calls, in US dollars.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(frozen=True)
 
     lm_calls: int | None = Field(default=None, ge=1)
     minutes: float | None = Field(default=None, gt=0)
