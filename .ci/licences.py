@@ -1,14 +1,16 @@
-"""Prints docs/licences.md: the licences of what hoptimizer needs at run time, of the weights, and which are copyleft.
+"""Prints docs/licences.md: the licences of what hoptimizer and its extras need at run time, of the weights, and which
+are copyleft.
 
     .venv/bin/python .ci/licences.py > docs/licences.md
 
-What is installed says its licence itself, in its metadata; where it says none, the first line of its licence file that
-names one does.
+It is for an environment with the extras `dev`, which has the others, and `gpu`. What is installed says its licence
+itself, in its metadata; where it says none, the first line of its licence file that names one does.
 """
 
 import re
 import sys
 import tomllib
+from collections.abc import Iterable, Mapping
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from hoptimizer.models.weights.catalog import WEIGHTS
 ROOT = Path(__file__).parents[1]
 # GPL, LGPL, AGPL, MPL, EPL, EUPL, CDDL, and Creative Commons' share-alike.
 COPYLEFT = re.compile(r"\b[AL]?GPL|\bMPL|Mozilla|\bEPL|\bEUPL|\bCDDL|-SA\b")
+STRONG = re.compile(r"\b[AL]?GPL")
 # By the words of the licence's own text, as its file has them.
 TEXTS = {
     "Permission is hereby granted, free of charge": "MIT",
@@ -34,11 +37,26 @@ hoptimizer is under Apache-2.0. This is what it needs at run time, with the vers
 can fetch. Made by `.venv/bin/python .ci/licences.py > docs/licences.md`; `tests/test_dependencies.py` makes sure that
 the versions are the pinned ones.
 """
+DUTIES = """
+Under MPL-2.0, who changes a file of theirs and passes it on publishes that file. Under the LGPL, who passes the library
+on gives its source as well, and lets others replace it. Who uses them owes nothing.
+
+## Packages
+"""
+TABLE = "| package | version | licence | copyleft |"
 NVIDIA = """
 On Linux, PyPI's `torch` also brings `triton` and NVIDIA's CUDA libraries (`nvidia-*`, `cuda-*`), which the CPU build
 that the table was made with does without, so that they are not in it. **They are not all free software:** the metadata
 of `nvidia-nvtx`, for one, says "Other/Proprietary License". Look at their licences before passing them on.
 """
+EXTRAS_HEAD = f"""
+## Packages of the extras
+
+What extras bring besides, such as `pip install 'hoptimizer[postgres]'`; `dev`, for work on the project itself, is left
+out.
+
+{TABLE} extra |
+|---|---|---|---|---|"""
 WEIGHTS_HEAD = """
 ## Weights
 
@@ -49,10 +67,9 @@ What `hop models pull` fetches, by the name in the store. The ColBERT checkpoint
 |---|---|---|"""
 
 
-def runtime() -> dict[str, Distribution]:
-    """What is installed of what the package needs, and of what that needs, by name in lower case."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted = [Requirement(line) for line in project["dependencies"]]
+def installed(lines: Iterable[str]) -> dict[str, Distribution]:
+    """What is installed of what these requirements name, and of what that needs, by name in lower case."""
+    wanted = [Requirement(line) for line in lines]
     found: dict[str, Distribution] = {}
     seen: set[tuple[str, frozenset[str]]] = set()
     while wanted:
@@ -64,7 +81,7 @@ def runtime() -> dict[str, Distribution]:
         try:
             package = distribution(one.name)
         except PackageNotFoundError:
-            sys.exit(f"{one.name} is not installed; make .venv first (make test)")
+            sys.exit(f"{one.name} is not installed; make .venv first: pip install -c constraints.txt -e '.[dev,gpu]'")
         found[package.metadata["Name"].lower()] = package
         for line in package.requires or ():
             needed = Requirement(line)
@@ -94,22 +111,42 @@ def licence(package: Distribution) -> str:
     return f"{named[0]} (by its licence file)" if named else "unknown"
 
 
+def row(package: Distribution, *more: str) -> str:
+    """A package's row of a table, and what its further columns say."""
+    text = licence(package)
+    cells = (package.metadata["Name"], package.version.partition("+")[0], text, "yes" if COPYLEFT.search(text) else "")
+    return f"| {' | '.join([*cells, *more])} |"
+
+
+def those_under(kind: re.Pattern[str], packages: Mapping[str, Distribution]) -> str:
+    """The names of those packages whose licences are of a kind."""
+    return ", ".join(one.metadata["Name"] for one in packages.values() if kind.search(licence(one))) or "none"
+
+
 def main() -> None:
     """Print the page."""
-    rows = [
-        (package.metadata["Name"], package.version.partition("+")[0], licence(package))
-        for package in runtime().values()
-    ]
-    flagged = [name for name, _, text in rows if COPYLEFT.search(text)]
-    strong = [name for name, _, text in rows if re.search(r"\b[AL]?GPL", text)]
-    kind = f"**GPL, LGPL or AGPL: {', '.join(strong)}.**" if strong else "None is under GPL, LGPL or AGPL."
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    always = installed(project["dependencies"])
+    more: dict[str, Distribution] = {}
+    brought_by: dict[str, list[str]] = {}  # extras by the name of a package
+    for extra, lines in project["optional-dependencies"].items():
+        if extra != "dev":
+            own = {name: package for name, package in installed(lines).items() if name not in always}
+            more |= own
+            for name in own:
+                brought_by.setdefault(name, []).append(extra)
     print(HEAD)
-    print(f"{len(rows)} packages. {kind} Marked as copyleft: {', '.join(flagged) or 'none'}. Where that is MPL-2.0,")
-    print("who changes a file of theirs and passes it on publishes that file; who uses them owes nothing.\n")
-    print("## Packages\n\n| package | version | licence | copyleft |\n|---|---|---|---|")
-    for name, version, text in rows:
-        print(f"| {name} | {version} | {text} | {'yes' if COPYLEFT.search(text) else ''} |")
-    print(NVIDIA + WEIGHTS_HEAD)
+    print(f"- {len(always)} packages. GPL, LGPL or AGPL: {those_under(STRONG, always)}.")
+    print(f"  Copyleft of any kind: {those_under(COPYLEFT, always)}.")
+    print(f"- {len(more)} more with all extras. GPL, LGPL or AGPL: {those_under(STRONG, more)}.")
+    print(f"  Copyleft of any kind: {those_under(COPYLEFT, more)}.")
+    print(f"{DUTIES}\n{TABLE}\n|---|---|---|---|")
+    for package in always.values():
+        print(row(package))
+    print(NVIDIA + EXTRAS_HEAD)
+    for name, package in sorted(more.items()):
+        print(row(package, ", ".join(brought_by[name])))
+    print(WEIGHTS_HEAD)
     for weights in sorted(WEIGHTS.values(), key=lambda one: one.name):
         print(f"| {weights.name} | {weights.licence} | {'yes' if COPYLEFT.search(weights.licence) else ''} |")
 
