@@ -27,8 +27,10 @@ def words(text: str) -> list[Span]:
 
 def folded(text: str) -> str:
     """A text in the form in which it is compared: its words alone, without case and accents."""
-    plain = unicodedata.normalize("NFKD", text.casefold())
-    plain = "".join(character for character in plain if not unicodedata.combining(character))
+    plain = text.casefold()
+    if not plain.isascii():  # ASCII has no accents, and most texts are of it alone
+        plain = unicodedata.normalize("NFKD", plain)
+        plain = "".join(character for character in plain if not unicodedata.combining(character))
     return " ".join(plain[start:end] for start, end in words(plain))
 
 

@@ -63,8 +63,9 @@ class Question(Record):
     id: Text
     question: Text
     answers: Annotated[list[Text], Field(min_length=1)]
-    passages: list[Text] = []
-    hops: list[Hop] = []
+    # Made by a function: Pydantic copies a list deeply, which takes longer than all else about a question.
+    passages: list[Text] = Field(default_factory=list)
+    hops: list[Hop] = Field(default_factory=list)
     rationale: Text | None = None
     type: Text | None = None
     # Left out where it is not known, so that data sets without it keep their digest.

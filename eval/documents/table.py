@@ -60,7 +60,7 @@ def read_table(
         right = _column(name, columns, answer, ANSWER_COLUMNS, "answer")
     except UserError as error:
         raise NoAnswersError(str(error)) from None
-    answers: dict[str, list[str]] = {}
+    found: dict[str, Question] = {}
     for row in chain(first, rows):
         text = row.fields.get(asked)
         if not isinstance(text, str) or not text.strip():
@@ -80,15 +80,19 @@ def read_table(
         except ValidationError as error:  # halves of characters
             report(f"{row.place}: {error.errors()[0]['msg']}; correct it")
             continue
-        answers.setdefault(made.question, []).extend(made.answers)
-    if not answers:
+        known = found.setdefault(made.question, made)
+        if known is not made:
+            known.answers.extend(made.answers)
+    if not found:
         raise UserError(f"{name}: no questions with an answer in it; give another file")
-    return [_question(text, given) for text, given in answers.items()]
+    for one in found.values():
+        one.answers[:] = dict.fromkeys(one.answers)
+    return list(found.values())
 
 
-def _question(text: str, answers: Sequence[str]) -> Question:
+def _question(text: str, answers: list[str]) -> Question:
     text = " ".join(text.split())
-    return Question(id=id_of(text), question=text, answers=list(dict.fromkeys(answers)))
+    return Question(id=id_of(text), question=text, answers=answers)
 
 
 def _column(name: str, columns: Sequence[str], given: str | None, usual: Sequence[str], what: str) -> str:
