@@ -4,10 +4,11 @@ import os
 from typing import Any
 from weakref import WeakKeyDictionary
 
-# Before litellm is imported: its first call would fetch a price list over the network.
+# Before litellm is imported: its first call would fetch a price list over the network, and so would DSPy's.
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 import dspy
+from dspy.clients.model_metadata import model_info, rate
 from dspy.utils.exceptions import LMConfigurationError
 from pydantic import SecretStr
 
@@ -159,6 +160,24 @@ def build_adapter() -> dspy.Adapter:
         <class 'bool'>
     """
     return LMAdapter()
+
+
+def price(model: str, prompt_tokens: float, completion_tokens: float) -> float | None:
+    """What tokens cost in US dollars, as if the provider cached none of them; ``None`` where it is not known.
+
+    Args:
+        model: a model string of DSPy, by whose list of prices it is known.
+        prompt_tokens: tokens that are read.
+        completion_tokens: tokens that are written.
+
+    Example:
+        >>> from hoptimizer.models.lm import price
+        >>> price("openai/gpt-4o-mini", 1e6, 1e6), price("openai/my-own", 1e6, 1e6)
+        (0.75, None)
+    """
+    info = model_info(*model.split("/", 1)) if "/" in model else {}
+    read, written = rate(info, "input_cost_per_token"), rate(info, "output_cost_per_token")
+    return None if read is None or written is None else prompt_tokens * read + completion_tokens * written
 
 
 def _client_options(settings: LMSettings) -> dict[str, Any]:

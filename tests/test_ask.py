@@ -118,6 +118,19 @@ def test_a_dry_run_knows_the_costs_of_earlier_runs(hop, tmp_path):
     assert "retriever.k=2" in out
 
 
+def test_a_dry_run_tells_tokens_and_the_price_that_is_known_of_them(hop):
+    with ChatServer(lambda _: "[[ ## answer ## ]]\nLyon\n\n[[ ## completed ## ]]") as server:
+        words = ["data=atlas", "program=direct", "data.dev=3"]
+        served = [f"lm.default=openai/{uuid4().hex}", f"lm.default.api_base={server.url}", "lm.default.api_key=none"]
+        assert hop("eval", *words, *served)[0] == 0
+    code, out, err = hop("eval", *words, "data.dev=60", "lm.default=openai/gpt-4o", "--dry-run")
+    assert code == 0, err
+    line = " ".join(out.split())
+    # At $2.50 and $10 a million tokens.
+    assert "about 60 calls of language models, cached ones among them; about 6,000 prompt and 600 completion" in line
+    assert "tokens; about $0.02 (cost of a question: a run with another model)" in line
+
+
 @pytest.mark.parametrize("optimizer", ["labeled_few_shot", "bootstrap_few_shot", "bootstrap_random_search"])
 def test_a_dry_run_of_a_compile_counts_what_the_compile_asks(hop, optimizer):
     with ChatServer(lambda _: "[[ ## answer ## ]]\nLyon\n\n[[ ## completed ## ]]") as server:

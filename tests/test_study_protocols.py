@@ -362,6 +362,34 @@ def test_what_a_whole_compile_spent_is_not_the_cost_of_a_question(tmp_path):
     assert found == {"lm_calls": 1.0, "prompt_tokens": 200.0}
 
 
+@pytest.mark.parametrize(
+    ("lm", "usd"),
+    [
+        (
+            "openai/gpt-4o-mini",
+            2e-4,
+        ),  # 1,000 tokens read at $0.15 a million, 100 written at $0.60: 0.00021, but as paid
+        ("openai/gpt-4o", 35e-4),
+        ("openai/of-an-unknown-price", None),
+        ("local/smollm2-135m-instruct", None),
+        ({"default": "openai/gpt-4o", "reader": "openai/gpt-4o-mini"}, None),
+    ],
+    ids=str,
+)
+def test_tokens_of_another_models_run_have_the_price_of_the_model_that_is_to_be_asked(tmp_path, lm, usd):
+    made = make_config({"data": "atlas", "program": "direct", "lm": "openai/gpt-4o-mini"})
+    tracker = Tracker(f"sqlite:///{tmp_path}/mlflow.db", "atlas")
+    with tracker.run("eval", "earlier") as run:
+        mlflow.log_params(as_params(made.deciding))
+        tokens = {"workings/dev/prompt_tokens": 1000.0, "workings/dev/completion_tokens": 100.0}
+        mlflow.log_metrics({"dev/lm_calls": 1.0, "dev/usd": 2e-4} | tokens)
+    found, _ = known_costs(
+        make_config({"data": "atlas", "program": "direct", "lm": lm}), [tracker.get(run.info.run_id)]
+    )
+    assert found["prompt_tokens"] == 1000
+    assert found.get("usd") == (None if usd is None else pytest.approx(usd))
+
+
 def test_an_estimate_asks_a_few_questions_and_an_earlier_run_tells_more(write, monkeypatch, capsys):
     def said(*words):
         monkeypatch.setattr(sys, "argv", ["hop", "study", str(path), "--json", *words])
@@ -384,7 +412,7 @@ def test_an_estimate_asks_a_few_questions_and_an_earlier_run_tells_more(write, m
         )
         assert [cell["basis"] for cell in expected["cells"]] == ["its first 3 questions"] * 2
         _, told = said()
-        assert "study small: 2 runs to come, 0 finished; 8 questions; what 2 of them will cost is not known yet" in told
+        assert "study small: 2 runs to come, 0 finished; 8 questions; no run tells yet what 2 of them will cost" in told
         assert len(server.bodies) == 4, "what was asked is not asked again"
         after, _ = said("--estimate", "data.dev=6")
         assert after["cells"][0]["basis"] == "a run of the same program and model"
@@ -399,7 +427,7 @@ def test_the_line_of_an_estimate_has_tokens_and_dollars_where_they_are_known():
     unknown = CellEstimate("c", 10, False, {}, "not known")
     line = StudyEstimate("small", 0, {}, [known, unknown]).line
     assert "about 2,000 calls of language models, cached ones among them" in line
-    assert "; about 1,500,000 prompt and 30,000 completion tokens; about $4.00; what 1 of them will cost is not" in line
+    assert "; about 1,500,000 prompt and 30,000 completion tokens; about $4.00; no run tells yet what 1 of" in line
     line = StudyEstimate("small", 0, {}, [known, unpriced]).line
     assert "; about 1,515,000 prompt and 30,300 completion tokens" in line
     assert "$" not in line

@@ -20,7 +20,7 @@ from hoptimizer.optimizers.nested import built
 from hoptimizer.optimizers.prompt.search import PROBE, Search, WorkEstimate
 from hoptimizer.programs import Program, build_program
 from hoptimizer.study.cells import Study
-from hoptimizer.study.estimate import StudyEstimate, estimate, known_costs
+from hoptimizer.study.estimate import StudyEstimate, estimate, known_costs, told_costs
 from hoptimizer.tracking.holding import SQLITE, located
 from hoptimizer.tracking.journal import store_of
 from hoptimizer.tracking.reading import StoredRuns
@@ -76,10 +76,7 @@ class DryRun:
         if self.optimizer:
             parts.append(f"about {self.optimizer.runs:,} more for the optimizer")
             parts += [f"about {self.optimizer.proposals:,} proposals"] if self.optimizer.proposals else []
-        if "lm_calls" in self.costs:
-            parts.append(f"about {self.costs['lm_calls']:,.0f} calls of language models, cached ones among them")
-        if "usd" in self.costs:
-            parts.append(f"about ${self.costs['usd']:,.2f}")
+        parts += told_costs(self.costs)
         return f"{'; '.join(parts)} (cost of a question: {self.basis})"
 
 

@@ -9,10 +9,12 @@ from typing import Any
 from mlflow.entities import Run
 
 from hoptimizer.common.progress import Report, silent
+from hoptimizer.compiled import NOT_ASKED
 from hoptimizer.config import Config
 from hoptimizer.eval.datasets.folder import SPLITS
 from hoptimizer.eval.display.format import counted, figure, heading
 from hoptimizer.eval.display.sheet import Sheet
+from hoptimizer.models.lm import price
 from hoptimizer.study.cells import Cell, Study
 from hoptimizer.tracking.naming import FINGERPRINT, VERSION, as_params, without_fold
 from hoptimizer.tracking.tracker import Tracker
@@ -74,15 +76,12 @@ class StudyEstimate:
         parts = [f"{runs} to come, {finished}", f"{asked:,} questions"]
         known = [cell for cell in self.cells if "lm_calls" in cell.of_each]
         if known:
-            costs = {name: _total(known, name) for name in FIGURES}
-            parts.append(f"about {costs['lm_calls']:,.0f} calls of language models, cached ones among them")
-            prompt, completion, usd = costs["prompt_tokens"], costs["completion_tokens"], costs["usd"]
-            if prompt is not None and completion is not None:
-                parts.append(f"about {prompt:,.0f} prompt and {completion:,.0f} completion tokens")
-            parts += [f"about ${usd:,.2f}"] if usd is not None else []
+            totals = {name: _total(known, name) for name in FIGURES}
+            parts += told_costs({name: total for name, total in totals.items() if total is not None})
         if unknown := len(self.cells) - len(known):
             them = "it" if unknown == 1 == len(self.cells) else f"{unknown} of them"
-            parts.append(f"what {them} will cost is not known yet (--estimate asks {PROBED} questions of each)")
+            # Which is so after --estimate, too: it leaves answers in the cache, and no run.
+            parts.append(f"no run tells yet what {them} will cost (--estimate does, by {PROBED} questions of each)")
         if compiled := sum(cell.compiled for cell in self.cells):
             parts.append(f"{compiled} of them {'compiles' if compiled == 1 else 'compile'} first, which costs extra")
         return f"study {self.study}: {'; '.join(parts)}"
@@ -113,6 +112,21 @@ class StudyEstimate:
             rows=[*rows, ["in all", str(sum(cell.questions for cell in self.cells)), *totals, ""]],
             note="Cached calls, which cost nothing, are counted; s/question is measured beside other questions.",
         )
+
+
+def told_costs(costs: Mapping[str, float]) -> list[str]:
+    """Parts of a line that say what runs will cost, as far as it is known.
+
+    Args:
+        costs: of all of them together.
+    """
+    parts = []
+    if "lm_calls" in costs:
+        parts.append(f"about {costs['lm_calls']:,.0f} calls of language models, cached ones among them")
+    if "prompt_tokens" in costs and "completion_tokens" in costs:
+        prompt, completion = costs["prompt_tokens"], costs["completion_tokens"]
+        parts.append(f"about {prompt:,.0f} prompt and {completion:,.0f} completion tokens")
+    return parts + ([f"about ${costs['usd']:,.2f}"] if "usd" in costs else [])
 
 
 def _total(cells: Sequence[CellEstimate], name: str) -> float | None:
@@ -178,7 +192,7 @@ def _planned(study: Study) -> list[tuple[Cell, bool]]:
 
 
 def known_costs(config: Config, runs: Sequence[Run]) -> tuple[dict[str, float], str]:
-    """The cost of a question by earlier runs, and which these are.
+    """The cost of a question by earlier runs, and which these are; a run of another model tells no price.
 
     Args:
         config: with what the question will be asked.
@@ -190,8 +204,22 @@ def known_costs(config: Config, runs: Sequence[Run]) -> tuple[dict[str, float], 
     for keys, basis in ((program, "a run of the same program and model"), ([_LM], "a run with other options")):
         for run in same:
             if all(run.data.params.get(key) == wanted[key] for key in keys):
-                return _few(_of_split(run.data.metrics)), basis
-    return (_few(_of_split(same[0].data.metrics)), "a run with another model") if same else ({}, "not known")
+                found = _few(_of_split(run.data.metrics))
+                return _priced(config, found) | found, basis
+    if not same:
+        return {}, "not known"
+    found = _few(_of_split(same[0].data.metrics))
+    found.pop("usd", None)
+    return found | _priced(config, found), "a run with another model"
+
+
+def _priced(config: Config, figures: Mapping[str, float]) -> dict[str, float]:
+    """The price of a question's tokens, where one model is asked for all of them and its price is known."""
+    models = {lm.model for role, lm in config.lm.items() if role not in NOT_ASKED}
+    if len(models) > 1 or not {"prompt_tokens", "completion_tokens"} <= figures.keys():
+        return {}
+    usd = price(models.pop(), figures["prompt_tokens"], figures["completion_tokens"])
+    return {} if usd is None else {"usd": usd}
 
 
 def _of_split(metrics: Mapping[str, float]) -> dict[str, float]:
