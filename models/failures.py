@@ -147,6 +147,18 @@ def explained(error: BaseException, who: str = "the language model", section: st
     return unusable(error, who, section) or kind(f"{who} gave no answer: {one_line(error)}")
 
 
+def ends_all(error: BaseException) -> bool:
+    """Whether a failure is none of its own question: a call got no answer, or no other one can succeed either.
+
+    Example:
+        >>> from dspy.utils.exceptions import LMAuthError, LMInvalidRequestError
+        >>> from hoptimizer.models.failures import ends_all
+        >>> ends_all(LMAuthError("bad key")), ends_all(LMInvalidRequestError("the prompt was filtered"))
+        (True, False)
+    """
+    return is_outage(error) or is_permanent(error) or isinstance(error.__cause__, UserError)
+
+
 class _Stopped(BaseException):
     """Work ends at once, wherever it is.
 
@@ -173,7 +185,7 @@ class _Watch(BaseCallback):
 def _look(exception: BaseException | None) -> None:
     if isinstance(exception, UserError) and not isinstance(exception, RefusedQueryError):
         raise _Stopped(exception)
-    if exception and (is_outage(exception) or is_permanent(exception) or isinstance(exception.__cause__, UserError)):
+    if exception and ends_all(exception):
         raise _Stopped(explained(exception))
 
 

@@ -4,18 +4,19 @@ import asyncio
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import dspy
 import mlflow
 import pytest
-from dspy.utils.exceptions import LMServerError
+from dspy.utils.exceptions import LMInvalidRequestError, LMServerError
 from rounding import BATCHES_ROUND
 from scripted import Listener, ScriptedLM, ScriptedRetriever, passage
 from serving import answer_in_fresh_process, kept
 
 from hoptimizer import Tracker, compile_variant, evaluate_variant, load_config
-from hoptimizer.common.errors import UserError
+from hoptimizer.common.errors import RefusedQueryError, UserError
 from hoptimizer.compiling import work_folder
 from hoptimizer.eval.datasets.question import Hop, Question
 from hoptimizer.eval.objective import Objective
@@ -226,10 +227,25 @@ def test_a_teacher_that_fails_half_way_leaves_what_it_labelled_and_is_not_asked_
         return script(field, inputs)
 
     options = {"steps": ["relevance"], "labels": "teacher", "epochs": 1}
-    with pytest.raises(UserError, match=r"relevance-train: a language model failed: .*overloaded for now") as error:
+    with pytest.raises(UserError, match=r"the language model gave no answer: .*overloaded for now") as error:
         compiled(context(tmp_path, None, teacher=ScriptedLM(failing)), **options)
     assert "\n" not in str(error.value)
     assert len(rows(tmp_path, "relevance-train")) == 5
+
+
+def test_a_prompt_that_is_refused_and_a_search_that_is_cost_their_own_examples(tmp_path, caplog):
+    async def label(number):
+        if number == 1:
+            raise LMInvalidRequestError("the prompt was filtered")
+        if number == 3:
+            raise RefusedQueryError("engine: the query is too long")
+        return TrainingExample({"question": str(number)}, "yes")
+
+    pending = [PendingExample({"question": str(n)}, partial(label, n)) for n in range(5)]
+    examples = collect(pending, tmp_path / "some-train.jsonl", 1, lambda *_: None)
+    assert [example.inputs["question"] for example in examples] == ["0", "2", "4"]
+    assert "some-train: 2 of 5 left out, as they were refused: LMInvalidRequestError: the prompt was" in caplog.text
+    assert len((tmp_path / "some-train.jsonl").read_text().splitlines()) == 5
 
 
 def test_what_is_wanted_is_labelled_once_and_comes_in_its_order(tmp_path):

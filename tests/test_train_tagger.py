@@ -12,6 +12,7 @@ from pathlib import Path
 import dspy
 import mlflow
 import pytest
+from dspy.utils.exceptions import LMInvalidRequestError, LMServerError
 from scripted import Listener, ScriptedLM, ScriptedRetriever
 from serving import answer_in_fresh_process, kept
 from small_models import CITIES, LABELER, TAGGER, labelled, tiny_deberta, tiny_t5, train_toy_tagger
@@ -19,7 +20,7 @@ from test_hop_labels import BOTH, BRIDGE, CORPUS, TOWER
 from transformers import AutoTokenizer, BertTokenizerFast
 
 from hoptimizer import Tracker, compile_variant, load_config, make_config
-from hoptimizer.common.errors import UserError
+from hoptimizer.common.errors import ServiceError, UserError
 from hoptimizer.common.text import words
 from hoptimizer.eval.objective import Objective
 from hoptimizer.models import build_adapter, build_lm
@@ -434,6 +435,22 @@ def test_what_a_teacher_gets_wrong_is_counted_and_skipped(tmp_path, field, value
     assert bridge.failure is None
     assert tower.hops == []
     assert tower.failure.startswith(failure)
+
+
+def test_a_question_whose_prompt_is_refused_is_skipped_and_an_outage_ends_the_labelling(tmp_path):
+    def raising(error):
+        def script(asked, text):
+            if "Tower" in text:
+                raise error
+            return taught(asked, text)
+
+        return script
+
+    (bridge, tower), _, _ = synthesized(tmp_path, raising(LMInvalidRequestError("the prompt was filtered")))
+    assert (bridge.failure, tower.hops) == (None, [])
+    assert "the prompt was filtered" in tower.failure
+    with pytest.raises(ServiceError, match=r"the teacher gave no answer: .*overloaded"):
+        synthesized(tmp_path, raising(LMServerError("overloaded")))
 
 
 def test_skipped_questions_are_told_with_the_reason(tmp_path):

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 import dspy
-from dspy.utils.exceptions import DSPyError
 
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.models.lm import build_adapter
@@ -107,7 +106,7 @@ def bootstrapped(
 async def _label(context: CompileContext, question: Question, take: Take, lm: dspy.LM) -> TrainingExample | None:
     try:
         taken = await take(question)
-    except (Unannotated, DSPyError):
+    except Unannotated:
         return None
     with dspy.context(lm=lm):
         rows = [_row(context, one) for one in taken]

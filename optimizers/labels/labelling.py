@@ -2,18 +2,19 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dspy.utils.exceptions import DSPyError
-
 from hoptimizer.common.concurrency import all_of, run_async
-from hoptimizer.common.errors import UserError
 from hoptimizer.common.progress import Progress
-from hoptimizer.models.failures import one_line
+from hoptimizer.models.failures import ends_all, explained, one_line
 from hoptimizer.optimizers.labels.examples import TrainingExample
+from hoptimizer.programs.program import FAILURES
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,8 @@ class PendingExample:
 def collect(pending: Sequence[PendingExample], file: Path, workers: int, progress: Progress) -> list[TrainingExample]:
     """Label pending examples concurrently, each once; a row is in the file as soon as it is labelled.
 
-    A compile that was killed labels them again: the run's own cache holds the calls that were already made.
+    A compile that was killed labels them again: the run's own cache holds the calls that were already made. An example
+    whose prompt or search is refused is left out.
 
     Args:
         pending: the pending examples, all with the same input fields; of several with the same inputs, only the first
@@ -46,12 +48,13 @@ def collect(pending: Sequence[PendingExample], file: Path, workers: int, progres
         the usable examples, in the order of ``pending``.
 
     Raises:
-        UserError: a language model fails.
+        UserError: a language model can't be used; a ``ServiceError`` where a call got no answer.
     """
     unique: dict[str, PendingExample] = {}
     for one in pending:
         unique.setdefault(_key(one.inputs), one)
     made: dict[str, TrainingExample | None] = {}
+    refused: list[str] = []
     file.parent.mkdir(parents=True, exist_ok=True)
     slots = asyncio.Semaphore(workers)
     with file.open("w", encoding="utf-8") as rows:
@@ -60,8 +63,11 @@ def collect(pending: Sequence[PendingExample], file: Path, workers: int, progres
             async with slots:
                 try:
                     made[key] = await one.label()
-                except DSPyError as error:
-                    raise failure(error, file) from error
+                except FAILURES as error:  # what is refused costs its own question, as in an evaluation
+                    if ends_all(error):
+                        raise explained(error) from error
+                    made[key] = None
+                    refused.append(one_line(error))
             example = made[key]
             row = {"inputs": example.inputs, "output": example.output} if example else {"inputs": one.inputs}
             rows.write(json.dumps(row, ensure_ascii=False) + "\n")
@@ -69,23 +75,11 @@ def collect(pending: Sequence[PendingExample], file: Path, workers: int, progres
             progress(len(made), len(unique))
 
         run_async(all_of(label(key, one) for key, one in unique.items()))
+    if refused:
+        counts = f"{len(refused)} of {len(unique)}"
+        _log.warning("%s: %s left out, as they were refused: %s", file.stem, counts, refused[0])
     return [example for key in unique if (example := made[key]) is not None]
 
 
 def _key(inputs: dict[str, Any]) -> str:
     return json.dumps(inputs, sort_keys=True)
-
-
-def failure(error: DSPyError, file: Path) -> UserError:
-    """The error that a user sees where a language model that labels can't be asked.
-
-    Args:
-        error: the error that the language model raised.
-        file: the file of the labels, which are kept.
-    """
-    if isinstance(error.__cause__, UserError):  # the model could not be loaded
-        return error.__cause__
-    return UserError(
-        f"{file.stem}: a language model failed: {one_line(error)}; what is labelled so far is kept: check the lm "
-        "section and give the same command again"
-    )

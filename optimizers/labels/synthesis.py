@@ -4,7 +4,7 @@ There are four steps: split the question by its passages and find which parts de
 passage, write the next query, and mine hard negatives (which
 :mod:`hoptimizer.optimizers.labels.tagger_examples` does with the retriever). The teacher's outputs are checked: words
 must occur in the text, in its order; the parts must not depend on each other in a circle; an answer must occur in its
-passage. A question that fails a check is skipped, and counted by the reason.
+passage. A question that fails a check, or whose prompt is refused, is skipped and counted by the reason.
 """
 
 import asyncio
@@ -19,16 +19,20 @@ from dspy.utils.exceptions import AdapterParseError, DSPyError
 from hoptimizer.common.concurrency import all_of, run_async
 from hoptimizer.common.text import find, folded
 from hoptimizer.eval.datasets.question import Question
+from hoptimizer.models.failures import ends_all, explained, one_line
 from hoptimizer.optimizers.labels.hop_labels import HopLabel, LabelledQuestion, unknown_to
 from hoptimizer.optimizers.labels.hop_order import hop_order
-from hoptimizer.optimizers.labels.labelling import failure
 from hoptimizer.optimizers.optimizer import CompileContext
 from hoptimizer.retrieval import Passage
 from hoptimizer.signatures import FindDependencies, LabelWords, NextQuery, SplitByPassages
 
+# The most letters of why a prompt was refused: questions are counted by it.
+_REASON = 80
+
 
 class UnusableError(Exception):
-    """Raised where the teacher's output can't be learned from; the message is the reason, without the output."""
+    """Raised where the teacher's output can't be learned from, or where a prompt is refused; the message is the reason,
+    without the output."""
 
 
 def synthesize(
@@ -46,7 +50,7 @@ def synthesize(
         merged: whether a round has one query for all its hops, as with ``program.queries=query``.
 
     Raises:
-        UserError: the teacher can't be asked; the labels made so far stay in the file.
+        UserError: the teacher can't be used; a ``ServiceError`` where a call got no answer.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     done: dict[str, LabelledQuestion] = {}
@@ -61,8 +65,6 @@ def synthesize(
                     passages = [context.corpus[id] for id in question.passages]
                     try:
                         result = await teacher.label(question, passages)
-                    except DSPyError as error:
-                        raise failure(error, file) from error
                     except UnusableError as error:
                         result = LabelledQuestion(id=question.id, question=question.question, failure=str(error))
                 rows.write(result.model_dump_json() + "\n")
@@ -95,8 +97,8 @@ class Teacher:
             passages: its supporting passages.
 
         Raises:
-            UnusableError: the teacher's output failed a check.
-            DSPyError: the teacher can't be asked.
+            UnusableError: the teacher's output failed a check, or a prompt was refused.
+            UserError: the teacher can't be used; a ``ServiceError`` where a call got no answer.
         """
         asked, answers = await self._split(question, passages)
         needs = await asyncio.gather(*(self._needs(asked, number) for number in range(len(asked))))
@@ -166,6 +168,10 @@ class Teacher:
             said = await dspy.Predict(signature).acall(lm=self._lm, **inputs)
         except AdapterParseError as error:
             raise UnusableError("an output that could not be parsed") from error
+        except DSPyError as error:
+            if ends_all(error):
+                raise explained(error, "the teacher", "lm.teacher") from error
+            raise UnusableError(one_line(error)[:_REASON]) from error
         if any(said.get(field) is None for field in signature.output_fields):
             raise UnusableError("an output that lacks a field")
         return said
