@@ -91,7 +91,7 @@ class LMSettings(Section):
             what its names say to be secret.
         extra_headers: HTTP headers of each request. Their values are secrets and never dumped.
         cache: whether to keep answers on disk, so that the same prompt is asked once.
-        seed: seed of the sampling, where the temperature is above 0; each further sample of a prompt has one of its own.
+        seed: seed of the sampling, where the temperature is above 0; each further sample of a prompt has its own.
 
     Example:
         >>> from hoptimizer.models import LMSettings
