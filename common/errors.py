@@ -1,11 +1,15 @@
-"""The one exception for what a user can put right."""
+"""The exceptions for what a user can put right: in what was given, and in parts of the user's own."""
 
+import sys
+import traceback
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from rapidfuzz import process
 
 # Characters of a message; a name or a value that it quotes may be a whole file.
 _LONGEST = 2000
+_OURS = __name__.partition(".")[0]
 
 
 class UserError(ValueError):
@@ -49,6 +53,62 @@ class ServiceError(UserError):
 
 class RefusedQueryError(UserError):
     """A search that answers others refuses a query, as for its length: one question fails by it, not a run of many."""
+
+
+class PartError(UserError):
+    """A part of the user's own has a mistake: it raised what it should not, or gave something else than it should.
+
+    The message names the part and, of what it raised, the line; that error is the cause.
+    """
+
+
+def part_error(part: object, member: str, reason: str) -> PartError:
+    """The error of a part.
+
+    Args:
+        part: the part.
+        member: its method or attribute.
+        reason: what was expected, and what came.
+    """
+    kind = type(part)
+    return PartError(f"{kind.__module__}:{kind.__qualname__}.{member}: {reason}")
+
+
+@contextmanager
+def own_errors(part: object, method: str, asked: object, expected: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Within it, a method of a part is called. What one of the user's raises is a :class:`PartError`, what one of ours
+    raises stays as it is, for that is a bug of ours.
+
+    Args:
+        part: the part.
+        method: its method.
+        asked: what it is asked, for messages.
+        expected: what it may raise, besides a ``UserError``.
+
+    Example:
+        >>> from hoptimizer.common.errors import own_errors
+        >>> class Mine:
+        ...     pass
+        >>> with own_errors(Mine(), "solve", "Where?"):
+        ...     int("three")
+        Traceback (most recent call last):
+        hoptimizer.common.errors.PartError: ...:Mine.solve: ValueError: invalid literal for int() with base 10: ...
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, (UserError, *expected)) or type(part).__module__.partition(".")[0] == _OURS:
+            raise
+        raised = f"{type(error).__name__}: {error}"
+        raise part_error(part, method, f"{raised} ({_place(part, error)}), asked {asked!r:.100}") from error
+
+
+def _place(part: object, error: Exception) -> str:
+    """Where an error rose: the last line of the part's own file, or of any."""
+    frames = traceback.extract_tb(error.__traceback__)
+    file = getattr(sys.modules.get(type(part).__module__), "__file__", None)
+    frame = next((frame for frame in reversed(frames) if frame.filename == file), frames[-1])
+    return f"{frame.filename}, line {frame.lineno}"
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -12,11 +12,12 @@ import dspy
 from dspy.utils.exceptions import DSPyError
 
 from hoptimizer.common.concurrency import run_async
-from hoptimizer.common.errors import RefusedQueryError
+from hoptimizer.common.errors import RefusedQueryError, UserError, own_errors
 from hoptimizer.models.engine.engine import is_local, seconds_since
 from hoptimizer.models.lm import is_tuned, with_prompt_format
 from hoptimizer.models.settings import LOCAL, PromptFormat
 from hoptimizer.models.small.base import StepModel
+from hoptimizer.programs.checks import predictor_of, solved
 from hoptimizer.programs.neighbours import Neighbours
 from hoptimizer.programs.record import StepRecord
 from hoptimizer.programs.steps.asking import ask_language_model, ask_measured, ask_small_model
@@ -78,6 +79,11 @@ class Program(dspy.Module):
         # Chooses, by the question, the demonstrations of predictors that have none.
         self.neighbours: Neighbours | None = None
 
+    def __setattr__(self, name: str, value: Any) -> None:  # noqa: ANN401 - as of any object
+        """As of any object. A ``dspy.ChainOfThought`` is the ``dspy.Predict`` that it holds, whose signature has the
+        reasoning: that is what a step is."""
+        super().__setattr__(name, value.predict if type(value) is dspy.ChainOfThought else value)
+
     @abstractmethod
     async def solve(self, question: str) -> tuple[str, list[Passage]]:
         """Answer a question: the method itself.
@@ -96,9 +102,14 @@ class Program(dspy.Module):
 
         Returns:
             A prediction with ``answer: str``, ``passages: list[Passage]`` and ``steps: list[StepRecord]``.
+
+        Raises:
+            UserError: the question is no text; or, as a ``PartError``, a program of the user's has a mistake.
         """
-        with recording(StepTrace()) as trace, asking(question, main):
-            answer, passages = await self.solve(question)
+        if not isinstance(question, str):
+            raise UserError(f"question: expected text, got {question!r:.60}")
+        with recording(StepTrace()) as trace, asking(question, main), own_errors(self, "solve", question, FAILURES):
+            answer, passages = await solved(self, question)
         entries = trace.entries()
         _trace([traced for entry in entries for traced in entry.trace])
         return dspy.Prediction(answer=answer, passages=passages, steps=[entry.record for entry in entries])
@@ -129,7 +140,7 @@ class Program(dspy.Module):
             sure a small model is or, if it was measured, the probability that the language model gave its output;
             ``None`` if the model does not tell.
         """
-        predictor: dspy.Predict = getattr(self, name)
+        predictor = predictor_of(self, name)
         shown = {key: _shown(value) for key, value in inputs.items()}
         asked = {key: _identified(value) for key, value in inputs.items()}
         trace: list[Any] | None = None if dspy.settings.trace is None else []

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from functools import cached_property
 
 from hoptimizer.common.batching import CORES, Batcher
-from hoptimizer.common.errors import RefusedQueryError, ServiceError, UserError
+from hoptimizer.common.errors import PartError, RefusedQueryError, ServiceError, UserError, own_errors, part_error
 from hoptimizer.retrieval.kept_rankings import KeptRankings
 from hoptimizer.retrieval.passage import Passage
 
@@ -148,7 +148,7 @@ class Retriever(ABC):
     def _search_batch(self, items: list[tuple[str, int]]) -> Sequence[list[Passage] | Exception]:
         try:
             return self._together(items)
-        except ServiceError:
+        except (ServiceError, PartError):
             raise
         except UserError as error:
             # One query that is refused, as for its length, is no reason to refuse those that happen to be beside it.
@@ -164,7 +164,19 @@ class Retriever(ABC):
             pools.setdefault(self.pool(k), []).append(place)
         found: dict[int, list[Passage]] = {}
         for places in pools.values():
-            rankings = self.search([items[place][0] for place in places], max(items[place][1] for place in places))
-            found |= zip(places, rankings, strict=True)
+            queries = [items[place][0] for place in places]
+            found |= zip(places, self._found(queries, max(items[place][1] for place in places)), strict=True)
         self._answers = True
         return [found[place][:k] for place, (_, k) in enumerate(items)]
+
+    def _found(self, queries: list[str], k: int) -> list[list[Passage]]:
+        """What :meth:`search` gives, made sure of, since it may be the user's."""
+        with own_errors(self, "search", queries):
+            rankings = self.search(queries, k)
+            wanted = f"expected a list of Passage for each of {len(queries)} queries"
+            if len(rankings) != len(queries):
+                raise part_error(self, "search", f"{wanted}, got {len(rankings)} of them")
+            for ranking in rankings:
+                if not all(isinstance(passage, Passage) for passage in ranking[:1]):
+                    raise part_error(self, "search", f"{wanted}; one of them is {ranking!r:.60}")
+        return rankings

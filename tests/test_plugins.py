@@ -10,15 +10,18 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated
+from typing import Annotated, Any
 
 import dspy
 import pytest
+from dspy.utils import DummyLM
+from dspy.utils.exceptions import ContextWindowExceededError
 from pydantic import Field
 from rich.console import Console
 
-from hoptimizer import Tracker, UserError, compare_variants, evaluate_variant, load_config, load_study
+from hoptimizer import Tracker, UserError, answer_all, compare_variants, evaluate_variant, load_config, load_study
 from hoptimizer.cli.screen import tables
+from hoptimizer.common.errors import RefusedQueryError
 from hoptimizer.common.options import options_model
 from hoptimizer.comparison.sheets import scores_sheet
 from hoptimizer.config import Config, make_config
@@ -536,6 +539,109 @@ def test_a_metric_of_ones_own_is_shown_in_percent_unless_its_scores_are_no_share
 def own_metric_config(name: str) -> Config:
     words = ["data=atlas", "data.dev=4", "program.name=rag", "program.reader=none", "retriever=bm25"]
     return load_config(None, [*words, f"metric={name}"])
+
+
+class Faulty(Program):
+    """Has a mistake in its ``solve``, which each test gives."""
+
+    step_names = ("first",)
+
+    def __init__(self, solve: Any) -> None:
+        super().__init__()
+        self.first, self.later = dspy.ChainOfThought("question -> answer"), "no predictor"
+        self.solving = solve
+
+    def solve(self, question: str) -> Any:
+        return self.solving(self, question)
+
+
+async def alone(program: Program, question: str) -> str:
+    return "Lyon"
+
+
+async def texts(program: Program, question: str) -> tuple[str, list[str]]:
+    return "Lyon", ["a passage"]
+
+
+async def missing(program: Program, question: str) -> None:
+    await program.step("second", question=question)
+
+
+async def strange(program: Program, question: str) -> None:
+    await program.step("later", question=question)
+
+
+async def number(program: Program, question: str) -> tuple[str, list[Passage]]:
+    return str(int(question)), []
+
+
+@pytest.mark.parametrize(
+    ("solve", "says"),
+    [
+        (lambda program, question: ("Lyon", []), r"solve: expected an async method; write async def solve"),
+        (alone, r"solve: expected the answer and a list of the passages .*; got 'Lyon'"),
+        (texts, r"solve: expected the answer and a list of the passages .*; got \('Lyon', \['a passage'\]\)"),
+        (missing, r"second: expected a dspy.Predict in the attribute of a step, got no such attribute"),
+        (strange, r"later: expected a dspy.Predict in the attribute of a step, got 'no predictor'"),
+        (number, r"solve: ValueError: .*test_plugins.py, line \d+\), asked 'Where 0\?'$"),
+    ],
+)
+def test_a_mistake_in_a_program_of_ones_own_ends_the_run_in_one_line(solve, says):
+    with pytest.raises(UserError, match=f"^{__name__}:Faulty.{says}"):
+        evaluate(Faulty(solve), QUESTIONS, workers=1)
+
+
+def test_what_a_program_of_ones_own_raised_is_the_cause():
+    with pytest.raises(UserError) as raised:
+        answer_all(Faulty(number), ["Where?"])
+    assert isinstance(raised.value.__cause__, ValueError)
+
+
+def test_a_call_that_is_refused_fails_its_question_alone():
+    async def solve(program: Program, question: str) -> tuple[str, list[Passage]]:
+        if question == "Where 0?":
+            raise ContextWindowExceededError
+        return "Lyon", []
+
+    evaluation = evaluate(Faulty(solve), QUESTIONS)
+    assert [row.failure is None for row in evaluation.rows] == [False, True, True, True]
+
+
+def test_a_chain_of_thought_is_a_step():
+    async def solve(program: Program, question: str) -> tuple[str, list[Passage]]:
+        return (await program.step("first", question=question)).answer, []
+
+    program = Faulty(solve)
+    assert [name for name, _ in program.named_predictors()] == ["first"]
+    said = {"reasoning": "It lies on the Saône.", "answer": "Lyon"}
+    with dspy.context(lm=DummyLM([said])):
+        prediction = program(question="Where?")
+    assert prediction.answer == "Lyon"
+    assert prediction.steps[0].outputs == said
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        (lambda queries: [["a"] for _ in queries], r"a list of Passage for each of 2 queries; one of them is \['a'\]"),
+        (lambda queries: [[]], "a list of Passage for each of 2 queries, got 1 of them"),
+        (lambda queries: {}["index"], r"KeyError: 'index' \(.*test_plugins.py, line \d+\), asked \['one', 'two'\]"),
+    ],
+)
+def test_a_mistake_in_a_retriever_of_ones_own_is_one_line(found, says):
+    class Mistaken(Retriever):
+        _answers = True  # another query was answered
+
+        def search(self, queries, k):
+            return found(queries)
+
+    async def search_both() -> None:
+        retriever = Mistaken()
+        await asyncio.gather(retriever.asearch("one", 1), retriever.asearch("two", 1))
+
+    with pytest.raises(UserError, match=rf"Mistaken.search: .*{says}") as raised:
+        asyncio.run(search_both())
+    assert not isinstance(raised.value, RefusedQueryError)  # which would fail one question alone
 
 
 def test_options_are_those_of_the_constructor_alone():

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 from dspy.utils.exceptions import DSPyError
 
-from hoptimizer.common.errors import ServiceError, UserError
+from hoptimizer.common.errors import PartError, ServiceError, UserError
 from hoptimizer.common.strict import checked
 from hoptimizer.common.urls import line_without_secrets
 from hoptimizer.models.failures import explained
@@ -71,6 +71,8 @@ class Work:
             wrong = invalid(line_without_secrets(error))
             reason = wrong.kind
             raise wrong from error
+        except PartError as error:
+            raise _unexpected(error.__cause__ or error) from error
         except (DSPyError, UserError) as error:
             told = error if isinstance(error, UserError) else explained(error)
             reason = "service" if isinstance(told, ServiceError) else "configuration"
@@ -82,8 +84,13 @@ class Work:
             if isinstance(error, TimeoutError) and limit.expired():
                 reason = "timeout"
                 raise Refusal(504, reason, f"no answer within {self.limits.timeout:g} seconds") from None
-            _log.exception("a request failed")
-            raise Refusal(500, reason, f"{type(error).__name__} in this server, whose log says more") from error
+            raise _unexpected(error) from error
         finally:
             if reason:
                 self.metrics.failed(reason)
+
+
+def _unexpected(error: BaseException) -> Refusal:
+    """What a client is told of an error that the log has."""
+    _log.exception("a request failed")
+    return Refusal(500, "error", f"{type(error).__name__} in this server, whose log says more")
