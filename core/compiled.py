@@ -137,18 +137,27 @@ def load_variant(
         config, program = (read_stored(folder / name, str(source)) for name in _FILES)
         values, state = stored_config(config, str(source)), stored_state(program, str(source))
     bench = Workbench(load_config(None, overrides, kept_in(values, uri)), report)
-    if servers := _servers(bench.config):
+    given = Layers()
+    given.add_words([*overrides])
+    if servers := _servers(bench.config, given.values):
         _log.warning("%s contacts %s", source, ", ".join(servers))
     bench.check_lms(NOT_ASKED)
     check_default(bench.config, values, state)
     return CompiledProgram(bench, restore(bench, state, place))
 
 
-def _servers(config: Config) -> list[str]:
-    """The addresses that a config names, without secrets, each after what is asked there."""
-    asked = [f"lm.{role} {lm.shown}" for role, lm in config.lm.items() if lm.api_base and role not in NOT_ASKED]
-    urls = config.retriever.urls if retrieves(config.program) else ()
-    return asked + [f"retriever {without_secrets(url)}" for url in urls]
+def _servers(config: Config, given: Mapping[str, Any]) -> list[str]:
+    """The addresses that a variant's config names, without secrets, each after what is asked there.
+
+    Args:
+        config: the variant's, with what was changed in it.
+        given: what was changed, whose addresses are known to who changed it.
+    """
+    asked = {role: lm for role, lm in config.lm.items() if lm.api_base and role not in NOT_ASKED}
+    own = given.get("lm", {})
+    asked_lms = [f"lm.{role} {lm.shown}" for role, lm in asked.items() if "api_base" not in own.get(role, {})]
+    urls = config.retriever.urls if retrieves(config.program) and "url" not in given.get("retriever", {}) else ()
+    return asked_lms + [f"retriever {without_secrets(url)}" for url in urls]
 
 
 def _default_uri() -> str:

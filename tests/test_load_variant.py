@@ -8,6 +8,7 @@ from pathlib import Path
 import dspy
 import mlflow
 import pytest
+from dspy.utils import DummyLM
 
 from hoptimizer import UserError, compile_variant, load_config, load_variant, register_variant
 from hoptimizer.compiled import check_default
@@ -44,6 +45,17 @@ def test_a_run_is_a_module_that_answers_as_it_was_scored_and_changes_no_setting(
     assert settings() == before
     assert mlflow.get_tracking_uri() == uri
     assert "program.reader" in dict(program.named_predictors())
+
+
+def test_it_asks_its_own_language_model_until_another_one_is_set(compiled):
+    program, other = (
+        load_variant(f"runs:/{compiled.run_id}", tracking_uri=compiled.config.tracking.uri),
+        DummyLM([{"answer": "of another model"}] * 2),
+    )
+    with dspy.context(lm=other):
+        assert program(question="Where?").answer != "of another model"
+    program.set_lm(other)
+    assert program(question="Where?").answer == "of another model"
 
 
 def test_it_can_be_called_where_an_event_loop_runs_as_in_a_notebook(compiled):

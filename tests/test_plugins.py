@@ -597,6 +597,11 @@ def test_what_a_program_of_ones_own_raised_is_the_cause():
     assert isinstance(raised.value.__cause__, ValueError)
 
 
+def test_a_question_that_is_no_text_is_said():
+    with pytest.raises(UserError, match=r"^question: expected text, got None$"):
+        Answer()(question=None)
+
+
 def test_a_call_that_is_refused_fails_its_question_alone():
     async def solve(program: Program, question: str) -> tuple[str, list[Passage]]:
         if question == "Where 0?":
