@@ -146,16 +146,20 @@ class Retriever(ABC):
         return Batcher(self._search_batch, self.batch, CORES if self.computes else None, self.at_once)
 
     def _search_batch(self, items: list[tuple[str, int]]) -> Sequence[list[Passage] | Exception]:
+        # One query that is refused, as for its length, is no reason to refuse those that happen to be beside it.
+        found = self._asked(items)
+        if len(items) > 1 and isinstance(found[0], UserError):
+            found = [self._asked([item])[0] for item in items]
+        # Where others were answered, the address, the key and the names of fields are right.
+        return [RefusedQueryError(str(one)) if isinstance(one, UserError) and self._answers else one for one in found]
+
+    def _asked(self, items: list[tuple[str, int]]) -> Sequence[list[Passage] | Exception]:
         try:
             return self._together(items)
         except (ServiceError, PartError):
             raise
         except UserError as error:
-            # One query that is refused, as for its length, is no reason to refuse those that happen to be beside it.
-            if len(items) > 1:
-                return [self._search_batch([item])[0] for item in items]
-            # Where others were answered, the address, the key and the names of fields are right.
-            return [RefusedQueryError(str(error)) if self._answers else error]
+            return [error] * len(items)
 
     def _together(self, items: list[tuple[str, int]]) -> list[list[Passage]]:
         # The callers of a batch may want different k: search with the largest of a pool, and cut for each.

@@ -10,6 +10,7 @@ import dspy
 from dspy import lm15
 from dspy.utils import DummyLM
 
+from hoptimizer.common.errors import UserError
 from hoptimizer.retrieval.passage import Passage
 from hoptimizer.retrieval.retriever import Retriever
 
@@ -32,6 +33,19 @@ class ScriptedRetriever(Retriever):
     def search(self, queries, k):
         self.queries += queries
         return [self.script.get(query, [])[:k] for query in queries]
+
+
+class RefusingRetriever(ScriptedRetriever):
+    """Refuses one query, and with it those that it is asked together with, as an engine does for a query's length."""
+
+    def __init__(self, script: dict[str, list[Passage]], refused: str):
+        super().__init__(script)
+        self.refused = refused
+
+    def search(self, queries, k):
+        if self.refused in queries:
+            raise UserError(f"scripted refuses: {self.refused} is too long")
+        return super().search(queries, k)
 
 
 class ScriptedLM(DummyLM):

@@ -5,7 +5,7 @@ import json
 
 import dspy
 import pytest
-from scripted import ScriptedLM, ScriptedRetriever, passage
+from scripted import RefusingRetriever, ScriptedLM, ScriptedRetriever, passage
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.text import folded
@@ -326,6 +326,13 @@ def test_a_passage_supports_the_right_answer_that_it_holds(seen, candidate, supp
     assert ANNOTATIONS["useful"].tell(Case(BOTH, CORPUS), inputs, 0) == (
         "not at all" if candidate == "Ada" else "completely"
     )
+
+
+def test_a_question_whose_search_is_refused_is_annotated_without_passages_and_the_others_with_theirs():
+    questions = [without(id=str(number), question=f"{number}?") for number in range(3)]
+    retriever = RefusingRetriever({f"{number}?": [passage("other")] for number in range(3)}, "0?")
+    shown = annotate(questions, CORPUS, retriever, distractors=1, seed=7)
+    assert ["context" in example for example in shown] == [False, True, True]
 
 
 def test_demonstrations_of_critique_agree_with_the_table():

@@ -12,7 +12,7 @@ import mlflow
 import pytest
 from dspy.utils.exceptions import LMInvalidRequestError, LMServerError
 from rounding import BATCHES_ROUND
-from scripted import Listener, ScriptedLM, ScriptedRetriever, passage
+from scripted import Listener, RefusingRetriever, ScriptedLM, ScriptedRetriever, passage
 from serving import answer_in_fresh_process, kept
 
 from hoptimizer import Tracker, compile_variant, evaluate_variant, load_config
@@ -246,6 +246,12 @@ def test_a_prompt_that_is_refused_and_a_search_that_is_cost_their_own_examples(t
     assert [example.inputs["question"] for example in examples] == ["0", "2", "4"]
     assert "some-train: 2 of 5 left out, as they were refused: LMInvalidRequestError: the prompt was" in caplog.text
     assert len((tmp_path / "some-train.jsonl").read_text().splitlines()) == 5
+
+
+def test_a_question_whose_search_is_refused_has_no_examples_and_the_others_theirs(tmp_path):
+    program = RAISF(RefusingRetriever(FOUND, asked_of(0)), k=2)
+    examples = Distill(steps=["relevance"]).gather(context(tmp_path, None, program), "relevance", "dev", QUESTIONS[:3])
+    assert [example.inputs["question"] for example in examples] == [asked_of(1)] * 2 + [asked_of(2)] * 2
 
 
 def test_what_is_wanted_is_labelled_once_and_comes_in_its_order(tmp_path):

@@ -323,6 +323,17 @@ def test_a_question_whose_query_is_refused_fails_alone_once_others_were_answered
         evaluate(RAG(searcher(server), k=1, reader="none"), asked, workers=1)
 
 
+@pytest.mark.parametrize("place", [0, 2])
+def test_a_query_that_is_refused_fails_alone_wherever_it_stands_among_others(server, monkeypatch, place):
+    monkeypatch.setattr(batching, "_MOMENT", 0.5)  # they come together on a busy machine, too
+    found = {"responses": [hits(("oslo", 3.5, {"title": "Oslo", "text": CORPUS["oslo"].text}))]}
+    alone = [(200, {"responses": [TOO_MANY]}) if number == place else (200, found) for number in range(3)]
+    server.answers = [(200, {"responses": [TOO_MANY] * 3}), *alone]
+    asked = [Question(id=name, question=f"Where is {name}?", answers=["Norway"], passages=["oslo"]) for name in "abc"]
+    rows = evaluate(RAG(searcher(server), k=1, reader="none"), asked).rows
+    assert [row.failure is not None for row in rows] == [number == place for number in range(3)]
+
+
 def test_a_question_whose_search_gets_no_answer_has_no_score_and_many_end_the_run(server):
     asked = [Question(id=name, question=f"Where is {name}?", answers=["Norway"], passages=["oslo"]) for name in "abc"]
     found = {"responses": [hits(("oslo", 3.5, {"title": "Oslo", "text": CORPUS["oslo"].text}))]}

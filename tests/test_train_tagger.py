@@ -13,7 +13,7 @@ import dspy
 import mlflow
 import pytest
 from dspy.utils.exceptions import LMInvalidRequestError, LMServerError
-from scripted import Listener, ScriptedLM, ScriptedRetriever
+from scripted import Listener, RefusingRetriever, ScriptedLM, ScriptedRetriever, passage
 from serving import answer_in_fresh_process, kept
 from small_models import CITIES, LABELER, TAGGER, labelled, tiny_deberta, tiny_t5, train_toy_tagger
 from test_hop_labels import BOTH, BRIDGE, CORPUS, TOWER
@@ -33,9 +33,9 @@ from hoptimizer.models.usage import BudgetExhausted
 from hoptimizer.models.weights.store import resolve
 from hoptimizer.optimizers import CompileContext, build_optimizer
 from hoptimizer.optimizers.labels.examples import TrainingExample
-from hoptimizer.optimizers.labels.hop_labels import read_labels
+from hoptimizer.optimizers.labels.hop_labels import annotated, read_labels
 from hoptimizer.optimizers.labels.synthesis import in_order, synthesize
-from hoptimizer.optimizers.labels.tagger_examples import FILTER_TASK
+from hoptimizer.optimizers.labels.tagger_examples import FILTER_TASK, labeler_examples
 from hoptimizer.optimizers.training.run import save
 from hoptimizer.optimizers.training.tagger import TaggerTrainingConfig, check_encoder, train_tagger
 from hoptimizer.optimizers.tuning.train_tagger import TrainTagger
@@ -451,6 +451,16 @@ def test_a_question_whose_prompt_is_refused_is_skipped_and_an_outage_ends_the_la
     assert "the prompt was filtered" in tower.failure
     with pytest.raises(ServiceError, match=r"the teacher gave no answer: .*overloaded"):
         synthesized(tmp_path, raising(LMServerError("overloaded")))
+
+
+def test_a_query_whose_search_is_refused_has_no_negatives_and_the_others_theirs():
+    labels = [annotated(question, CORPUS) for question in (BRIDGE, TOWER)]
+    other = passage("other")
+    script = {hop.query: [other] for one in labels for hop in one.hops}
+    refused = labels[0].hops[0].query
+    examples = labeler_examples(labels, RefusingRetriever(script, refused), 1, finish=True)
+    negative = {example.inputs["query"] for example in examples if example.inputs["passage"] == str(other)}
+    assert negative == set(script) - {refused}
 
 
 def test_skipped_questions_are_told_with_the_reason(tmp_path):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import dspy
 
 from hoptimizer.eval.datasets.question import Question
+from hoptimizer.optimizers.labels import searches
 from hoptimizer.optimizers.labels.annotations import holding, supporting
 from hoptimizer.optimizers.labels.critique import supports, usefulness, wrong_answers
 from hoptimizer.optimizers.labels.decomposition import (
@@ -68,7 +69,7 @@ def annotate(
     """
     found: list[list[Passage]] = [[] for _ in questions]
     if retriever is not None:
-        found = retriever.search([question.question for question in questions], _DEPTH)
+        found = searches.found(retriever, [question.question for question in questions], _DEPTH)
     rng, following, judging, sufficing, asking, searching, judged = (random.Random(seed) for _ in range(7))
     examples = []
     for question, results, other in zip(questions, found, [*questions[1:], *questions[:1]], strict=True):

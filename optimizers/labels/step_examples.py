@@ -10,6 +10,7 @@ import dspy
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.metrics import exact_match
 from hoptimizer.models.small.confidence import ANSWER_PROBABILITY
+from hoptimizer.optimizers.labels import searches
 from hoptimizer.optimizers.labels.annotations import holding, supporting
 from hoptimizer.optimizers.labels.decomposition import ordered_subquestions, subquestions
 from hoptimizer.optimizers.labels.examples import Task, TrainingExample, relevance_examples, sufficiency_examples
@@ -167,4 +168,4 @@ def _found(program: Program, questions: list[str]) -> list[list[Passage]]:
     """The passages that the program's retriever finds for each question."""
     if program.retriever is None:
         raise TypeError(f"{type(program).__name__} retrieves: give it a retriever")
-    return program.retriever.search(questions, program.k)
+    return searches.found(program.retriever, questions, program.k)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from hoptimizer.common.text import Span, find, folded, words
 from hoptimizer.models.small.card import TERMINATE
+from hoptimizer.optimizers.labels import searches
 from hoptimizer.optimizers.labels.examples import Task, TrainingExample
 from hoptimizer.optimizers.labels.hop_labels import HopLabel, LabelledQuestion, kept_words, unknown_to
 from hoptimizer.retrieval import Corpus, Passage, Retriever
@@ -50,7 +51,8 @@ def labeler_examples(
         for hop in one.hops
     ]
     asked = [(query, one) for one in labels for query in dict.fromkeys(hop.query for hop in one.hops)]
-    found = retriever.search([query for query, _ in asked], 2 * negatives + 2) if negatives else [[] for _ in asked]
+    wanted = [query for query, _ in asked]
+    found = searches.found(retriever, wanted, 2 * negatives + 2) if negatives else [[] for _ in asked]
     negative = [
         TrainingExample({"query": query, "passage": str(passage)}, TERMINATE)
         for (query, one), passages in zip(asked, found, strict=True)
