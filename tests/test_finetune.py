@@ -14,6 +14,7 @@ import dspy
 import mlflow
 import pytest
 import torch
+from chat_server import ChatServer
 from dspy.clients.provider import Provider
 from dspy.clients.utils_finetune import TrainingStatus
 from dspy.utils.exceptions import LMServerError
@@ -25,7 +26,7 @@ from small_models import CITIES, conversations, start_toy_lm, tiny_lm, tiny_t5, 
 from transformers import AutoModelForCausalLM
 
 from hoptimizer import Tracker, compile_variant, evaluate_variant, load_config, load_variant
-from hoptimizer.common.errors import UserError
+from hoptimizer.common.errors import ServiceError, UserError
 from hoptimizer.compiled import restore
 from hoptimizer.compiling import work_folder
 from hoptimizer.eval.datasets.question import Hop, Question
@@ -43,7 +44,7 @@ from hoptimizer.optimizers.training.conversations import LMTrainingConfig, train
 from hoptimizer.optimizers.training.dspy_provider import LocalProvider, LocalTrainingJob
 from hoptimizer.optimizers.training.language_model import load_base
 from hoptimizer.optimizers.training.lora import adapted
-from hoptimizer.optimizers.tuning import finetune_lm
+from hoptimizer.optimizers.tuning import finetune_lm, openai_jobs
 from hoptimizer.optimizers.tuning.finetune_lm import BootstrapFinetune
 from hoptimizer.programs import RAG, RAISF, Direct, IRCoT
 from hoptimizer.programs.neighbours import Neighbours
@@ -478,6 +479,66 @@ def test_a_provider_that_fails_is_one_line(tmp_path):
     ):
         BootstrapFinetune().compile(context(tmp_path, Direct()))
     assert "\n" not in str(e.value)
+
+
+class FineTuning(ChatServer):
+    """OpenAI's fine-tuning. What each look at a job gives is scripted: its state, or the status of a failure."""
+
+    def __init__(self, *looks):
+        super().__init__()
+        self.looks, self.started = list(looks), 0
+
+    def job(self, status):
+        error = {"code": "data", "message": "bad data"} if status == "failed" else None
+        about = {"id": f"job-{self.started}", "object": "fine_tuning.job", "status": status, "error": error}
+        return about | {"fine_tuned_model": "ft:tuned" if status == "succeeded" else None}
+
+    def handler(self):
+        service = self
+
+        class Handler(super().handler()):
+            def do_POST(self):
+                self.rfile.read(int(self.headers["Content-Length"]))
+                if self.path.endswith("/files"):
+                    self.reply(200, {"id": "file-1", "object": "file"})
+                else:
+                    service.started += 1
+                    self.reply(200, service.job("queued"))
+
+            def do_GET(self):
+                look = service.looks.pop(0)
+                self.reply(*((look, service.error_body()) if isinstance(look, int) else (200, service.job(look))))
+
+        return Handler
+
+
+@pytest.fixture
+def openai(monkeypatch):
+    """Calls of OpenAI go to a server of the test's."""
+    monkeypatch.setattr(openai_jobs, "_EVERY", 0.01)
+    monkeypatch.setattr(openai_jobs, "_TRIES", 0)
+    monkeypatch.setenv("OPENAI_API_KEY", "key")
+    with dspy.context(lm=dspy.LM("openai/gpt-4o-mini"), adapter=build_adapter()):
+        yield lambda server: monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+
+
+def test_openais_job_that_can_not_be_looked_at_is_waited_for_by_the_same_command(tmp_path, openai):
+    with FineTuning("running", 500, "running", "succeeded") as server:
+        openai(server)
+        with pytest.raises(ServiceError, match=r"job-1, can't be looked at .*overloaded.*same command waits for it"):
+            BootstrapFinetune().compile(context(tmp_path, Direct()))
+        compiled = BootstrapFinetune().compile(context(tmp_path, Direct()))
+    assert compiled.lms["reader"].model == "ft:tuned"
+    assert (server.started, server.looks) == (1, [])
+
+
+def test_openais_job_that_failed_is_waited_for_no_more(tmp_path, openai):
+    with FineTuning("running", "failed", "succeeded") as server:
+        openai(server)
+        with pytest.raises(UserError, match="job-1, is failed: bad data; the same command starts anew"):
+            BootstrapFinetune().compile(context(tmp_path, Direct()))
+        assert BootstrapFinetune().compile(context(tmp_path, Direct())).lms["reader"].model == "ft:tuned"
+    assert server.started == 2
 
 
 BARE = Question(id="9", question="Q?", answers=["a"])

@@ -180,7 +180,8 @@ class BootstrapFinetune(Optimizer):
     ) -> dspy.LM:
         """The tuned language model.
 
-        The name of a model that a provider trained is kept in a file: a resumed compile does not train it again.
+        The name of a model that a provider trained is kept in a file, and so is that of OpenAI's job: a resumed compile
+        does not train it again.
         """
         lm = _student(context.program)
         if is_local(lm):
@@ -205,7 +206,12 @@ class BootstrapFinetune(Optimizer):
             options |= {"templated": self._format_of(context.program) != "plain", **self.training}
         lm.kill()  # frees the model's memory, as DSPy's own optimizer does
         context.listener.progress("lm: training", 0, 0, "")
-        training = lm.finetune(_messages(train), TrainDataFormat.CHAT, options)
+        trained, job = lm, context.folder / "job.txt"
+        if isinstance(lm.provider, OpenAIProvider):
+            from hoptimizer.optimizers.tuning.openai_jobs import KeptJobProvider  # imports its client
+
+            trained = lm.copy(provider=KeptJobProvider(job))
+        training = trained.finetune(_messages(train), TrainDataFormat.CHAT, options)
         training.add_done_callback(lambda _: told.put(None))
         try:
             while progress := told.get():
@@ -213,6 +219,8 @@ class BootstrapFinetune(Optimizer):
         finally:
             if not training.done():
                 training.cancel()
+                if not getattr(training, "provider_job_id", None):  # it has none any more
+                    job.unlink(missing_ok=True)
         return _model(lm, training.result())
 
 
@@ -224,7 +232,7 @@ def _model(lm: dspy.LM, result: dspy.LM | Exception) -> str:
     """
     if isinstance(result, dspy.LM):
         return result.model
-    if is_local(lm):
+    if is_local(lm) or isinstance(result, UserError):
         raise result
     raise UserError(f"{lm.model} could not be fine-tuned: {one_line(result)}; see the provider's account") from result
 
