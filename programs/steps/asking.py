@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import accumulate
 from statistics import fmean
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import dspy
 from dspy.adapters.utils import parse_value
@@ -18,12 +17,6 @@ from hoptimizer.programs.steps.calls import StepCalls
 
 Asked = tuple[dspy.Prediction, StepCalls, str | None]
 """A prediction, the calls that were made, and why the output can't be used, or ``None``."""
-
-# Demonstrations and inputs, in characters, of the shortest prompt that a model refused as too long, by the step's
-# instructions. What is longer by a tenth is dropped unasked: what is longer by less may have fewer tokens, and what is
-# shown must not depend on what was asked before.
-_refused: WeakKeyDictionary[dspy.BaseLM, dict[str, int]] = WeakKeyDictionary()
-_CLEARLY_LONGER = 1.1
 
 # Models, by name and address, that refused to tell how likely their outputs are.
 _refusing: set[tuple[str, str | None]] = set()
@@ -97,8 +90,7 @@ async def ask_language_model(
     """Call the predictor, and shorten its prompt for as long as it does not fit the model's context.
 
     Demonstrations are dropped from the front first, then the longest passage is halved (IRCoT, appendix on prompts).
-    The question is never cut. Demonstrations that would make the prompt clearly longer than one that the model has
-    refused before are dropped without asking.
+    The question is never cut.
 
     Args:
         predictor: the step's predictor.
@@ -112,10 +104,6 @@ async def ask_language_model(
         The prediction, the calls that were made, and why the output can't be used, or ``None``.
     """
     calls = StepCalls()
-    model = lm or dspy.settings.lm
-    refused, step = _refused.setdefault(model, {}) if model else {}, predictor.signature.instructions
-    while demos and _size(demos, inputs) > _CLEARLY_LONGER * refused.get(step, math.inf):
-        demos = demos[1:]
     for _ in range(1_000):
         try:
             with calls.heard(lm):
@@ -125,16 +113,11 @@ async def ask_language_model(
             blank = dict.fromkeys(predictor.signature.output_fields)
             return dspy.Prediction(**blank), calls, writable(str(error.message or "unparsable output"))
         except ContextWindowExceededError:
-            refused[step] = min(size := _size(demos, inputs), refused.get(step, size))
             if demos:
                 demos = demos[1:]
             elif not (inputs := _halve_longest(inputs, cuttable)):
                 raise
     raise RuntimeError("a prompt could not be made to fit its model's context")
-
-
-def _size(demos: list[Any], inputs: dict[str, Any]) -> int:
-    return sum(len(str(value)) for fields in (*demos, inputs) for value in dict(fields).values())
 
 
 async def ask_measured(
