@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Coroutine, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
@@ -96,6 +97,23 @@ def beside() -> Iterator[asyncio.AbstractEventLoop]:
             finally:  # a second Ctrl-C does not wait for what is left
                 loop.call_soon_threadsafe(loop.stop)
     loop.close()
+
+
+@contextlib.contextmanager
+def entered(context: AbstractAsyncContextManager[Any], loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """An asynchronous context in an event loop that runs in another thread.
+
+    Args:
+        context: is entered now, and left in the end.
+        loop: that one.
+    """
+    asyncio.run_coroutine_threadsafe(context.__aenter__(), loop).result()
+    kind: type[BaseException] | None = KeyboardInterrupt
+    try:
+        yield
+        kind = None
+    finally:
+        asyncio.run_coroutine_threadsafe(context.__aexit__(kind, None, None), loop).result()
 
 
 @contextlib.contextmanager

@@ -251,11 +251,31 @@ def test_what_a_worker_had_in_hand_is_asked_again_when_it_dies(bench, caplog):
     assert max(map(asked.count, asked)) == 2
 
 
+def test_a_question_whose_workers_die_gets_no_answer_and_keeps_none_from_the_others(bench):
+    deadly, *others = (question.id for question in bench.data.split("dev"))
+    asked = []
+
+    def outcome(_, question):
+        asked.append(question.id)
+        return None if question.id == deadly else slowly(question)
+
+    async def slowly(question):
+        await asyncio.sleep(0.02)
+        return row(question)
+
+    bench = Workbench(bench.config.model_copy(update={"max_unanswered": 1 / len(others)}))
+    evaluation = evaluated(bench, ScriptedRay(outcome))
+    assert [one.question.id for one in evaluation.rows if not one.is_answered] == [deadly]
+    assert "each of the 3 workers that were asked it died" in evaluation.rows[0].failure
+    assert asked.count(deadly) == 3
+
+
 def test_workers_that_all_die_end_the_work_in_one_line_and_the_same_command_goes_on(bench):
     first = {question.id for question in bench.data.split("dev")[:5]}
     ray = ScriptedRay(lambda _, question: row(question) if question.id in first else None)
+    patient = Workbench(bench.config.model_copy(update={"max_unanswered": 0.9}))
     with pytest.raises(ServiceError, match="6 workers in a row died before they answered a question"):
-        evaluated(bench, ray)
+        evaluated(patient, ray)
     asked = []
     evaluated(bench, ScriptedRay(lambda _, question: asked.append(question.id) or row(question)))
     assert len(asked) == 12 - 5

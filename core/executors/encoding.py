@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from hoptimizer.common.concurrency import beside
+from hoptimizer.common.concurrency import beside, entered
 from hoptimizer.executors.connection import connected
 from hoptimizer.executors.passage_worker import Encoded, EncodingTask, PassageWorker
-from hoptimizer.executors.pool import Pool, Workers, entered
+from hoptimizer.executors.pool import Pool, Workers
 from hoptimizer.executors.settings import RayExecutor
 from hoptimizer.retrieval.encoders.windows import WINDOW, Each, Elsewhere, EncodedWindow
 from hoptimizer.retrieval.options import RetrieverOptions

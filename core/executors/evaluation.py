@@ -8,7 +8,7 @@ from hoptimizer.compiled import variant_of
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.runner import Evaluation, EvaluationProgress, QuestionResult, aevaluate_by
 from hoptimizer.executors.kept_rows import KeptRows
-from hoptimizer.executors.pool import Pool, Workers
+from hoptimizer.executors.pool import Pool, Workers, WorkersDiedError
 from hoptimizer.executors.task import Node, Task, call_limits, unmasked
 from hoptimizer.workbench import Workbench
 
@@ -59,7 +59,10 @@ async def aevaluate_on(workers: Workers, asked: Asked, tasks: int, beside: int =
     async def answer(question: Question) -> QuestionResult:
         if row := known.get(question.id):
             return row
-        row = await pool.ask(question)
+        try:
+            row = await pool.ask(question)
+        except WorkersDiedError as error:
+            return QuestionResult(question, "", [], {}, [], str(error), is_answered=False)
         kept.keep(row)
         return replace(row, question=question)
 

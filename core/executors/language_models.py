@@ -5,10 +5,10 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 
-from hoptimizer.common.concurrency import beside
+from hoptimizer.common.concurrency import beside, entered
 from hoptimizer.executors.connection import connected
 from hoptimizer.executors.lm_worker import LMWorker, Untakable
-from hoptimizer.executors.pool import Pool, Workers, entered
+from hoptimizer.executors.pool import Pool, Workers
 from hoptimizer.executors.settings import RayExecutor
 from hoptimizer.executors.task import Node
 from hoptimizer.models.engine.calls import Call, answered_by

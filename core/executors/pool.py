@@ -5,7 +5,7 @@ import contextlib
 import logging
 import re
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Generic, TypeVar
@@ -21,9 +21,15 @@ Follow = Callable[[Any], Coroutine[Any, Any, None]]
 MOST_CALLS = 10_000
 """Calls of a worker that Ray lets be under way; how many there are, the driver decides."""
 
+# How often something is asked whose workers die.
+_MOST_DEATHS = 3
 # What Ray says where a worker's code is not on its node.
 _IMPORT = "failed to import on the worker"
 _log = logging.getLogger(__name__)
+
+
+class WorkersDiedError(ServiceError):
+    """Every worker that was asked one thing died."""
 
 
 class Workers:
@@ -124,6 +130,7 @@ class Pool(Generic[Answer]):
 
     async def __aenter__(self) -> "Pool":
         self._free: asyncio.PriorityQueue[_Place] = asyncio.PriorityQueue()
+        self._last_tries = asyncio.Lock()
         for _ in range(self.size):
             self._start()
         return self
@@ -144,41 +151,49 @@ class Pool(Generic[Answer]):
 
         Raises:
             UserError: workers can't do what they were told.
-            ServiceError: they die, or none can be started; or a service that they need gives no answer.
+            WorkersDiedError: each that was asked died.
+            ServiceError: they die whatever they do, or none can be started; or a service that they need has no answer.
         """
-        while True:
+        errors = self.workers.ray.exceptions
+        for deaths in range(_MOST_DEATHS):
+            # Of what was in hand where workers died, the last try is made one by one: so it shows which of them did it.
+            async with self._last_tries if deaths == _MOST_DEATHS - 1 else contextlib.nullcontext():
+                with contextlib.suppress(errors.RayActorError, errors.ObjectLostError):
+                    return await self._asked(question, follow)
+        raise WorkersDiedError(f"executor=ray: each of the {_MOST_DEATHS} workers that were asked it died")
+
+    async def _asked(self, question: Any, follow: Follow | None) -> Answer:  # noqa: ANN401 - as above
+        place = await self._free.get()
+        while not isinstance(seat := place.held_by, Exception) and seat.is_dead:
             place = await self._free.get()
-            seat = place.held_by
-            if isinstance(seat, Exception):
-                self._free.put_nowait(place)  # the others have to hear of it
-                raise seat
-            if seat.is_dead:
-                continue
-            errors = self.workers.ray.exceptions
-            answer = seat.worker.answer.remote(question)
-            followed = asyncio.ensure_future(follow(seat.worker)) if follow else None
-            try:
-                outcome: Answer | Refusal = await answer
-            except asyncio.CancelledError:
-                self.workers.ray.cancel(answer)
-                raise
-            except (errors.RayActorError, errors.ObjectLostError) as error:  # an answer can be lost with its node, too
-                self._lost(seat, error)
-                continue
-            except errors.OutOfDiskError as error:
-                raise ServiceError(
-                    f"executor=ray: no space is left on a node's disk, where Ray keeps what is in transit "
-                    f"({_reason(error)}); free some, and give the same command again"
-                ) from error
-            finally:
-                if followed:
-                    followed.cancel()
-                # Whatever became of the question; at a worker that died the place is passed over.
-                self._free.put_nowait(place)
-            self._deaths = 0
-            if isinstance(outcome, Refusal):
-                raise _told(outcome, f"worker on {seat.host}: ")
-            return outcome
+        if isinstance(seat, Exception):
+            self._free.put_nowait(place)  # the others have to hear of it
+            raise seat
+        errors = self.workers.ray.exceptions
+        answer = seat.worker.answer.remote(question)
+        followed = asyncio.ensure_future(follow(seat.worker)) if follow else None
+        try:
+            outcome: Answer | Refusal = await answer
+        except asyncio.CancelledError:
+            self.workers.ray.cancel(answer)
+            raise
+        except (errors.RayActorError, errors.ObjectLostError) as error:  # an answer can be lost with its node, too
+            self._lost(seat, error)
+            raise
+        except errors.OutOfDiskError as error:
+            raise ServiceError(
+                f"executor=ray: no space is left on a node's disk, where Ray keeps what is in transit "
+                f"({_reason(error)}); free some, and give the same command again"
+            ) from error
+        finally:
+            if followed:
+                followed.cancel()
+            # Whatever became of the question; at a worker that died the place is passed over.
+            self._free.put_nowait(place)
+        self._deaths = 0
+        if isinstance(outcome, Refusal):
+            raise _told(outcome, f"worker on {seat.host}: ")
+        return outcome
 
     def _fail(self, error: Exception) -> None:
         """Let everybody who waits for a place hear why there is none."""
@@ -260,23 +275,6 @@ class Pool(Generic[Answer]):
             return
         _log.warning("a worker on %s died (%s); another one is asked what it had in hand", seat.host, reason)
         self._start()
-
-
-@contextlib.contextmanager
-def entered(pool: Pool[Any], loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """A pool in an event loop that runs in another thread.
-
-    Args:
-        pool: is entered now, and left in the end.
-        loop: that one.
-    """
-    asyncio.run_coroutine_threadsafe(pool.__aenter__(), loop).result()
-    kind: type[BaseException] | None = KeyboardInterrupt
-    try:
-        yield
-        kind = None
-    finally:
-        asyncio.run_coroutine_threadsafe(pool.__aexit__(kind), loop).result()
 
 
 def _told(refusal: Refusal, where: str) -> UserError:
