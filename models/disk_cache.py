@@ -182,12 +182,14 @@ class CarefulDisk:
     def set(self, key: str, value: Any) -> bool:  # noqa: ANN401 - whatever is kept
         """Keep a value; false where that failed."""
         try:
-            return bool(self._disk.set(key, value))
+            if self._disk.set(key, value):
+                return True
+            self._tell("kept", "another process holds the database")
         except (sqlite3.DatabaseError, OSError) as error:
             self._tell("kept", error)
-            return False
+        return False
 
-    def _tell(self, done: str, error: Exception) -> None:
+    def _tell(self, done: str, error: Exception | str) -> None:
         if not self._told:
             self._told = True
             _log.warning(

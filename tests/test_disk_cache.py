@@ -1,11 +1,14 @@
 """Answers on a disk that is damaged or full."""
 
+import contextlib
 import sqlite3
 import threading
 
 import psutil
 import pytest
 
+from hoptimizer.models import disk_cache
+from hoptimizer.models.disk_cache import open_disk
 from hoptimizer.models.usage import AnswerCache
 
 
@@ -95,3 +98,15 @@ def test_what_cannot_be_kept_is_said_once_and_stops_nothing(tmp_path, caplog, mo
         cache.put(asked(number), {"text": "words"})
     assert answered(cache, range(3)) == [0, 1, 2], "they are in memory"
     assert caplog.text.count("answers can't be kept (database or disk is full)") == 1
+
+
+def test_what_cannot_be_kept_beside_another_process_is_said(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(disk_cache, "_TIMEOUT", 0.1)
+    disk = open_disk(tmp_path, 1 << 30)
+    with contextlib.ExitStack() as held:
+        for database in tmp_path.glob("*/cache.db"):
+            writer = held.enter_context(contextlib.closing(sqlite3.connect(database, isolation_level=None)))
+            writer.execute("BEGIN IMMEDIATE")
+        assert not disk.set("key", "value")
+    assert caplog.text.count("answers can't be kept (another process holds the database)") == 1
+    assert disk.set("key", "value")
