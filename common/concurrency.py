@@ -61,11 +61,14 @@ async def all_of(works: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
     >>> run_async(all_of(double(number) for number in (1, 2)))
     [2, 4]
     """
+    failed: BaseException | None = None
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(work) for work in works]
-    except BaseExceptionGroup as failed:  # what ends the work, such as BudgetExhausted, is no Exception
-        raise failed.exceptions[0] from None
+    except BaseExceptionGroup as all_failed:  # what ends the work, such as BudgetExhausted, is no Exception
+        failed = all_failed.exceptions[0]
+    if failed:  # raised out here, it keeps its cause, which "from None" would take from it
+        raise failed
     return [task.result() for task in tasks]
 
 

@@ -76,6 +76,20 @@ class Variant:
         before, after = statistics.known_pairs(*scores)
         return statistics.compare(before, after, self.config.seed) if before else None
 
+    @property
+    def gain(self) -> str:
+        """What compiling did, in one line; nothing where that was not scored."""
+        if (found := self.difference) is None:
+            return ""
+        metric = self.config.objective.name
+        chance = "" if found.p < statistics.CHANCE else ", no more than chance would give"
+        chosen = "; compiling may choose by these questions: report the test split" if self.split == "dev" else ""
+        return (
+            f"{metric} {figure(metric, found.before.mean)} before, {figure(metric, found.after.mean)} compiled: "
+            f"{change(metric, found.difference, found.low, found.high)}, paired over {found.n} questions, "
+            f"95% interval, p = {found.p:.2g}{chance}{chosen}"
+        )
+
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         program = self.config.program.name
@@ -83,8 +97,7 @@ class Variant:
         rows[f"{program}, compiled" if self.compiled else program] = self.after
         title = f"run {self.run_id} on {self.split}, n = {len(self.after.rows)}"
         scores, costs = evaluation_sheets(rows, title, self.config.objective.name)
-        gain = gain_line(self.config.objective.name, self.difference) if self.difference else ""
-        return notebook(replace(scores, note=". ".join(filter(None, [gain, scores.note]))), costs)
+        return notebook(replace(scores, note=". ".join(filter(None, [self.gain, scores.note]))), costs)
 
     @property
     def figures(self) -> dict[str, float]:
@@ -101,21 +114,6 @@ class Variant:
         if difference := self.difference:
             result["difference"] = {"metric": self.config.objective.name, **asdict(difference)}
         return result
-
-
-def gain_line(metric: str, found: Difference) -> str:
-    """What compiling did, in one line.
-
-    Args:
-        metric: what was scored.
-        found: its difference on the same questions.
-    """
-    chance = "" if found.p < statistics.CHANCE else ", no more than chance would give"
-    return (
-        f"{metric} {figure(metric, found.before.mean)} before, {figure(metric, found.after.mean)} compiled: "
-        f"{change(metric, found.difference, found.low, found.high)}, paired over {found.n} questions, 95% interval, "
-        f"p = {found.p:.2g}{chance}"
-    )
 
 
 def evaluate_variant(

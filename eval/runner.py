@@ -1,6 +1,5 @@
 """Runs a program over many questions at once and scores what comes out."""
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -8,7 +7,7 @@ from dataclasses import dataclass
 import dspy
 from dspy.utils.exceptions import DSPyError
 
-from hoptimizer.common.concurrency import run_async
+from hoptimizer.common.concurrency import all_of, run_async
 from hoptimizer.common.errors import ServiceError
 from hoptimizer.eval import latency
 from hoptimizer.eval.datasets.dataset import Question
@@ -215,15 +214,7 @@ async def aevaluate_by(
             if progress:
                 progress(len(rows), len(questions), means.with_row(row))
 
-    tasks = [asyncio.create_task(work()) for _ in range(min(workers, len(questions)))]
-    try:
-        await asyncio.gather(*tasks)
-    except BaseException:
-        # Nobody wants the answers of a run that was stopped.
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise
+    await all_of(work() for _ in range(min(workers, len(questions))))
     return Evaluation([rows[number] for number in range(len(questions))], seconds_since(start))
 
 
@@ -283,8 +274,8 @@ async def ask(program: Program, question: Question, objective: Objective, judge:
         scored = await objective.ascore(question, prediction, judge, failed=failure is not None)
     except DSPyError as error:  # the judge's
         return _unanswered(question, one_line(error))
-    # The calls before a failure are lost with their records; what they cost is not nothing.
-    lost = (*COST, *count_names()) if failure else ()
+    # The calls and searches before a failure are lost with their records; what they cost and found is not nothing.
+    lost = (*COST, *count_names(), "passages") if failure else ()
     cached = [] if failure else [record.cached_calls for record in prediction.steps]
     timing = {SECONDS: seconds} | ({} if failure or None in cached else {CACHED: float(sum(cached))})
     if scored.failure and not failure:

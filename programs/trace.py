@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from hoptimizer.common.concurrency import all_of
 from hoptimizer.programs.record import StepRecord
 
 T = TypeVar("T")
@@ -146,16 +147,12 @@ async def gather_steps(works: Iterable[Callable[[], Coroutine[Any, Any, T]]], de
         >>> [passage.id for passage in prediction.passages]
         ['warsaw', 'curie']
     """
-    tasks = []
+    recorded = []
     for work in works:
         trace = StepTrace(deeper)
         current().attach(trace)
-        tasks.append(asyncio.create_task(_record(trace, work)))
-    try:
-        return await asyncio.gather(*tasks)
-    except BaseException:
-        await _stop(tasks)
-        raise
+        recorded.append(_record(trace, work))
+    return await all_of(recorded)
 
 
 class SharedTasks:

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.eval import DataSettings, Hop, Question, bundled, check, load, new
+from hoptimizer.eval import DataSet, DataSettings, Hop, Question, bundled, check, load, new
 from hoptimizer.eval.datasets.dataset import locate
 from hoptimizer.eval.datasets.folder import write_folder
 from hoptimizer.retrieval import Corpus, Passage
@@ -368,3 +368,11 @@ def test_what_a_killed_import_left_goes_with_the_next_one(tmp_path):
     write_folder(tmp_path / "made", Corpus([Passage("cat", "Cat", "It sleeps.")]), {})
     assert [path.name for path in tmp_path.iterdir()] == ["made"]
     assert [path.name for path in (tmp_path / "made").iterdir()] == ["corpus.jsonl"]
+
+
+def test_an_oracle_gives_questions_of_the_same_words_the_passages_of_all():
+    corpus = Corpus([Passage("a", "Town A", "It has 5 people."), Passage("b", "Town B", "It has 9 people.")])
+    asked = "How many people live there?"
+    questions = [Question(id=p, question=asked, answers=["5"], passages=[p], main=p) for p in ("a", "b")]
+    data = DataSet("towns", Path("towns"), corpus, {"dev": questions})
+    assert data.supporting == {asked: ["a", "b"]}

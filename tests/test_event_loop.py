@@ -22,7 +22,8 @@ from hoptimizer import (
     load_variant,
     run_study,
 )
-from hoptimizer.common.concurrency import beside, run_async
+from hoptimizer.common.concurrency import all_of, beside, run_async
+from hoptimizer.common.errors import UserError
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("common", "signatures", "models", "retrieval", "programs", "eval", "optimizers", "core")
@@ -122,3 +123,12 @@ def test_an_interruption_cancels_the_work(place):
         signal.signal(signal.SIGINT, before)
     assert ended == ["cancelled"]
     assert time.monotonic() - start < 30
+
+
+def test_what_fails_among_others_rises_with_its_cause():
+    async def failing():
+        raise ValueError("no answer") from UserError("no such model")
+
+    with pytest.raises(ValueError, match="no answer") as raised:
+        run_async(all_of([failing(), asyncio.sleep(60)]))
+    assert str(raised.value.__cause__) == "no such model"

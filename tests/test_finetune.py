@@ -17,7 +17,7 @@ import torch
 from chat_server import ChatServer
 from dspy.clients.provider import Provider
 from dspy.clients.utils_finetune import TrainingStatus
-from dspy.utils.exceptions import LMServerError
+from dspy.utils.exceptions import LMInvalidRequestError
 from peft import LoraModel, PeftModel
 from safetensors.torch import load_file
 from scripted import Listener, ScriptedLM, ScriptedRetriever, passage
@@ -387,7 +387,7 @@ def test_a_teachers_good_runs_are_learned_from_by_step_and_bad_ones_lose_their_q
     def script(field, inputs):
         number = inputs["question"].removeprefix("Question ")[0]
         if number == "2":
-            raise LMServerError(message="overloaded")
+            raise LMInvalidRequestError("the prompt was filtered")
         if number == "3":
             return ("no field at all",)
         return f"a{number}" if number in "14" else "something else"
@@ -470,6 +470,13 @@ def test_another_providers_model_is_fine_tuned_once_in_its_own_prompt_format(tmp
         assert (lm.model, lm.kwargs["max_tokens"], lm.kwargs["api_base"]) == ("remote/tuned", 77, "http://127.0.0.1:9")
     assert compiled.prompt_format is None
     assert compiled.dump_state()["program"]["lms"] == {"reader": "remote/tuned"}
+
+
+def test_a_teacher_is_not_asked_about_dev_where_a_provider_is_sent_none_of_it(tmp_path):
+    teacher = ScriptedLM(lambda field, inputs: f"a{inputs['question'].removeprefix('Question ')[0]}")
+    with remote(Remote()):
+        BootstrapFinetune(labels="bootstrap").compile(context(tmp_path, Direct(), teacher))
+    assert sorted(inputs["question"] for _, inputs in teacher.asked) == ["Question 1?", "Question 2?"]
 
 
 def test_a_provider_that_fails_is_one_line(tmp_path):
@@ -590,7 +597,11 @@ def test_a_teachers_other_local_models_keep_their_format_where_a_served_one_is_t
 
     def nothing(context, questions, steps, prompt_format, threshold):
         asked.append(prompt_format)
-        return replayed(context, ())
+
+        async def take(question):
+            return []
+
+        return take
 
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     monkeypatch.setattr(finetune_lm, "bootstrapped", nothing)

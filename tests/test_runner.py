@@ -56,6 +56,12 @@ def test_a_question_that_the_model_refuses_is_counted_and_scores_nothing():
     assert "too long" in evaluation.rows[0].failure
 
 
+def test_what_a_question_found_before_it_failed_is_not_nothing():
+    retriever = ScriptedRetriever({QUESTIONS[0].question: [passage("kane"), passage("other")]})
+    with answering([], raises=ContextWindowExceededError(message="too long")):
+        assert "passages" not in evaluate(RAG(retriever), QUESTIONS).metrics
+
+
 def test_no_answer_is_not_the_right_one_where_that_is_empty_after_normalisation():
     article = Question(id="1", question="Which article?", answers=["The"])
     with answering({"Which article?": {"answer": "the"}}):

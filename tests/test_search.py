@@ -532,13 +532,13 @@ def test_the_members_of_an_ensemble_keep_the_models_that_were_trained_for_them(r
     assert [list(member.models) for member in program.members] == [["reader"]] * len(program.members)
 
 
-@pytest.mark.parametrize(("name", "runs"), [("bootstrap_few_shot", 16), ("knn_few_shot", 24)])
-def test_a_teacher_that_can_not_be_parsed_is_said(run, name, runs):
+@pytest.mark.parametrize("name", ["bootstrap_few_shot", "knn_few_shot"])
+def test_a_teacher_that_can_not_be_parsed_is_said_after_a_wave(run, name):
     engine = ScriptedEngine(lambda field, inputs, prompt: "")
     engine.answer = lambda request, plain=engine.answer: replace(
         plain(request), message=dspy.lm15.Message.assistant("no fields at all")
     )
-    with pytest.raises(UserError, match=f"scripted/teacher can't keep to the format: in {runs} runs no output"):
+    with pytest.raises(UserError, match="scripted/teacher can't keep to the format: in 16 runs no output"):
         run(name, teacher_lm=engine.lm("scripted/teacher", temperature=0.0))
 
 

@@ -9,10 +9,12 @@ from serving import answer_in_fresh_process
 
 from hoptimizer import Tracker, UserError, compare_variants, compile_variant, evaluate_variant, load_config
 from hoptimizer.comparison import log_comparison
-from hoptimizer.eval import load
+from hoptimizer.eval import Evaluation, Question, load
+from hoptimizer.eval.runner import QuestionResult
 from hoptimizer.models import build_lm
 from hoptimizer.programs import Direct
 from hoptimizer.tracking import artifacts
+from hoptimizer.variants import Variant
 from hoptimizer.workbench import Workbench
 
 SECRET = "sk-do-not-tell-anybody"
@@ -203,3 +205,13 @@ def test_a_model_that_does_not_answer_is_told_before_an_index_is_built_and_a_run
         work(config(*words, "lm.default.model=openai/x", "lm.default.api_base=http://127.0.0.1:9/v1"))
     tracker = Tracker(config().tracking.uri, experiment)
     assert not tracker.client.search_runs([tracker.experiment.experiment_id])
+
+
+@pytest.mark.parametrize(("split", "said"), [("dev", True), ("test", False)])
+def test_a_gain_on_dev_is_said_to_be_of_the_questions_that_chose(split, said):
+    def scored(*scores):
+        asked = Question(id="1", question="Where?", answers=["Lyon"])
+        return Evaluation([QuestionResult(asked, "Lyon", [], {"f1": score}, []) for score in scores], 1.0)
+
+    variant = Variant("run", config("program=direct"), True, split, scored(0.5, 1.0, 0.5), scored(0.0, 1.0, 0.5))
+    assert ("report the test split" in variant.gain) is said

@@ -1,6 +1,8 @@
 """Data sets: bundled ones by their name, users' own by their folder."""
 
 import hashlib
+import itertools
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -52,8 +54,11 @@ class DataSet:
 
     @property
     def supporting(self) -> dict[str, list[str]]:
-        """The ids of the supporting passages, by the question."""
-        return {question.question: question.passages for questions in self.splits.values() for question in questions}
+        """The ids of the supporting passages, by the question; of questions of the same words, those of all."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for question in itertools.chain(*self.splits.values()):
+            found[question.question] += [id for id in question.passages if id not in found[question.question]]
+        return dict(found)
 
     def split(self, name: str, n: int | None = None) -> list[Question]:
         """Questions of a split.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import dspy
 
 from hoptimizer.eval.datasets.question import Question
-from hoptimizer.optimizers.labels import searches
+from hoptimizer.optimizers import searches
 from hoptimizer.optimizers.labels.annotations import holding, supporting
 from hoptimizer.optimizers.labels.critique import supports, usefulness, wrong_answers
 from hoptimizer.optimizers.labels.decomposition import (

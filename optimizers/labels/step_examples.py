@@ -10,7 +10,7 @@ import dspy
 from hoptimizer.eval.datasets.question import Question
 from hoptimizer.eval.metrics import exact_match
 from hoptimizer.models.small.confidence import ANSWER_PROBABILITY
-from hoptimizer.optimizers.labels import searches
+from hoptimizer.optimizers import searches
 from hoptimizer.optimizers.labels.annotations import holding, supporting
 from hoptimizer.optimizers.labels.decomposition import ordered_subquestions, subquestions
 from hoptimizer.optimizers.labels.examples import Task, TrainingExample, relevance_examples, sufficiency_examples

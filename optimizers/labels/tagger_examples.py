@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hoptimizer.common.text import Span, find, folded, words
 from hoptimizer.models.small.card import TERMINATE
-from hoptimizer.optimizers.labels import searches
+from hoptimizer.optimizers import searches
 from hoptimizer.optimizers.labels.examples import Task, TrainingExample
 from hoptimizer.optimizers.labels.hop_labels import HopLabel, LabelledQuestion, kept_words, unknown_to
 from hoptimizer.retrieval import Corpus, Passage, Retriever

@@ -8,10 +8,10 @@ from typing import Annotated, Any, ClassVar
 import dspy
 from pydantic import Field
 
-from hoptimizer.common.concurrency import run_async
+from hoptimizer.common.concurrency import all_of, run_async
 from hoptimizer.common.options import Positive
 from hoptimizer.optimizers.candidates import SearchContext
-from hoptimizer.optimizers.format_check import check_format
+from hoptimizer.optimizers.format_check import FormatCheck
 from hoptimizer.optimizers.optimizer import CompileContext
 from hoptimizer.optimizers.prompt.few_shot import Count, Demonstrating, Share, labeled
 from hoptimizer.optimizers.prompt.prefetch import without
@@ -66,19 +66,17 @@ class KNNFewShot(Demonstrating):
         taught = labeled(teacher(context), trainset, self.max_labeled_demos)
         with dspy.context(**teacher_settings(context)):
             runs = TeacherRuns(dspy.settings.lm, context.workers)
-            shown = await asyncio.gather(
-                *(self._demonstrations(context, taught, runs, example) for example in trainset)
-            )
-            check_format(runs.made)
+            checked = FormatCheck([example.id for example in trainset])
+            shown = await all_of(self._demonstrations(context, taught, runs, checked, example) for example in trainset)
         return shown
 
     async def _demonstrations(
-        self, context: CompileContext, taught: Program, runs: TeacherRuns, example: dspy.Example
+        self, context: CompileContext, taught: Program, runs: TeacherRuns, checked: FormatCheck, example: dspy.Example
     ) -> dict[str, dict[str, Any]]:
         """A demonstration by step: a call of the teacher's run if the run scored well, else the annotated fields."""
         annotated = {name: _fields(example, predictor.signature) for name, predictor in taught.named_predictors()}
         try:
-            run = await runs.make(without(taught, example), **example.inputs())
+            run = await checked.run(runs.make(without(taught, example), **example.inputs()), example.id)
         except FAILURES:
             return annotated
         # Scored in a thread, since the objective may have to ask a judge.

@@ -105,7 +105,9 @@ class BootstrapFinetune(Optimizer):
         learn = context.trainset
         if self.questions is not None:
             learn = random.Random(context.seed).sample(list(learn), self.questions)
-        train, dev = self._collect(context, "train", learn), self._collect(context, "dev", context.devset)
+        train = self._collect(context, "train", learn)
+        # A provider is sent no dev conversations.
+        dev = self._collect(context, "dev", context.devset) if is_local(_student(context.program)) else []
         lm = self._fine_tune(context, train, dev)
         compiled = self._in_format(context.program)
         steps = sorted({row["step"] for row in train})

@@ -18,7 +18,7 @@ from hoptimizer.eval.showing import failures
 from hoptimizer.tracking.naming import CANDIDATE
 from hoptimizer.tracking.settings import TrackingSettings
 from hoptimizer.tracking.sync import DeliveredRun
-from hoptimizer.variants import Variant, gain_line
+from hoptimizer.variants import Variant
 
 RUN = "run"
 # A column of a table is at least as wide as its longest word, up to so many characters.
@@ -87,7 +87,7 @@ def before_and_after(variant: Variant) -> RenderableType:
         return scores(variant)
     program = variant.config.program.name
     rows = {f"{program}, before compiling": variant.before.metrics, f"{program}, compiled": variant.after.metrics}
-    lines = [] if variant.difference is None else [gain_line(variant.config.objective.name, variant.difference)]
+    lines = [variant.gain] if variant.gain else []
     return Group(_scored(variant, rows), Text(), *map(Text, [*lines, f"Next: {_next(variant)}"]))
 
 
