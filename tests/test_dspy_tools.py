@@ -149,6 +149,7 @@ INTERNALS = {
     "clients.capabilities",
     "clients.disk_serialization",
     "clients.engines.base",
+    "clients.model_metadata",  # the list of prices, without which a dry run would need LiteLLM
     "clients.openai",
     "clients.provider",
     "clients.utils_finetune",

@@ -239,6 +239,15 @@ def test_a_prompt_that_the_registry_refuses_is_said_and_nothing_is_lost(settings
     assert mlflow.get_run(made.run_id).outputs.model_outputs
 
 
+@pytest.fixture
+def _autologged():
+    """MLflow's evaluation traces DSPy's calls, unless somebody in this process has ever said that it should not."""
+    mlflow.dspy.autolog()
+    yield
+    mlflow.dspy.autolog(disable=True)
+
+
+@pytest.mark.usefixtures("_autologged")
 def test_mlflows_own_evaluation_runs_on_a_variant_with_our_metrics_and_data(compiled, settings, monkeypatch):
     monkeypatch.setenv("MLFLOW_GENAI_EVAL_SKIP_TRACE_VALIDATION", "true")
     point_mlflow_at(settings.tracking.uri)
