@@ -15,8 +15,14 @@ from hoptimizer.variants import Variant, evaluate_variant
 
 SPLIT = "test"
 
-# Sized so that the whole demo takes minutes on two cores.
-COMMON = ("data.name=atlas", "data.dev=12", "data.test=60", "lm.default.max_tokens=32")
+# Sized so that the whole demo takes minutes on two cores, with the smallest model.
+COMMON = (
+    "data.name=atlas",
+    "data.dev=12",
+    "data.test=60",
+    "lm.default.model=local/smollm2-135m-instruct",
+    "lm.default.max_tokens=32",
+)
 SETTINGS = {
     "direct": (),
     "rag": ("retriever.k=2",),
