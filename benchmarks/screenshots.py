@@ -27,7 +27,7 @@ from hoptimizer.tracking.models import model_of
 from hoptimizer.tracking.pages import served
 from reporting import benchmark_parser, show, user_mistakes
 
-WORDS = ["data=atlas", "data.train=20", "data.dev=20", "retriever=bm25", "lm.default.max_tokens=32"]
+WORDS = ["data=atlas", "data.train=20", "data.dev=60", "retriever.k=2", "lm.default.max_tokens=32"]
 OTHERS = ("direct", "rag", "ircot")
 COMPILE = ["program=rag", "optimizer=labeled_few_shot"]
 SIZE = {"width": 1280, "height": 720}
