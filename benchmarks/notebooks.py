@@ -26,9 +26,9 @@ NOTEBOOKS = ("own_data.ipynb", "three_models.ipynb")
 LONGEST = 3600
 
 
-def run(notebook: NotebookNode, folder: Path) -> NotebookNode:
-    """Run a notebook's cells in a folder."""
-    NotebookClient(notebook, timeout=LONGEST, resources={"metadata": {"path": str(folder)}}).execute()
+def run(notebook: NotebookNode, folder: Path, longest: float = LONGEST) -> NotebookNode:
+    """Run a notebook's cells in a folder, each for so many seconds at most."""
+    NotebookClient(notebook, timeout=longest, resources={"metadata": {"path": str(folder)}}).execute()
     return notebook
 
 

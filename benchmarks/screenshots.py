@@ -3,7 +3,7 @@ that compares variants.
 
     python benchmarks/screenshots.py [--out docs/images] [--json] [KEY=VALUE ...]
 
-It compiles `rag` for a part of atlas with the embedded model and evaluates others beside it, in a store of its own,
+It compiles `rag` for a part of atlas with the default model and evaluates others beside it, in a store of its own,
 writes the page of `hop report`, and opens all in a headless Chromium. It needs playwright (`pip install playwright`)
 and a Chromium: that of the system, or what `playwright install chromium` brings. The arguments change the config, such
 as `lm=openai/gpt-4o-mini`.

@@ -11,6 +11,7 @@ import dspy
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import check_links, expanded
 from hoptimizer.common.progress import Report, in_notebook
+from hoptimizer.common.strict import value_at
 from hoptimizer.common.urls import without_secrets
 from hoptimizer.config import DEFAULT_LM, Config, load_config
 from hoptimizer.layers import Layers
@@ -154,9 +155,8 @@ def _servers(config: Config, given: Mapping[str, Any]) -> list[str]:
         given: what was changed, whose addresses are known to who changed it.
     """
     asked = {role: lm for role, lm in config.lm.items() if lm.api_base and role not in NOT_ASKED}
-    own = given.get("lm", {})
-    asked_lms = [f"lm.{role} {lm.shown}" for role, lm in asked.items() if "api_base" not in own.get(role, {})]
-    urls = config.retriever.urls if retrieves(config.program) and "url" not in given.get("retriever", {}) else ()
+    asked_lms = [f"lm.{role} {lm.shown}" for role, lm in asked.items() if not value_at(given, ("lm", role, "api_base"))]
+    urls = config.retriever.urls if retrieves(config.program) and not value_at(given, ("retriever", "url")) else ()
     return asked_lms + [f"retriever {without_secrets(url)}" for url in urls]
 
 

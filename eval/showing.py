@@ -35,7 +35,7 @@ def evaluation_sheets(evaluations: Mapping[str, Evaluation], title: str, metric:
     shown = [name for name in wanted if any(name in own for own in metrics.values())]
     scores = [[name, *(figure_of(score, own) for score in shown)] for name, own in metrics.items()]
     costs = [
-        [name, *(figure(cost, own[cost]) if cost in own else "unknown" for cost in COSTS), _whole(own.get("seconds_n"))]
+        [name, *(figure(cost, own[cost]) if cost in own else "unknown" for cost in (*COSTS, "seconds_n"))]
         for name, own in metrics.items()
     ]
     failed = "; ".join(
@@ -78,7 +78,3 @@ TIMED = (
     "Seconds are of the questions that were timed: those whose calls were not all answered from a cache. "
     "They hold the waiting for other questions that were under way"
 )
-
-
-def _whole(number: float | None) -> str:
-    return "unknown" if number is None else f"{number:.0f}"

@@ -117,7 +117,9 @@ def _is_moderated(error: BaseException) -> bool:
     return isinstance(error, LMAuthError) and bool(_MODERATED.search(error.message))
 
 
-def unusable(error: BaseException, who: str, section: str) -> UserError | None:
+def unusable(
+    error: BaseException, who: str = "the language model", section: str = "the lm section"
+) -> UserError | None:
     """What a user is told where no question can succeed; ``None`` where others can.
 
     Args:
@@ -156,7 +158,7 @@ def ends_all(error: BaseException) -> bool:
         >>> ends_all(LMAuthError("bad key")), ends_all(LMInvalidRequestError("the prompt was filtered"))
         (True, False)
     """
-    return is_outage(error) or is_permanent(error) or isinstance(error.__cause__, UserError)
+    return is_outage(error) or unusable(error) is not None
 
 
 class _Stopped(BaseException):

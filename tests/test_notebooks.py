@@ -4,15 +4,19 @@ import contextlib
 import json
 import re
 import sqlite3
+import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import nbformat
 import pytest
 from jupyter_client.manager import start_new_kernel
-from nbclient import NotebookClient
 
 from hoptimizer.common.paths import home
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+import notebooks  # the command that keeps in them what they show
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 # Of the model that every test has: what differs is how it draws.
@@ -22,11 +26,7 @@ QUESTIONS = 3
 """
 
 
-def executed(notebook, folder):
-    NotebookClient(
-        notebook, timeout=550, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
-    ).execute()
-    return notebook
+executed = partial(notebooks.run, longest=550)
 
 
 def read(name):

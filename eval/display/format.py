@@ -21,7 +21,7 @@ _HEADINGS = {
     "seconds_p95": "95% within s",
 }
 # Digits behind the point, where it is not two.
-_DIGITS = {"objective": 3, "prompt_tokens": 1, "cached_tokens": 1, "completion_tokens": 1, "usd": 6}
+_DIGITS = {"objective": 3, "prompt_tokens": 1, "cached_tokens": 1, "completion_tokens": 1, "usd": 6, "seconds_n": 0}
 
 
 def counted(number: int, noun: str) -> str:
