@@ -1,22 +1,31 @@
 """Demonstrate-search-predict, in hops (Khattab et al. 2022)."""
 
-from typing import ClassVar
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import dspy
+from pydantic import Field
 
 from hoptimizer.common.options import Positive
 from hoptimizer.programs.collection import each_once
 from hoptimizer.programs.program import Program
 from hoptimizer.programs.question_tree import normalized
 from hoptimizer.programs.reader import ReaderKind, make_reader, read
+from hoptimizer.programs.sampling import commonest, sampling
+from hoptimizer.programs.trace import gather_steps
 from hoptimizer.retrieval import Passage, Retriever
+from hoptimizer.retrieval.hybrid import fused
 from hoptimizer.signatures import FirstQuery, SearchQuery
+
+T = TypeVar("T")
 
 
 class DSP(Program):
     """Searches with a query from the question, then with one from what that found, and reads all (DSP, section 3).
 
-    The stage "demonstrate" is what an optimizer does when the program is compiled.
+    The stage "demonstrate" is what an optimizer does when the program is compiled. With several samples, each hop asks
+    several queries, whose rankings are fused, and the answer that comes most often is given (sections 3.2 and 3.3).
 
     Args:
         retriever: where passages come from.
@@ -24,6 +33,8 @@ class DSP(Program):
         hops: the most queries.
         max_passages: the most passages that are collected; the first ones are kept.
         reader: ``cot``, ``phrase`` or ``direct`` reads the collection; ``none`` scores the retrieval alone.
+        samples: queries of each hop, and answers; the first of each is the likeliest one, the others are sampled.
+        temperature: of the sampling.
 
     Example:
         >>> import dspy
@@ -55,10 +66,14 @@ class DSP(Program):
         hops: Positive = 2,
         max_passages: Positive = 15,
         reader: ReaderKind = "cot",
+        samples: Positive = 1,
+        temperature: Annotated[float, Field(gt=0)] = 0.7,
     ) -> None:
         super().__init__(retriever, k)
         self.hops = hops
         self.max_passages = max_passages
+        self.samples = samples
+        self.temperature = temperature
         self.first_query = dspy.Predict(FirstQuery)
         self.next_query = dspy.Predict(SearchQuery)
         self.reader = make_reader(reader, passages=True)
@@ -66,19 +81,41 @@ class DSP(Program):
     async def solve(self, question: str) -> tuple[str, list[Passage]]:
         passages: list[Passage] = []
         asked: set[str] = set()
-        while len(asked) < self.hops and len(passages) < self.max_passages:
-            query = await self.query(question, passages, bool(asked))
-            # A query that was asked before finds nothing new.
-            if normalized(query) in asked:
+        for hop in range(self.hops):
+            if len(passages) >= self.max_passages:
                 break
-            asked.add(normalized(query))
-            passages = each_once([*passages, *await self.retrieve(query)])[: self.max_passages]
-        return await read(self, question, passages), passages
+            # A query that was asked before finds nothing new.
+            new = [query for query in await self.queries(question, passages, hop) if normalized(query) not in asked]
+            if not new:
+                break
+            asked.update(map(normalized, new))
+            passages = each_once([*passages, *await self.found(new)])[: self.max_passages]
+        answers = await self.sampled("reader", partial(read, self, question, passages))
+        return commonest(answers), passages
 
-    async def query(self, question: str, passages: list[Passage], later: bool) -> str:
-        """The next query; the question itself where the output can't be understood."""
-        if later:
-            query = (await self.step("next_query", found=passages, question=question)).search_query
+    async def queries(self, question: str, passages: list[Passage], hop: int) -> list[str]:
+        """The different queries of a hop; the question itself where an output can't be understood."""
+        if hop:
+            step = partial(self.step, "next_query", found=passages, question=question)
+            said = [prediction.search_query for prediction in await self.sampled("next_query", step)]
         else:
-            query = (await self.step("first_query", question=question)).first_query
-        return (query or "").strip() or question
+            step = partial(self.step, "first_query", question=question)
+            said = [prediction.first_query for prediction in await self.sampled("first_query", step)]
+        queries: dict[str, str] = {}
+        for text in said:
+            query = (text or "").strip() or question
+            queries.setdefault(normalized(query), query)
+        return list(queries.values())
+
+    async def sampled(self, step: str, ask: Callable[..., Coroutine[Any, Any, T]]) -> list[T]:
+        """What a step says in each of the samples, which are asked for together."""
+        ways = (
+            sampling(self, step, number, of=self.samples, temperature=self.temperature)
+            for number in range(self.samples)
+        )
+        return await gather_steps(partial(ask, sampling=way) for way in ways)
+
+    async def found(self, queries: list[str]) -> list[Passage]:
+        """The first ``k`` passages of what all queries find."""
+        rankings = await gather_steps(partial(self.retrieve, query) for query in queries)
+        return rankings[0] if len(rankings) == 1 else fused(rankings)[: self.k]

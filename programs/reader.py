@@ -1,6 +1,7 @@
 """Readers, which answer a question from passages or from memory (IRCoT, section 3.2)."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -130,19 +131,31 @@ class Reading:
     probability: float | None = None
 
 
-async def read(program: Program, question: str, passages: list[Passage] | None = None) -> str:
+async def read(
+    program: Program,
+    question: str,
+    passages: list[Passage] | None = None,
+    *,
+    sampling: Mapping[str, Any] | None = None,
+) -> str:
     """Take the program's ``reader`` step, and give its answer; empty if there is no reader or if it failed.
 
     Args:
         program: a program whose attribute ``reader`` is a predictor or ``None``.
         question: the question.
         passages: what to read, or ``None`` to answer from memory.
+        sampling: how the language model samples, where not as its settings say.
     """
-    return (await read_aloud(program, question, passages)).answer
+    return (await read_aloud(program, question, passages, sampling=sampling)).answer
 
 
 async def read_aloud(
-    program: Program, question: str, passages: list[Passage] | None = None, *, measured: bool = False
+    program: Program,
+    question: str,
+    passages: list[Passage] | None = None,
+    *,
+    measured: bool = False,
+    sampling: Mapping[str, Any] | None = None,
 ) -> Reading:
     """Like :func:`read`, with all that the reader said.
 
@@ -151,13 +164,14 @@ async def read_aloud(
         question: the question.
         passages: what to read, or ``None`` to answer from memory.
         measured: whether the language model is to tell how likely the answer is.
+        sampling: how it samples, where not as its settings say.
     """
     if program.reader is None:
         return Reading("", "")
     inputs: dict[str, Any] = {"question": question}
     if passages is not None:
         inputs["context"] = passages
-    prediction = await program.step("reader", measured=measured, **inputs)
+    prediction = await program.step("reader", measured=measured, sampling=sampling, **inputs)
     if "chain" in prediction:
         text = (prediction.chain or "").strip()
         answer = answer_of(text)

@@ -1,12 +1,13 @@
 """Recitation: passages recited from memory, and an answer from them (Sun et al. 2023)."""
 
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import dspy
 from pydantic import Field
 
 from hoptimizer.programs.program import Program
+from hoptimizer.programs.sampling import commonest, sampling
 from hoptimizer.programs.trace import gather_steps
 from hoptimizer.retrieval import Passage
 from hoptimizer.signatures import AnswerFromRecitation, Recite
@@ -45,22 +46,10 @@ class ReciteAndAnswer(Program):
 
     async def solve(self, question: str) -> tuple[str, list[Passage]]:
         paths = (partial(self.path, question, number) for number in range(self.recitations))
-        answers = [answer for answer in await gather_steps(paths) if answer]
-        vote = dspy.majority([dspy.Prediction(answer=answer) for answer in answers]).answer if answers else ""
-        return vote, []
-
-    def sampling(self, number: int) -> dict[str, Any]:
-        """How a recitation is sampled: like its steps are otherwise, or at the temperature, each in its own way."""
-        if not number:
-            return {}
-        lm = self.language_models().get("recite")
-        # Optimizers tell samples of a program apart by this id; each of its recitations needs its own.
-        rollout = (lm.kwargs.get("rollout_id") or 0) if lm else 0
-        # A model that is given no temperature may refuse one, and samples by itself.
-        heat = {} if lm and lm.kwargs.get("temperature") is None else {"temperature": self.temperature}
-        return heat | {"rollout_id": rollout * self.recitations + number}
+        return commonest(await gather_steps(paths)), []
 
     async def path(self, question: str, number: int) -> str:
         """Recite and answer once; empty if the output can't be understood."""
-        said = await self.step("recite", sampling=self.sampling(number), question=question)
+        sample = sampling(self, "recite", number, of=self.recitations, temperature=self.temperature)
+        said = await self.step("recite", sampling=sample, question=question)
         return ((await self.step("reader", recited=said.recited or [], question=question)).answer or "").strip()

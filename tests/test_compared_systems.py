@@ -61,6 +61,18 @@ def in_order(*texts):
     return parts(*texts, field="ordered_subquestions")
 
 
+class Sampled(ScriptedLM):
+    """Remembers how each sample was asked for, three of them together."""
+
+    def __init__(self, script):
+        super().__init__(script, together=3)
+        self.sampling = []
+
+    async def acall(self, prompt=None, messages=None, **kwargs):
+        self.sampling.append((kwargs.get("temperature"), kwargs.get("rollout_id")))
+        return await super().acall(prompt, messages, **kwargs)
+
+
 # ITER-RETGEN: after figure 1 of the paper, where the second retrieval is led by the first, wrong generation.
 
 GUESS = {"reasoning": "The mill was built by Ada, who was born in Rome.", "answer": "Rome"}
@@ -270,6 +282,20 @@ def test_dsp_collects_no_more_than_it_may():
     assert (retriever.queries, ids(prediction)) == ([BORN], ["ada"])
 
 
+def test_dsp_fuses_what_sampled_queries_find_and_lets_answers_vote():
+    found = {BUILDER: [passage("mill"), passage("inn")], MILL: [passage("ada"), passage("inn")]}
+    queries, answers = iter([BUILDER, MILL, BUILDER.lower()]), iter(["Rome", "Bern", "bern"])
+    lm = Sampled(lambda field, inputs: next(queries) if field == "first_query" else next(answers))
+    retriever = ScriptedRetriever(found)
+    with dspy.context(lm=lm, adapter=dspy.ChatAdapter(use_json_adapter_fallback=False)):
+        prediction = DSP(retriever, k=2, hops=1, reader="direct", samples=3, temperature=0.9)(question=MILL)
+    assert lm.sampling == [(None, None), (0.9, 1), (0.9, 2)] * 2
+    # The one that both queries find comes first; a query that was asked twice is searched with once.
+    assert (len(retriever.queries), ids(prediction)) == (2, ["inn", "mill"])
+    assert prediction.answer.lower() == "bern"
+    assert steps(prediction) == ["first_query"] * 3 + ["retrieve"] * 2 + ["reader"] * 3
+
+
 # Recitation
 
 RECITED = ["Ada built the mill.", "Ada was born in Bern."]
@@ -284,18 +310,6 @@ def test_recite_answers_from_what_it_recites():
     assert (prediction.answer, prediction.passages) == ("Bern", [])
     assert inputs(prediction, "reader") == [{"question": MILL, "recited": RECITED}]
     assert counts(prediction.steps) | {"lm_calls": 2, "retrievals": 0} == counts(prediction.steps)
-
-
-class Sampled(ScriptedLM):
-    """Recites another sentence in each sample, and remembers how it was asked for it."""
-
-    def __init__(self, script):
-        super().__init__(script, together=3)
-        self.sampling = []
-
-    async def acall(self, prompt=None, messages=None, **kwargs):
-        self.sampling.append((kwargs.get("temperature"), kwargs.get("rollout_id")))
-        return await super().acall(prompt, messages, **kwargs)
 
 
 @pytest.mark.parametrize(("temperature", "sampled"), [(0.0, 0.7), (None, None)])
@@ -582,7 +596,7 @@ SMALL = {
     "least_to_most": {"max_subquestions": 1},
     "react": {"max_steps": 1},
     "recite": {"recitations": 2},
-    "dsp": {},
+    "dsp": {"samples": 2},
     "self_rag": {"always_retrieve": True},
     "decomp": {"max_steps": 1},
     "skr": {},
@@ -613,6 +627,7 @@ def test_a_system_runs_through_with_a_real_model(name):
         ("react", "max_steps", 0),
         ("recite", "temperature", 0),
         ("dsp", "hops", 0),
+        ("dsp", "samples", 0),
         ("self_rag", "useful_weight", -1),
         ("decomp", "max_steps", 0),
         ("skr", "reader", "none"),
