@@ -60,6 +60,11 @@ class RetrieverOptions(Options):
         return bool(self.urls)
 
     @property
+    def indexed_here(self) -> bool:
+        """Whether an index of the passages is built on this machine."""
+        return not self.elsewhere
+
+    @property
     def login(self) -> tuple[str, ...]:
         """What the environment says of who asks; secrets."""
         return ()

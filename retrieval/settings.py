@@ -167,6 +167,16 @@ class HybridSettings(RetrieverOptions):
         return tuple(url for member in self.of for url in member.urls)
 
     @property
+    def elsewhere(self) -> bool:
+        """Whether passages of one of them are elsewhere."""
+        return any(member.elsewhere for member in self.of)
+
+    @property
+    def indexed_here(self) -> bool:
+        """Whether one of them has an index that is built on this machine."""
+        return any(member.indexed_here for member in self.of)
+
+    @property
     def login(self) -> tuple[str, ...]:
         """What the environment says of who asks each."""
         return tuple(value for member in self.of for value in member.login)
@@ -204,6 +214,16 @@ class OracleSettings(RetrieverOptions):
     def urls(self) -> tuple[str, ...]:
         """The other retriever's servers."""
         return self.of.urls
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the other retriever's passages are elsewhere."""
+        return self.of.elsewhere
+
+    @property
+    def indexed_here(self) -> bool:
+        """Whether the other retriever has an index that is built on this machine."""
+        return self.of.indexed_here
 
     @property
     def login(self) -> tuple[str, ...]:

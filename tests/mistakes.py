@@ -94,6 +94,9 @@ MISTAKES = [
     (["index", "search", "x", "data=atlas", "retriever.name=bm26"], ["retriever.name", "'bm26'"]),
     (["index", "search", "x", "data=atlas", "retriever.checkpoint=no-such-checkpoint"], ["no-such-checkpoint"]),
     (["index", "info", "data=nowhere"], ["nowhere"]),
+    (["index", "search", " ", "data=atlas", "retriever=bm25"], ["query: expected some words"]),
+    (["index", "build", "data=atlas", "retriever.url=http://127.0.0.1:9/x"], ["127.0.0.1:9", "hop index push"]),
+    (["index", "build", "data=atlas", "retriever=web", "retriever.url=http://127.0.0.1:9"], ["web http", "of its own"]),
     (["doctor", "lm.default.modle=x"], ["modle"]),
 ]  # fmt: skip
 _NOBODY = ("data=atlas", "lm.default=openai/x", "lm.default.api_base=http://127.0.0.1:9/v1")

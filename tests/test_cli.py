@@ -146,6 +146,26 @@ def test_search_prints_one_json_object(hop):
     assert len(json.loads(out)["passages"]) == 4
 
 
+def test_scores_of_fused_places_can_be_told_apart(hop):
+    fused = ["retriever=hybrid", "retriever.of=[bm25, bm25]", "retriever.k=3"]
+    code, out, _ = hop("index", "search", "capital of France", "data=atlas", *fused)
+    scores = re.findall(r"^0\.\d+", out, re.MULTILINE)
+    assert (code, scores) == (0, ["0.03279", "0.03226", "0.03175"])
+
+
+def test_a_mistake_in_a_retriever_of_ones_own_is_one_line_of_a_search(hop, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "mistaken.py").write_text(
+        "from hoptimizer.retrieval import Retriever\n\n\n"
+        "class Mistaken(Retriever):\n"
+        "    def __init__(self, corpus): pass\n"
+        "    def search(self, queries, k): return []\n"
+    )
+    code, out, err = hop("index", "search", "Who?", "data=atlas", "retriever=mistaken:Mistaken")
+    assert (code, out) == (2, "")
+    assert "Mistaken.search: expected a list of Passage" in err.splitlines()[-1]
+
+
 QUICK = ["data=atlas", "retriever=bm25", "program.reader=none"]
 
 

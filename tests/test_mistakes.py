@@ -41,7 +41,7 @@ SLOW = ("torch", "transformers", "mlflow", "colbert", "pandas", "matplotlib", "s
 # What is told by a program's class, which is a DSPy module, or by what is read after the whole config.
 TOLD_BY_DSPY = (
     *("program.", "optimizer.", "optimizer=gepa ", "metric", "lm.raeder", "lm="),
-    *("sqlite:", "no-such-checkpoint"),
+    *("sqlite:", "no-such-checkpoint", "index build "),
 )
 PROGRAM = """
 import contextlib, io, json, sys

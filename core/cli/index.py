@@ -23,9 +23,16 @@ def build_command(overrides: Overrides = None, as_json: Json = False) -> None:
         hop index build data=atlas retriever.index=plaid
     """
     from hoptimizer.cli.screen.console import show, tell, working
+    from hoptimizer.common.errors import UserError
 
     with working() as report:
-        bench = _workbench(read_overrides(overrides, splits=()), report)
+        config = read_overrides(overrides, splits=())
+        if not config.retriever.indexed_here:
+            raise UserError(
+                f"retriever: {config.retriever.shown} has an index of its own, so that there is none to build here; an "
+                "engine gets a corpus by hop index push"
+            )
+        bench = _workbench(config, report)
         tell(bench.search_summary())
         retriever = bench.retriever
         result = {"data": bench.data.name, "passages": len(bench.data.corpus), "retriever": retriever.name}
@@ -70,15 +77,19 @@ def search_command(
     from rich.table import Table
 
     from hoptimizer.cli.screen.console import show, tell, working
+    from hoptimizer.common.concurrency import run_async
+    from hoptimizer.common.errors import UserError
 
+    if not query.strip():
+        raise UserError("query: expected some words, got none")
     with working() as report:
         config = read_overrides(overrides, splits=())
         bench = _workbench(config, report)
         tell(bench.search_summary(config.k))
-        [found] = bench.retriever.search([query], config.k)
+        found = run_async(bench.retriever.asearch(query, config.k))
     listing = Table("score", "id", "passage", box=None, header_style="bold", pad_edge=False)
     for passage in found:
-        listing.add_row("–" if passage.score is None else f"{passage.score:.2f}", passage.id, str(passage))
+        listing.add_row("–" if passage.score is None else f"{passage.score:.4g}", passage.id, str(passage))
     rows = [{"id": p.id, "title": p.title, "text": p.text, "score": p.score} for p in found]
     show({"query": query, "passages": rows}, as_json, listing)
 
