@@ -121,10 +121,20 @@ def open_index(folder: Path, wanted: Manifest, build: Callable[[Path], None], lo
                 except BrokenIndexError as error:
                     _log.warning("index %s of %s is not usable (%s): building it anew", folder, wanted.corpus, error)
             _build(folder, wanted, build)
-            return load(folder)
+            return _load_built(folder, wanted, load)
     except PermissionError as error:
         raise UserError(
             f"{error.filename or folder} can't be written: set HOPTIMIZER_HOME to a folder of yours"
+        ) from error
+
+
+def _load_built(folder: Path, wanted: Manifest, load: Callable[[Path], Loaded]) -> Loaded:
+    try:
+        return load(folder)
+    except BrokenIndexError as error:  # no damage: it would be built so again
+        raise UserError(
+            f"the index of {wanted.corpus} by {wanted.checkpoint} can't be used as it was built ({error}): its model "
+            "may be damaged; get it anew, or take another one"
         ) from error
 
 

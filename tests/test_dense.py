@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from small_encoders import HIDDEN, save_dense, save_modules, tiny_bert, write
 from torch import nn
 from transformers import AutoModel, AutoTokenizer, CanineTokenizer
@@ -349,6 +349,17 @@ def test_a_stranger_s_vectors_that_are_no_numbers_are_not_served(tmp_path):
     torch.full((3, 4), float("nan")).half().numpy().tofile(tmp_path / "vectors.f16")
     with pytest.raises(Exception, match="no number"):
         VectorIndex(tmp_path, 3, 4, torch.device("cpu"))
+
+
+def test_an_encoder_that_gives_no_numbers_is_one_line(tmp_path, home, corpus):
+    folder = tiny_bert(tmp_path / "encoder")
+    weights = load_file(folder / "model.safetensors")
+    weights["embeddings.LayerNorm.weight"].fill_(torch.nan)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(
+        UserError, match=r"index of .* by .*encoder can't be used as it was built \(vectors.f16 .*no number"
+    ):
+        build_retriever(DenseSettings(model=str(folder)), corpus)
 
 
 def test_a_config_chooses_the_encoder_and_its_options(tmp_path):

@@ -351,6 +351,25 @@ def test_info_tells_what_the_index_is_tied_to(corpus, own_indexes):
     assert str(info["folder"]).startswith(str(own_indexes))
 
 
+@pytest.mark.parametrize("damage", ["truncated", "missing"])
+def test_a_copy_of_the_embedded_checkpoint_that_is_not_whole_is_made_anew(own_indexes, caplog, damage):
+    folder = find_checkpoint("minilm").folder
+    weights = folder / "model.safetensors"
+    whole = weights.read_bytes()
+    match damage:
+        case "truncated":
+            weights.write_bytes(whole[: len(whole) // 2])
+        case "missing":
+            (folder / "artifact.metadata").unlink()
+    with caplog.at_level(logging.WARNING):
+        assert find_checkpoint("minilm").folder == folder
+    [record] = caplog.records
+    assert str(folder) in record.getMessage()
+    assert (weights.read_bytes(), (folder / "artifact.metadata").is_file()) == (whole, True)
+    find_checkpoint("minilm")
+    assert len(caplog.records) == 1
+
+
 def test_a_folder_serves_as_a_checkpoint(corpus):
     folder = str(find_checkpoint("minilm").folder)
     [[best]] = build_retriever(RetrieverSettings(checkpoint=folder, index="exact"), corpus).search(["owl"], 1)

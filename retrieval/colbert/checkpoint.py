@@ -2,12 +2,14 @@
 
 import hashlib
 import json
+import logging
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from filelock import FileLock
+from pydantic import BaseModel, ValidationError
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -19,12 +21,15 @@ from hoptimizer.models.weights.store import resolve
 from hoptimizer.retrieval.colbert.files import EMBEDDED, checkpoint_files
 from hoptimizer.retrieval.encoders.model_files import digest_of
 from hoptimizer.retrieval.encoders.sentence_modules import MODULES, SETTINGS, Module, read_modules
+from hoptimizer.retrieval.index_folder import BrokenIndexError, check_files, file_digests, sample_digests
 
 BASE = "all-minilm-l6-v2"
 _ASSET = Path(__file__).parents[1] / "assets" / "minilm-colbert.safetensors"
 # The files of a checkpoint that decide on its vectors.
 _DECIDING = ("config.json", "artifact.metadata", "tokenizer*", "vocab.txt", "*.safetensors", "*.bin")
 _COPIED = ("config.json", "tokenizer.json", "vocab.txt")
+_WRITTEN = "files.json"
+_log = logging.getLogger(__name__)
 
 # colbert-ai fills queries up with the tokenizer's mask token, and gives the padding token a vector of zeros. With one
 # token for both, a query is its own words alone, as in the training, and several times faster to search with.
@@ -128,13 +133,38 @@ def _embedded() -> Checkpoint:
     sha.update(json.dumps([_METADATA, _TOKENIZER], sort_keys=True).encode())
     digest = sha.hexdigest()
     folder = home() / "checkpoints" / f"minilm-{digest[:16]}"
-    # artifact.metadata is written last into the temporary folder, which then takes its name in one step.
-    if not (folder / "artifact.metadata").is_file():
+    if not _is_whole(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.with_suffix(".lock")):
-            if not folder.is_dir():
-                write_checkpoint(Path(resolve(BASE)), load_file(_ASSET), folder)
+            if not _is_whole(folder):
+                _write_embedded(folder)
     return Checkpoint(EMBEDDED, folder, digest)
+
+
+class _Written(BaseModel):
+    """SHA-256 of every file that was written, and of samples of every large one, by its path in the folder."""
+
+    files: dict[str, str]
+    samples: dict[str, str]
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether a folder holds what was written there: a machine that lost its power may have cut files off."""
+    try:
+        written = _Written.model_validate_json((folder / _WRITTEN).read_bytes())
+        check_files(folder, written.files, written.samples)
+    except (FileNotFoundError, ValidationError, BrokenIndexError):
+        return False
+    return True
+
+
+def _write_embedded(folder: Path) -> None:
+    if folder.exists():
+        _log.warning("the copy of %s in %s is not as it was written: making it anew", EMBEDDED, folder)
+        shutil.rmtree(folder)
+    write_checkpoint(Path(resolve(BASE)), load_file(_ASSET), folder)
+    written = _Written(files=file_digests(folder), samples=sample_digests(folder))
+    (folder / _WRITTEN).write_text(written.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
 
 def write_checkpoint(encoder: Path, trained: dict[str, torch.Tensor], folder: Path) -> None:
