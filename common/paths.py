@@ -1,14 +1,20 @@
 """The folder of what hoptimizer downloads and computes, the paths that users give, and writing files whole."""
 
 import contextlib
+import logging
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import platformdirs
+from filelock import FileLock, Timeout
 
 from hoptimizer.common.errors import UserError
+
+# Seconds after which it is said that a lock is waited for.
+_SOON = 3.0
+_log = logging.getLogger(__name__)
 
 
 def home() -> Path:
@@ -100,6 +106,33 @@ def check_links(folder: Path, root: Path | None = None) -> None:
     for path in sorted(folder.rglob("*")):
         if path.is_symlink() and not is_within(root or folder, path.absolute()):
             raise UserError(f"{path}: a link that leads out of {root or folder}; put the file itself there")
+
+
+@contextlib.contextmanager
+def locked(file: Path, work: str) -> Iterator[None]:
+    """Within it, no other process is; that one is waited for is said, where it takes longer than a moment.
+
+    Args:
+        file: the lock.
+        work: what is done within it, for that line.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from hoptimizer.common.paths import locked
+        >>> with locked(Path("atlas.lock"), "the index of atlas"):
+        ...     Path("atlas.lock").exists()
+        True
+    """
+    lock = FileLock(file)
+    try:
+        lock.acquire(timeout=_SOON)
+    except Timeout:
+        _log.warning("another process is at work on %s: waiting for it", work)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 @contextlib.contextmanager

@@ -3,12 +3,13 @@
 import asyncio
 import hashlib
 import json
-from collections.abc import Collection, Sequence
+import unicodedata
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import bm25s
 import numpy as np
@@ -20,6 +21,8 @@ from hoptimizer.retrieval.index_folder import BrokenIndexError, Manifest, index_
 from hoptimizer.retrieval.passage import Corpus, Passage
 from hoptimizer.retrieval.retriever import Retriever
 
+# Texts may have an accent beside its letter, and ligatures as in PDFs: words are compared in one form.
+_FORM: Literal["NFKC"] = "NFKC"
 _LANGUAGE, _STOPWORDS = "english", "en"
 _BLOCK = 256
 
@@ -33,7 +36,7 @@ class _Words:
     @cached_property
     def digest(self) -> str:
         weights = bm25s.BM25()
-        parts = [_LANGUAGE, _STOPWORDS, weights.method, weights.k1, weights.b]
+        parts = [_LANGUAGE, _STOPWORDS, _FORM, weights.method, weights.k1, weights.b]
         versions = [version("bm25s"), version("PyStemmer")]
         return hashlib.sha256(json.dumps([*parts, *versions]).encode()).hexdigest()
 
@@ -60,7 +63,7 @@ class BM25Retriever(Retriever):
 
     def __init__(self, corpus: Corpus) -> None:
         self.corpus = corpus
-        self._taken_apart = _taken_apart()
+        self._stemmer = Stemmer.Stemmer(_LANGUAGE)
         self._index = open_index(
             bm25_folder(corpus), manifest(corpus), build=self._write, load=lambda folder: _load(folder, len(corpus))
         )
@@ -68,7 +71,7 @@ class BM25Retriever(Retriever):
     def search(self, queries: list[str], k: int) -> list[list[Passage]]:
         if not queries:
             return []
-        scores = map(self._scores, bm25s.tokenize(queries, **self._taken_apart, return_ids=False))
+        scores = map(self._scores, _words(queries, self._stemmer))
         return [[self.corpus.passages[i].scored(float(one[i])) for i in _best(one, k)] for one in scores]
 
     async def asearch_pages(self, query: str, k: int, titles: Collection[str]) -> list[Passage]:
@@ -87,7 +90,7 @@ class BM25Retriever(Retriever):
 
     def _of_pages(self, query: str, k: int, titles: frozenset[str]) -> list[Passage]:
         places = np.array(sorted(place for title in titles for place in self.corpus.pages.get(title, ())), dtype=int)
-        [words] = bm25s.tokenize([query], **self._taken_apart, return_ids=False)
+        [words] = _words([query], self._stemmer)
         scores = self._scores(words)[places]
         best = np.argsort(-scores, kind="stable")[:k]  # of equal ones those that come first
         return [self.corpus.passages[places[i]].scored(float(scores[i])) for i in best]
@@ -98,7 +101,7 @@ class BM25Retriever(Retriever):
         return np.zeros(len(self.corpus), dtype=np.float32)
 
     def _write(self, folder: Path) -> None:
-        tokens = bm25s.tokenize(self.corpus.texts, **self._taken_apart)
+        tokens = _tokenized(self.corpus.texts, self._stemmer)
         if not tokens.vocab:
             raise UserError(
                 f"{self.corpus.name} holds no word but English stopwords, so BM25 finds nothing; take retriever=colbert"
@@ -120,17 +123,26 @@ def bm25_scores(query: str, texts: Sequence[str]) -> np.ndarray:
         >>> bm25_scores("Who was born in Warsaw?", ["She was born in Warsaw.", "A river."]).argmax()
         np.int64(0)
     """
-    tokens = bm25s.tokenize(list(texts), **_taken_apart())
+    stemmer = Stemmer.Stemmer(_LANGUAGE)
+    tokens = _tokenized(texts, stemmer)
     if not tokens.vocab:
         return np.zeros(len(texts), dtype=np.float32)
     index = bm25s.BM25()
     index.index(tokens, show_progress=False)
-    known = index.get_tokens_ids(bm25s.tokenize([query], **_taken_apart(), return_ids=False)[0])
+    known = index.get_tokens_ids(_words([query], stemmer)[0])
     return index.get_scores_from_ids(known) if known else np.zeros(len(texts), dtype=np.float32)
 
 
-def _taken_apart() -> dict[str, Any]:
-    return {"stopwords": _STOPWORDS, "stemmer": Stemmer.Stemmer(_LANGUAGE), "show_progress": False}
+def _tokenized(texts: Iterable[str], stemmer: Any, **options: bool) -> Any:  # noqa: ANN401 - of PyStemmer and bm25s
+    """Texts by the numbers of their words."""
+    alike = (unicodedata.normalize(_FORM, text) for text in texts)
+    return bm25s.tokenize(alike, stopwords=_STOPWORDS, stemmer=stemmer, show_progress=False, **options)
+
+
+def _words(texts: Iterable[str], stemmer: Any) -> list[list[str]]:  # noqa: ANN401 - of PyStemmer
+    """The words of each text."""
+    words: list[list[str]] = _tokenized(texts, stemmer, return_ids=False)
+    return words
 
 
 def _best(scores: np.ndarray, k: int) -> np.ndarray:

@@ -8,11 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar
 
-from filelock import FileLock
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.common.paths import home, is_within
+from hoptimizer.common.paths import home, is_within, locked
 from hoptimizer.retrieval.passage import Corpus
 
 Kind = Literal["exact", "plaid", "dense", "ivf", "bm25"]
@@ -99,7 +98,7 @@ def open_index(folder: Path, wanted: Manifest, build: Callable[[Path], None], lo
     """Load the index that ``wanted`` describes, building it in ``folder`` where it is not there.
 
     An index that is broken, or was built with other settings, is reported in one line of the log and built anew.
-    Several processes may ask at once: one builds, the others wait for it.
+    Several processes may ask at once: one builds, the others say so and wait for it.
 
     Args:
         folder: the index' folder.
@@ -113,7 +112,7 @@ def open_index(folder: Path, wanted: Manifest, build: Callable[[Path], None], lo
     """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder.with_suffix(".lock")):
+        with locked(folder.with_suffix(".lock"), f"the index of {wanted.corpus}"):
             if folder.exists():
                 try:
                     check_index(folder, wanted, whole=False)

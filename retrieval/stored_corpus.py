@@ -13,11 +13,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
-from filelock import FileLock
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.common.paths import draft_of, home
+from hoptimizer.common.paths import draft_of, home, locked
 from hoptimizer.retrieval.index_folder import BrokenIndexError, check_files, file_digests, sample_digests
 from hoptimizer.retrieval.passage import Corpus, Passage, digested
 
@@ -171,7 +170,7 @@ def keep_corpus(
     folder = _folder(key)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder.with_name(f"{key}.lock")):
+        with locked(folder.with_name(f"{key}.lock"), f"the corpus {name}"):
             with suppress(BrokenIndexError):
                 return StoredCorpus(folder, name)  # another process was faster
             with draft_of(folder) as draft:

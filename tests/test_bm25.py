@@ -3,17 +3,22 @@
 import hashlib
 import json
 import logging
+import threading
+import time
+import unicodedata
 
 import bm25s
 import numpy as np
 import pytest
 import Stemmer
+from filelock import FileLock
 
+from hoptimizer.common import paths
 from hoptimizer.common.errors import UserError
 from hoptimizer.eval.datasets.dataset import load
 from hoptimizer.eval.datasets.settings import DataSettings
 from hoptimizer.retrieval import BM25Retriever, Corpus, Passage, RetrieverSettings, index_info
-from hoptimizer.retrieval.bm25 import _best
+from hoptimizer.retrieval.bm25 import _best, bm25_scores
 
 SETTINGS = RetrieverSettings(name="bm25")
 DATA, PLACES, STARTS = "data.csc.index.npy", "indices.csc.index.npy", "indptr.csc.index.npy"
@@ -62,6 +67,41 @@ def test_an_index_is_built_once_and_mapped(corpus, monkeypatch):
     again = BM25Retriever(corpus)
     assert again.search(["river owl"], 3) == found
     assert all(isinstance(again._index.scores[name], np.memmap) for name in ("data", "indices", "indptr"))
+
+
+def test_that_another_process_is_waited_for_is_said(corpus, home, monkeypatch, caplog):
+    monkeypatch.setattr(paths, "_SOON", 0.01)
+    BM25Retriever(corpus)
+    [lock] = (home / "indexes").glob("*.lock")
+    held = threading.Event()
+
+    def hold() -> None:
+        with FileLock(lock):
+            held.set()
+            time.sleep(0.3)
+
+    threading.Thread(target=hold).start()
+    held.wait()
+    with caplog.at_level(logging.WARNING):
+        assert BM25Retriever(corpus).search(["owl"], 1)[0][0].id == "p1"
+    [record] = [record for record in caplog.records if record.name.startswith("hoptimizer")]
+    assert record.getMessage() == "another process is at work on the index of animals: waiting for it"
+
+
+def test_words_are_the_same_however_they_are_encoded():
+    decomposed = unicodedata.normalize("NFD", "Beyoncé sings")
+    corpus = Corpus(
+        [Passage("a", "", "Paris"), Passage("b", "", decomposed), Passage("c", "", "the \ufb01rst \uff21\uff22")]
+    )
+    for query, expected in (
+        ("Beyoncé", "b"),
+        (unicodedata.normalize("NFD", "Beyoncé"), "b"),
+        ("first", "c"),
+        ("AB", "c"),
+    ):
+        [[found]] = BM25Retriever(corpus).search([query], 1)
+        assert (found.id, found.score > 0) == (expected, True), query
+        assert bm25_scores(query, corpus.texts).argmax() == "abc".index(expected)
 
 
 def test_another_corpus_or_another_version_of_bm25s_is_another_index(corpus, monkeypatch):

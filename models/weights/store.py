@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from filelock import FileLock
 from pydantic import BaseModel
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from hoptimizer.common.errors import UserError, closest
-from hoptimizer.common.paths import expanded, home, is_within
+from hoptimizer.common.paths import expanded, home, is_within, locked
 from hoptimizer.common.strict import read_json
 from hoptimizer.models.weights import catalog as pinned
 from hoptimizer.models.weights.catalog import PinnedWeights
@@ -112,7 +111,7 @@ def pull(name: str, *, verify: bool = False) -> Path:
     root = _root()
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with FileLock(root / f".{entry.name}.lock"):
+        with locked(root / f".{entry.name}.lock", entry.name):
             folder = _installed(entry)
             return _install(entry) if folder is None or (verify and damage(folder)) else folder
     except OSError as error:
