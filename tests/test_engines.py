@@ -652,11 +652,11 @@ def test_qdrant_is_filled_once_and_then_finds_what_the_exact_index_finds(tmp_pat
 def test_filling_goes_on_where_it_was_broken_off_without_encoding_anything_again(tmp_path, monkeypatch):
     settings = QdrantSettings(path=str(tmp_path), collection="wiki")
     encoded = []
-    passages_of = type(load_encoder(find_checkpoint("minilm"))).passages
+    in_order = type(load_encoder(find_checkpoint("minilm"))).in_order
     monkeypatch.setattr(
         type(load_encoder(find_checkpoint("minilm"))),
-        "passages",
-        lambda self, texts: (encoded.append(len(texts)), passages_of(self, texts))[1],
+        "in_order",
+        lambda self, texts: (encoded.append(len(texts)), in_order(self, texts))[1],
     )
 
     def stopped(done, total):
@@ -667,6 +667,13 @@ def test_filling_goes_on_where_it_was_broken_off_without_encoding_anything_again
     assert counted(settings, MORE)[0] == 9
     assert encoded[0] == 64
     assert encoded[-1] == 9
+
+
+def test_how_many_passages_were_sent_cut_is_said_once(tmp_path, caplog):
+    long = Corpus([*MORE, *(Passage(f"long{i}", "", f"Town {i} lies there. " * 100) for i in range(2))], "long")
+    assert counted(QdrantSettings(path=str(tmp_path), collection="wiki"), long)[0] == 75
+    [line] = [record.getMessage() for record in caplog.records if record.name.startswith("hoptimizer")]
+    assert line.startswith("retriever: 2 of the passages that were sent are longer than the 256 tokens that")
 
 
 def test_a_collection_of_other_vectors_is_one_line(tmp_path):

@@ -142,6 +142,26 @@ def test_passages_are_read_as_colbert_ai_reads_them():
         assert [some[row] for row in cut] == [text for text in some if len(text) > 4 * 253]  # and three marks are read
 
 
+def test_queries_are_read_as_colbert_ai_reads_them_and_the_first_that_is_cut_is_told(caplog):
+    encoder = ColBERTEncoder(find_checkpoint("minilm"))
+    texts = ["", "owl", "Łódź, 雪: 'a [MASK]'?", "owl " * 125, "owl " * 126, "The owl sleeps. " * 200]
+    for text in texts:
+        ours, cut = encoder.tokenize_queries([text])
+        ids, mask = encoder._colbert.query_tokenizer.tensorize([text])
+        read = ours.ids.shape[1]
+        assert torch.equal(ours.ids, ids[:, :read])
+        assert torch.equal(ours.mask, mask[:, :read])
+        assert not mask[:, read:].any()
+        assert cut == ([0] if len(text) > 4 * 125 else [])
+    encoder.queries(texts[:4])
+    assert warnings(caplog) == []
+    encoder.queries(texts)
+    encoder.queries(texts)
+    [line] = warnings(caplog)
+    assert line.startswith("retriever: a query ('owl owl")
+    assert "the 128 tokens" in line
+
+
 def test_an_index_is_built_once_and_found_again(corpus, own_indexes):
     first, second = Counted(), Counted()
     found = build_retriever(SETTINGS, corpus, progress=first).search(["owl"], 3)

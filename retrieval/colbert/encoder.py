@@ -55,6 +55,7 @@ class TokenEncoder(PassageTokenEncoder):
         folder: the checkpoint's folder.
         dim: length of a token vector.
         max_tokens: the tokens that are read of a passage, its mark and the ends included.
+        max_query_tokens: those that are read of a query, likewise.
         device: where it runs.
         model: the encoder under the projection.
         config: the checkpoint's settings, as colbert-ai's ``ColBERTConfig``.
@@ -63,6 +64,7 @@ class TokenEncoder(PassageTokenEncoder):
     folder: Path
     dim: int
     max_tokens: int
+    max_query_tokens: int
     device: torch.device
     model: PreTrainedModel
     config: Any
@@ -94,7 +96,12 @@ class TokenEncoder(PassageTokenEncoder):
         Returns:
             For each query its vectors ``(tokens, dim)``: fp32, of length 1, on the encoder's device.
         """
-        each = [self.tokenize_queries([text]) for text in texts]
+        each, cut = [], []
+        for text in texts:
+            tokens, rows = self.tokenize_queries([text])
+            each.append(tokens)
+            cut += [text] * len(rows)
+        self.tell_cut(cut, self.max_query_tokens)
         found: dict[int, torch.Tensor] = {}
         order = sorted(range(len(texts)), key=lambda i: each[i].ids.shape[1])
         for _, alike in groupby(order, key=lambda i: each[i].ids.shape[1]):
@@ -118,8 +125,8 @@ class TokenEncoder(PassageTokenEncoder):
         vectors are not kept."""
 
     @abstractmethod
-    def tokenize_queries(self, texts: list[str]) -> Tokens:
-        """Queries as the checkpoint reads them."""
+    def tokenize_queries(self, texts: list[str]) -> tuple[Tokens, list[int]]:
+        """Queries as the checkpoint reads them, and the rows of those that were cut."""
 
     def vectors(self, tokens: Tokens) -> torch.Tensor:
         """Vectors ``(texts, tokens, dim)`` of length 1, fp32; only those of kept tokens have a meaning."""
@@ -152,6 +159,7 @@ class ColBERTEncoder(TokenEncoder):
             self._colbert = ColBERTCheckpoint(folder, colbert_config=self.config, verbose=0)
         self.device = self._colbert.device
         self.dim, self.max_tokens = self.config.dim, self.config.doc_maxlen
+        self.max_query_tokens = self.config.query_maxlen
         self.model = self._colbert.bert
         self._colbert.model.to(device_and_dtype()[1])
         self.projection.float()
@@ -166,16 +174,24 @@ class ColBERTEncoder(TokenEncoder):
     def tokenize_passages(self, texts: list[str]) -> tuple[Tokens, list[int]]:
         """Passages as the checkpoint reads them, and the rows of those that were cut; punctuation is read, but its
         vectors are not kept."""
-        # As colbert-ai's tensorize, which does not tell what was cut: the mark stands after the first token.
+        # As colbert-ai's tensorize, which does not tell what was cut.
         reader, most = self._colbert.doc_tokenizer, self.max_tokens - 1
         encoded = reader.tok(texts, padding="longest", truncation=True, return_tensors="pt", max_length=most)
-        ids, mask = (
-            torch.cat([part[:, :1], torch.full_like(part[:, :1], mark), part[:, 1:]], dim=1).to(self.device)
-            for part, mark in ((encoded["input_ids"], reader.D_marker_token_id), (encoded["attention_mask"], 1))
-        )
+        ids, mask = self._marked(encoded, reader.D_marker_token_id)
         return Tokens(ids, mask, ~torch.isin(ids, self._skipped.to(self.device))), cut_rows(encoded, most)
 
-    def tokenize_queries(self, texts: list[str]) -> Tokens:
-        """Queries as the checkpoint reads them."""
-        ids, mask = self._colbert.query_tokenizer.tensorize(texts)
-        return Tokens(ids, mask, ids != self._colbert.pad_token).rows(torch.arange(len(ids)))
+    def tokenize_queries(self, texts: list[str]) -> tuple[Tokens, list[int]]:
+        """Queries as the checkpoint reads them, and the rows of those that were cut."""
+        reader, most = self._colbert.query_tokenizer, self.max_query_tokens - 1
+        encoded = reader.tok(texts, padding="max_length", truncation=True, return_tensors="pt", max_length=most)
+        ids, mask = self._marked(encoded, reader.Q_marker_token_id)
+        ids[ids == reader.pad_token_id] = reader.mask_token_id
+        if self.config.attend_to_mask_tokens:
+            mask[ids == reader.mask_token_id] = 1
+        tokens = Tokens(ids, mask, ids != self._colbert.pad_token)
+        return tokens.rows(torch.arange(len(ids))), cut_rows(encoded, most)
+
+    def _marked(self, encoded: Any, mark: int) -> Iterator[torch.Tensor]:  # noqa: ANN401 - of transformers
+        """Ids and attention mask ``(texts, tokens)`` of texts, with a mark after the first token."""
+        for part, value in ((encoded["input_ids"], mark), (encoded["attention_mask"], 1)):
+            yield torch.cat([part[:, :1], torch.full_like(part[:, :1], value), part[:, 1:]], dim=1).to(self.device)

@@ -62,7 +62,7 @@ class PyLateEncoder(TokenEncoder):
         except ValidationError as error:
             raise UserError(f"{file}: {explain(error, _Settings)}; take the file as it was published") from error
         transformer, *projections = checkpoint.modules
-        self.max_tokens = settings.document_length
+        self.max_tokens, self.max_query_tokens = settings.document_length, settings.query_length
         self.device, dtype = device_and_dtype()
         model, self._tokenizer, config = load_text_encoder(transformer.folder, _KEY)
         self.model = model.to(self.device, dtype)
@@ -99,13 +99,13 @@ class PyLateEncoder(TokenEncoder):
         ids, mask, cut = self._tokenize(texts, self._passage_id, self.max_tokens, fill=False)
         return Tokens(ids, mask, mask.bool() & ~torch.isin(ids, self._skipped.to(ids.device))), cut
 
-    def tokenize_queries(self, texts: list[str]) -> Tokens:
+    def tokenize_queries(self, texts: list[str]) -> tuple[Tokens, list[int]]:
         fill = self._settings.do_query_expansion
-        ids, mask, _ = self._tokenize(texts, self._query_id, self._settings.query_length, fill)
+        ids, mask, cut = self._tokenize(texts, self._query_id, self.max_query_tokens, fill)
         kept = torch.ones_like(mask, dtype=torch.bool) if fill else mask.bool()
         if fill and self._settings.attend_to_expansion_tokens:
             mask = torch.ones_like(mask)
-        return Tokens(ids, mask, kept)
+        return Tokens(ids, mask, kept), cut
 
     def _id(self, prefix: str) -> int | None:
         """The token of a prefix; ``None`` where there is none."""

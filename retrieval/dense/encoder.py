@@ -58,7 +58,9 @@ class DenseEncoder(PassageEncoder[Tensor]):
         vectors = torch.empty(len(texts), self.dim, dtype=torch.float32, device=self.device)
         if not texts:
             return vectors
-        rows = _rows(self._tokenize([self._encoding.query_prefix + text for text in texts]))
+        encoded = self._tokenize([self._encoding.query_prefix + text for text in texts])
+        self.tell_cut([texts[row] for row in cut_rows(encoded, self.max_tokens)], self.max_tokens)
+        rows = _rows(encoded)
         # Other queries in the batch would change the last digits, and with them close rankings, except in bf16 on a
         # CPU where all are padded alike.
         size = ROWS if self._model.dtype == torch.bfloat16 and self.device.type == "cpu" else 1

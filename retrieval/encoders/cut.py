@@ -1,4 +1,4 @@
-"""Passages that are longer than an encoder reads: what comes after is in no index, and never found."""
+"""Texts that are longer than an encoder reads: what comes after is in no index and never found, or not searched for."""
 
 from typing import TYPE_CHECKING
 
@@ -37,4 +37,23 @@ def cut_warning(passages: str, most: int, examples: str = "") -> str:
     return (
         f"{passages} are longer than the {most} tokens that the retriever reads of one{shown}; what comes after is "
         f"never found: divide them with hop data import --chunk {chunk}, or take a model that reads more"
+    )
+
+
+def cut_query_warning(query: str, most: int) -> str:
+    """The line that says that a query was cut.
+
+    Args:
+        query: the query.
+        most: the tokens that are read of one.
+
+    Example:
+        >>> from hoptimizer.retrieval.encoders.cut import cut_query_warning
+        >>> print(cut_query_warning("Who was it? " * 40, 32))  # doctest: +NORMALIZE_WHITESPACE
+        a query ('Who was it? Who was it? Who was it? Who...) is longer than the 32 tokens that the retriever reads of
+        one; what comes after, as in others like it, is not searched for: take a model that reads more
+    """
+    return (
+        f"a query ({query!r:.40}...) is longer than the {most} tokens that the retriever reads of one; what comes "
+        "after, as in others like it, is not searched for: take a model that reads more"
     )

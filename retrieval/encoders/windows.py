@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import chain, tee
 from typing import Any, Generic, TypeVar
 
-from hoptimizer.retrieval.encoders.cut import cut_warning
+from hoptimizer.retrieval.encoders.cut import cut_query_warning, cut_warning
 from hoptimizer.retrieval.options import RetrieverOptions
 
 _log = logging.getLogger(__name__)
@@ -50,6 +50,18 @@ class PassageEncoder(ABC, Generic[Vectors]):
 
     dim: int
     max_tokens: int
+    _has_told: bool = False
+
+    def tell_cut(self, queries: Sequence[str], most: int) -> None:
+        """Say of the first query that is longer than the encoder reads that it was cut.
+
+        Args:
+            queries: those that were cut.
+            most: the tokens that are read of one.
+        """
+        if queries and not self._has_told:
+            self._has_told = True
+            _log.warning("retriever: %s", cut_query_warning(queries[0], most))
 
     def passages(self, texts: Sequence[str]) -> Iterator[tuple[list[int], Vectors]]:
         """Encode passages, roughly by length, so that a batch holds hardly any padding.

@@ -1,15 +1,20 @@
 """What searches in engines with a ColBERT checkpoint's vectors have in common."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from functools import cached_property
 
 from hoptimizer.common.batching import CORES, Batcher, after
+from hoptimizer.common.progress import Progress
 from hoptimizer.retrieval.colbert.checkpoint import find_checkpoint
 from hoptimizer.retrieval.colbert.retriever import load_encoder
+from hoptimizer.retrieval.encoders.cut import cut_warning
 from hoptimizer.retrieval.engines.engine import EngineRetriever
 from hoptimizer.retrieval.engines.settings import LateInteractionSettings
 from hoptimizer.retrieval.passage import Corpus, Passage
+
+_log = logging.getLogger(__name__)
 
 
 class LateInteractionRetriever(EngineRetriever):
@@ -26,6 +31,15 @@ class LateInteractionRetriever(EngineRetriever):
     def __init__(self, settings: LateInteractionSettings, corpus: Corpus) -> None:
         super().__init__(settings, corpus)
         self._encoder = load_encoder(find_checkpoint(settings.checkpoint))
+        self._cut: set[str] = set()  # the ids of passages that were sent and are longer than the encoder reads
+
+    def fill(self, progress: Progress = lambda done, total: None) -> int:
+        try:
+            return super().fill(progress)
+        finally:
+            if self._cut:
+                cut = f"{len(self._cut)} of the passages that were sent"
+                _log.warning("retriever: %s", cut_warning(cut, self._encoder.max_tokens))
 
     def begin(self, query: str, k: int) -> "Future[list[Passage]]":
         search = super().begin
@@ -49,9 +63,11 @@ class LateInteractionRetriever(EngineRetriever):
         Args:
             passages: to be encoded.
         """
-        for places, found in self._encoder.passages(list(Corpus(passages).texts)):
-            for place, vectors in zip(places, found, strict=True):
-                yield passages[place], vectors.tolist()
+        for window in self._encoder.in_order(list(Corpus(passages).texts)):
+            self._cut.update(passages[place].id for place in window.cut)
+            for places, found in window.batches:
+                for place, vectors in zip(places, found, strict=True):
+                    yield passages[place], vectors.tolist()
 
 
 class _Encoded(str):

@@ -201,7 +201,7 @@ def _loss(
     queries = batch_queries(batch, passages, draw)
     tokens, _ = encoder.tokenize_passages([str(passage) for passage in passages.values()])
     tokens = Tokens(*(t[:, : config.max_tokens] for t in (tokens.ids, tokens.mask, tokens.kept)))
-    asking = encoder.tokenize_queries([q.text for q in queries])
+    asking, _ = encoder.tokenize_queries([q.text for q in queries])
     scores = _maxsim(encoder, asking, tokens)
     with torch.no_grad():
         untrained = _maxsim(teacher, asking, tokens)
