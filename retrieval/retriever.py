@@ -103,6 +103,7 @@ class Retriever(ABC):
     async def asearch_pages(self, query: str, k: int, titles: Collection[str]) -> list[Passage]:
         """The ``k`` best passages of some pages, or fewer: those that are among the first thousand of a search, or the
         first hundred thousand where the thousand holds none, unless a retriever can rank the pages' passages alone.
+        An index elsewhere gives no more than a thousand: servers and engines refuse to.
 
         Args:
             query: the query.
@@ -112,7 +113,7 @@ class Retriever(ABC):
         Raises:
             RefusedQueryError, ServiceError, UserError: as by :meth:`asearch`.
         """
-        for depth in _DEPTHS:
+        for depth in _DEPTHS[:1] if self.elsewhere else _DEPTHS:
             found = await self.asearch(query, depth)
             passages = [passage for passage in found if passage.title in titles][:k]
             if passages or len(found) < depth:

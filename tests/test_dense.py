@@ -308,6 +308,8 @@ def test_an_index_is_built_once_and_tied_to_corpus_model_and_options(tmp_path, h
     assert (info["retriever"], info["index"], info["state"], info["checkpoint"]) == ("dense", "dense", "ready", model)
     calls.clear()
     assert build_retriever(settings, corpus, progress=progress).search(["owl"], 3) == found
+    asked_otherwise = build_retriever(DenseSettings(model=model, query_prefix="query "), corpus, progress=progress)
+    assert asked_otherwise.search(["owl"], 3) != found
     assert calls == []
     others = [
         (DenseSettings(model=model, pooling="cls"), corpus),

@@ -17,7 +17,7 @@ from hoptimizer.optimizers.labels.demonstrations import annotate
 from hoptimizer.optimizers.labels.oracle import replay
 from hoptimizer.programs import RAG, CoT, Direct, IRCoT
 from hoptimizer.programs.steps import pages
-from hoptimizer.retrieval import BM25Retriever, Corpus, HybridRetriever, Passage, RerankedRetriever
+from hoptimizer.retrieval import BM25Retriever, Corpus, HybridRetriever, Passage, RerankedRetriever, Retriever
 
 # After the third example of listing 4 of IRCoT's paper.
 ASKED = "What year was the theatre that held the 2016 NFL Draft built?"
@@ -90,6 +90,22 @@ def test_pages_that_are_not_among_the_first_thousand_are_looked_for_further_down
     corpus = Corpus([*others, *CORPUS])
     for retriever in (BM25Retriever(corpus), HybridRetriever([BM25Retriever(corpus)] * 2, corpus=corpus)):
         assert ids(run(RAG(retriever, k=2, pages=3), TITLES, ANSWER)) == ["bears", "built", "hall"]
+
+
+def test_an_index_elsewhere_is_asked_for_no_more_than_it_gives():
+    class Far(BM25Retriever):
+        elsewhere = True
+        asearch_pages = Retriever.asearch_pages
+
+        def search(self, queries, k):
+            if k > 1_000:
+                raise UserError("k: expected at most 1000")
+            return super().search(queries, k)
+
+    corpus = Corpus([*(Passage(f"other-{n}", f"Draft {n}", ASKED) for n in range(1_100)), *CORPUS])
+    for retriever in (Far(corpus), HybridRetriever([Far(corpus), BM25Retriever(corpus)], corpus=corpus)):
+        assert asyncio.run(retriever.asearch_pages(ASKED, 2, ["Auditorium Theatre"])) == []
+        assert len(asyncio.run(retriever.asearch_pages(ASKED, 2, ["Draft 7"]))) == 1
 
 
 def test_bm25_finds_as_many_passages_of_a_page_as_are_wanted_wherever_all_others_are():

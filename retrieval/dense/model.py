@@ -52,7 +52,7 @@ class DenseModel:
         encoder: folder of weights, config and tokenizer in transformers' format.
         projections: folders of the layers on the pooled vector, in order.
         encoding: how texts become vectors.
-        digest: SHA-256 of its files and of the encoding.
+        digest: SHA-256 of its files and of how passages become vectors.
     """
 
     name: str
@@ -83,8 +83,8 @@ def find_model(settings: DenseSettings) -> DenseModel:
         if (value := getattr(settings, name)) is not None
     }
     encoding = replace(_published(folder, modules, settings.pooling is None), **given)
-    # The folder's own files by which it was decided are in the encoding.
-    sha = hashlib.sha256(json.dumps(asdict(encoding), sort_keys=True).encode())
+    # The folder's own files by which it was decided are in the encoding; passages do not see the query's prefix.
+    sha = hashlib.sha256(json.dumps(asdict(replace(encoding, query_prefix="")), sort_keys=True).encode())
     for part in (encoder, *projections):
         sha.update(digest_of(part, (*_DECIDING, weights_of(part))).encode())
     return DenseModel(settings.model, encoder, projections, encoding, sha.hexdigest())
