@@ -72,8 +72,16 @@ class HybridRetriever(Retriever):
         return k if self.fusion == "parts" else max(k, self.depth)
 
     def passage(self, passage_id: str) -> Passage | None:
-        known = (member.passage(passage_id) for member in self.members)
-        return next((passage for passage in known if passage), super().passage(passage_id))
+        known = super().passage(passage_id)
+        if self.fusion == "parts":
+            return known or self._of_part(passage_id)
+        return next((passage for member in self.members if (passage := member.passage(passage_id))), known)
+
+    def _of_part(self, passage_id: str) -> Passage | None:
+        """A passage by the id that :func:`merged` gives to what only a part has."""
+        part, _, own = passage_id.partition("/")
+        found = (member.passage(own) for number, member in enumerate(self.members) if str(number) == part)
+        return next((replace(passage, id=passage_id) for passage in found if passage), None)
 
     def begin(self, query: str, k: int) -> "Future[list[Passage]]":
         found = [member.begin(query, self.pool(k)) for member in self.members]

@@ -23,7 +23,8 @@ def index_info(settings: RetrieverOptions, corpus: Corpus) -> dict[str, Any]:
 
     Returns:
         ``retriever``; ``index``: ``exact`` or ``plaid`` for ColBERT, ``dense``, ``bm25``, ``server`` for a ColBERT
-        server, ``hybrid`` for several retrievers, ``oracle``, ``own`` for a retriever of the user's;
+        server, ``elsewhere`` for an engine or the web, ``hybrid`` for several retrievers, ``oracle``, ``own`` for a
+        retriever of the user's;
         ``corpus``, its ``passages`` and ``corpus_digest``. For an index on disk also ``checkpoint`` and
         ``checkpoint_digest`` of what it was made with, ``folder``, ``bytes`` and ``state``: ``ready``,
         ``absent`` (it will be built), ``unfinished`` (a build is under way, or was ended, and the next one goes on)
@@ -52,7 +53,7 @@ def index_info(settings: RetrieverOptions, corpus: Corpus) -> dict[str, Any]:
 
         return info | _on_disk(*retriever.index_of(settings, corpus, model.find_model(settings)))
     if not isinstance(settings, RetrieverSettings):
-        return info
+        return info | {"index": "elsewhere"} if settings.elsewhere else info
     if settings.url:
         return info | {"index": "server"}
     if settings.name == "bm25":

@@ -45,6 +45,9 @@ class OracleRetriever(Retriever):
         # Supporting passages and others are drawn from for each k anew.
         return k
 
+    def passage(self, passage_id: str) -> Passage | None:
+        return super().passage(passage_id) or self.other.passage(passage_id)
+
     def begin(self, query: str, k: int) -> "Future[list[Passage]]":
         ids = self._supporting.get(query, ())
         if ids and not self.others:

@@ -121,6 +121,21 @@ def test_what_is_found_does_not_depend_on_what_else_was_searched(kind):
     assert [asyncio.run(together(retriever, one))[0] for one in asked] == alone, "one after another"
 
 
+def test_what_is_found_elsewhere_is_known_by_its_id():
+    stranger = Passage("17", "", "A lake.", 1.0)
+
+    class Far(Fixed):
+        def passage(self, passage_id):
+            return stranger if passage_id == "17" else None
+
+    far, near = Far(), Fixed("ant")
+    assert OracleRetriever({"?": ["dog"]}, CORPUS, far).passage("17") == stranger
+    parts = HybridRetriever([near, far], fusion="parts", corpus=CORPUS)
+    assert [parts.passage(id) and parts.passage(id).id for id in ("1/17", "0/17", "2/17", "17", "ant")] == [
+        *("1/17", None, None, None, "ant")
+    ]
+
+
 def test_no_queries_give_no_rankings():
     assert HybridRetriever([Fixed("ant"), BM25Retriever(CORPUS)]).search([], 3) == []
 

@@ -15,6 +15,7 @@ from hoptimizer.retrieval import (
     Corpus,
     DenseSettings,
     HybridRetriever,
+    OpenSearchSettings,
     Passage,
     Retriever,
     RetrieverSettings,
@@ -214,6 +215,8 @@ def test_a_server_is_colberts_only():
 
 def test_info_of_what_is_not_on_disk(corpus):
     assert index_info(RetrieverSettings(url="http://localhost:1/api/search"), corpus)["index"] == "server"
+    engine = OpenSearchSettings(url="http://localhost:1", index="wiki")
+    assert index_info(engine, corpus)["index"] == "elsewhere"
 
 
 @pytest.fixture

@@ -199,6 +199,8 @@ def test_the_best_of_all_parts_of_a_corpus_are_the_best_of_the_whole(bench):
             hybrid = build_retriever(HybridSettings(of=of, fusion="parts"), corpus)
             found = asyncio.run(gathered(hybrid.asearch(query, 5) for query in QUERIES))
             ids = [passage.id for ranking in found for passage in ranking]
+            texts = [passage.text for ranking in found for passage in ranking]
+            assert [known and known.text for known in map(hybrid.passage, ids)] == texts
             if not len(corpus):
                 assert {id.partition("/")[0] for id in ids} == {"0", "1", "2"}
             if BATCHES_ROUND:  # parts are encoded in other batches: near ties may change places
