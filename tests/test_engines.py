@@ -12,6 +12,7 @@ import base64
 import contextlib
 import http.server
 import json
+import shutil
 import socket
 import socketserver
 import struct
@@ -667,6 +668,22 @@ def test_filling_goes_on_where_it_was_broken_off_without_encoding_anything_again
     assert counted(settings, MORE)[0] == 9
     assert encoded[0] == 64
     assert encoded[-1] == 9
+
+
+def test_vectors_of_another_checkpoint_are_not_searched_and_are_replaced(tmp_path):
+    shutil.copytree(find_checkpoint("minilm").folder, tmp_path / "other")
+    about = json.loads((tmp_path / "other" / "artifact.metadata").read_text())
+    (tmp_path / "other" / "artifact.metadata").write_text(json.dumps(about | {"doc_maxlen": 200}))
+    settings = QdrantSettings(path=str(tmp_path / "qdrant"), collection="wiki")
+    other = settings.model_copy(update={"checkpoint": str(tmp_path / "other")})
+    assert push_corpus(settings, CORPUS) == len(CORPUS)
+    with pytest.raises(
+        UserError, match=r"retriever.checkpoint: passages of qdrant wiki at .* of another checkpoint than"
+    ):
+        build_retriever(other, CORPUS).search(QUERIES, 2)
+    assert push_corpus(other, CORPUS) == len(CORPUS)
+    assert push_corpus(other, CORPUS) == 0
+    assert ids(build_retriever(other, CORPUS).search(QUERIES, 1))
 
 
 def test_how_many_passages_were_sent_cut_is_said_once(tmp_path, caplog):

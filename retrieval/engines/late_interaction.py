@@ -30,7 +30,8 @@ class LateInteractionRetriever(EngineRetriever):
 
     def __init__(self, settings: LateInteractionSettings, corpus: Corpus) -> None:
         super().__init__(settings, corpus)
-        self._encoder = load_encoder(find_checkpoint(settings.checkpoint))
+        checkpoint = find_checkpoint(settings.checkpoint)
+        self._encoder, self._checkpoint = load_encoder(checkpoint), checkpoint.digest
         self._cut: set[str] = set()  # the ids of passages that were sent and are longer than the encoder reads
 
     def fill(self, progress: Progress = lambda done, total: None) -> int:

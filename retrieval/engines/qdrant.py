@@ -34,6 +34,9 @@ except ImportError as error:
 _POINTS = uuid.UUID("6a7f2a3e-5c0c-4d57-9d0d-0d6f6f5f1a10")
 # Of 300 tokens with 384 numbers as JSON each; a server takes 32 MB at a time.
 _POINTS_AT_ONCE = 8
+# The payload's field with the digest of the checkpoint that a point was encoded with: vectors of another one have the
+# same form, and mean something else.
+_ENCODED_BY = "encoded_by"
 
 
 class QdrantRetriever(LateInteractionRetriever):
@@ -75,7 +78,15 @@ class QdrantRetriever(LateInteractionRetriever):
         ]
         with self._answering():
             answers = self._client.query_batch_points(self._settings.collection, requests)
-        return [[(point.payload or {}, point.score) for point in answer.points] for answer in answers]
+        found = [[(point.payload or {}, point.score) for point in answer.points] for answer in answers]
+        if any(
+            fields.get(_ENCODED_BY, self._checkpoint) != self._checkpoint for ranking in found for fields, _ in ranking
+        ):
+            raise UserError(
+                f"retriever.checkpoint: passages of {self._shown} have vectors of another checkpoint than "
+                f"{self._settings.checkpoint!r}; give that one, or encode them anew by hop index push"
+            )
+        return found
 
     def push(self, passages: Sequence[Passage]) -> int:
         name, vector = self._settings.collection, self._settings.vector
@@ -85,10 +96,11 @@ class QdrantRetriever(LateInteractionRetriever):
                 multi = MultiVectorConfig(comparator=MultiVectorComparator.MAX_SIM)
                 vectors = VectorParams(size=self._encoder.dim, distance=Distance.DOT, multivector_config=multi)
                 self._client.create_collection(name, vectors_config={vector: vectors} if vector else vectors)
+            wanted = {one.id: self.fields_of(one) | {_ENCODED_BY: self._checkpoint} for one in passages}
             stored = {point.id: point.payload for point in self._client.retrieve(name, list(ids.values()))}
-            lacking = [one for one in passages if stored.get(ids[one.id]) != self.fields_of(one)]
+            lacking = [one for one in passages if stored.get(ids[one.id]) != wanted[one.id]]
             points = (
-                PointStruct(id=ids[one.id], vector={vector: found} if vector else found, payload=self.fields_of(one))
+                PointStruct(id=ids[one.id], vector={vector: found} if vector else found, payload=wanted[one.id])
                 for one, found in self.with_vectors(lacking)
             )
             while some := list(islice(points, _POINTS_AT_ONCE)):
