@@ -14,7 +14,7 @@ from hoptimizer.models.engine.loading import device_and_dtype, loading
 from hoptimizer.models.folder import fingerprints
 from hoptimizer.models.small.encoder import PairTokenizer, by_length
 from hoptimizer.retrieval.encoders.model_files import model_folder
-from hoptimizer.retrieval.encoders.text_encoder import load_checked
+from hoptimizer.retrieval.encoders.text_encoder import load_checked, readable_tokens
 from hoptimizer.retrieval.passage import Passage
 from hoptimizer.retrieval.retriever import Retriever
 
@@ -59,8 +59,7 @@ class CrossEncoder:
             tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
             model.config.pad_token_id = tokenizer.pad_token_id
         self._model = model.to(self._device, dtype)
-        places = getattr(config, "max_position_embeddings", None) or max_tokens
-        self._tokenizer = PairTokenizer(tokenizer, min(max_tokens, places), shared=False)
+        self._tokenizer = PairTokenizer(tokenizer, readable_tokens(model, max_tokens), shared=False)
         # In bf16 on a CPU a score does not depend on what else is in the batch, where all are padded alike.
         self._rows = 64 if dtype == torch.bfloat16 and self._device.type == "cpu" else 1
         self._known: dict[tuple[str, str], float] = {}

@@ -7,13 +7,20 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from small_encoders import HIDDEN, save_dense, save_modules, tiny_bert, write
+from small_encoders import HIDDEN, SIZES, WORDS, save_dense, save_modules, save_tokenizer, tiny_bert, write
 from torch import nn
-from transformers import AutoModel, AutoTokenizer, CanineTokenizer
+from transformers import (
+    AutoModel,
+    AutoTokenizer,
+    CanineTokenizer,
+    RobertaConfig,
+    RobertaForSequenceClassification,
+    RobertaModel,
+)
 
 from hoptimizer import Workbench, load_config
 from hoptimizer.common.errors import UserError
-from hoptimizer.retrieval import Corpus, DenseSettings, Passage, build_retriever, index_info
+from hoptimizer.retrieval import Corpus, DenseSettings, Passage, RerankSettings, build_retriever, index_info
 from hoptimizer.retrieval.dense.encoder import DenseEncoder
 from hoptimizer.retrieval.dense.model import find_model
 from hoptimizer.retrieval.dense.vectors import VectorIndex
@@ -351,6 +358,19 @@ def test_a_stranger_s_vectors_that_are_no_numbers_are_not_served(tmp_path):
     torch.full((3, 4), float("nan")).half().numpy().tofile(tmp_path / "vectors.f16")
     with pytest.raises(Exception, match="no number"):
         VectorIndex(tmp_path, 3, 4, torch.device("cpu"))
+
+
+def test_a_model_whose_places_begin_behind_the_padding_is_read_as_far_as_they_go(tmp_path, home, corpus):
+    config = RobertaConfig(vocab_size=len(WORDS), max_position_embeddings=66, pad_token_id=1, num_labels=1, **SIZES)
+    encoder, cross = tmp_path / "encoder", tmp_path / "cross"
+    for folder, kind in ((encoder, RobertaModel), (cross, RobertaForSequenceClassification)):
+        kind(config).save_pretrained(folder)
+        save_tokenizer(folder, longest=10**9)
+    long = Corpus([*corpus, Passage("long", "", "the cat sleeps " * 100)])
+    rerank = RerankSettings(model=str(cross))
+    retriever = build_retriever(DenseSettings(model=str(encoder), rerank=rerank), long)
+    assert len(retriever.search(["cat"], len(long))[0]) == len(long)
+    assert DenseEncoder(find_model(DenseSettings(model=str(encoder)))).max_tokens == 64
 
 
 def test_an_encoder_that_gives_no_numbers_is_one_line(tmp_path, home, corpus):

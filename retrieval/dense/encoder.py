@@ -11,7 +11,7 @@ from hoptimizer.models.small.encoder import ROWS, WIDTH, by_length
 from hoptimizer.retrieval.dense.model import DenseModel
 from hoptimizer.retrieval.encoders.cut import cut_rows
 from hoptimizer.retrieval.encoders.sentence_modules import load_projections
-from hoptimizer.retrieval.encoders.text_encoder import load_text_encoder
+from hoptimizer.retrieval.encoders.text_encoder import load_text_encoder, readable_tokens
 from hoptimizer.retrieval.encoders.windows import EncodedWindow, PassageEncoder
 
 
@@ -39,8 +39,8 @@ class DenseEncoder(PassageEncoder[Tensor]):
         self._projections, self.dim = load_projections(model.projections, config.hidden_size)
         self._projections.to(self.device)
         self._encoding = model.encoding
-        places = getattr(config, "max_position_embeddings", None) or model.encoding.max_tokens
-        self.max_tokens = min(model.encoding.max_tokens, places, self._tokenizer.model_max_length)
+        most = min(model.encoding.max_tokens, self._tokenizer.model_max_length)
+        self.max_tokens = readable_tokens(self._model, most)
 
     def window(self, texts: list[str]) -> EncodedWindow[Tensor]:
         """Encode one window of passages: the rows of some, and their vectors ``(passages, dim)``, fp16, on the CPU."""

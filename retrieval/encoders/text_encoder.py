@@ -61,3 +61,22 @@ def load_checked(folder: str, config: Any, auto: Any) -> tuple[PreTrainedModel, 
     )
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="right", trust_remote_code=False)
     return model.eval(), tokenizer, sorted(found["missing_keys"])
+
+
+def readable_tokens(model: PreTrainedModel, most: int) -> int:
+    """How many tokens of a text a model has places for, up to a number.
+
+    Args:
+        model: of transformers.
+        most: what is wanted of it.
+    """
+    places: int | None = getattr(model.config, "max_position_embeddings", None)
+    if places is None:
+        return most
+    # RoBERTa and its kin count places from behind the padding token's number.
+    paddings = [
+        getattr(module, "padding_idx", None)
+        for name, module in model.named_modules()
+        if name.endswith("position_embeddings")
+    ]
+    return min(most, places - max((one + 1 for one in paddings if one is not None), default=0))
