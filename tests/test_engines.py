@@ -34,7 +34,15 @@ from hoptimizer.common import batching
 from hoptimizer.eval import Question
 from hoptimizer.eval.runner import evaluate
 from hoptimizer.programs import RAG
-from hoptimizer.retrieval import ColBERTServer, Corpus, Passage, RetrieverSettings, build_retriever, push_corpus
+from hoptimizer.retrieval import (
+    ColBERTServer,
+    Corpus,
+    HybridSettings,
+    Passage,
+    RetrieverSettings,
+    build_retriever,
+    push_corpus,
+)
 from hoptimizer.retrieval.colbert.checkpoint import find_checkpoint
 from hoptimizer.retrieval.colbert.retriever import load_encoder
 from hoptimizer.retrieval.engines import engine, next_plaid, postgres
@@ -684,6 +692,15 @@ def test_vectors_of_another_checkpoint_are_not_searched_and_are_replaced(tmp_pat
     assert push_corpus(other, CORPUS) == len(CORPUS)
     assert push_corpus(other, CORPUS) == 0
     assert ids(build_retriever(other, CORPUS).search(QUERIES, 1))
+
+
+def test_retrievers_of_a_process_share_a_folder(tmp_path):
+    settings = QdrantSettings(path=str(tmp_path), collection="wiki")
+    push_corpus(settings, CORPUS)
+    alone = build_retriever(settings, CORPUS)
+    among_others = build_retriever(HybridSettings(of=["bm25", settings]), CORPUS)
+    assert ids(among_others.search(QUERIES, 1))
+    assert ids(alone.search(QUERIES, 1))
 
 
 def test_how_many_passages_were_sent_cut_is_said_once(tmp_path, caplog):

@@ -5,6 +5,7 @@ import json
 import threading
 from concurrent.futures import Future
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
 from urllib.parse import parse_qs, urlparse
 
 import pytest
@@ -12,6 +13,7 @@ from pydantic import ValidationError
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.retrieval import (
+    ColBERTServer,
     Corpus,
     DenseSettings,
     HybridRetriever,
@@ -258,6 +260,14 @@ def test_a_server_finds_what_its_index_finds(server, corpus):
     local = build_retriever(RetrieverSettings(), corpus)
     queries = [*QUESTIONS, 'quotes " and & ampersands']
     assert remote.search(queries, 3) == local.search(queries, 3)
+
+
+def test_of_passages_that_are_alike_a_server_gives_each_once(monkeypatch):
+    twins = Corpus([Passage("x", "Owl", "It eats."), Passage("z", "", "Other."), Passage("y", "Owl", "It eats.")])
+    answer = {"topk": [{"text": "Owl | It eats.", "pid": number} for number in (7, 8, 9)]}
+    monkeypatch.setattr(ColBERTServer, "_answer", lambda *_: SimpleNamespace(content=json.dumps(answer).encode()))
+    [found] = ColBERTServer("http://localhost:1/api/search", twins).search(["owl"], 3)
+    assert [passage.id for passage in found] == ["x", "y"]
 
 
 def test_a_servers_passage_that_the_corpus_lacks_keeps_its_title_text_and_pid(server):

@@ -2,6 +2,7 @@
 
 import os
 import threading
+from collections.abc import Container
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated
 
@@ -60,7 +61,12 @@ class ColBERTServer(ElsewhereRetriever):
         super().__init__(corpus)
         self._url, self._shown = url, without_secrets(url)
         # Places by hashes: the texts themselves would be a second corpus, in memory.
-        self._places = {hash(_plain(served_text(passage))): place for place, passage in enumerate(corpus)}
+        self._places: dict[int, int] = {}
+        self._twins: dict[int, list[int]] = {}  # the further places of a text that is there several times
+        for place, passage in enumerate(corpus):
+            key = hash(_plain(served_text(passage)))
+            if self._places.setdefault(key, place) != place:
+                self._twins.setdefault(key, []).append(place)
         # However many search, the server gets so many requests at once, over as many connections.
         self._threads = ThreadPoolExecutor(self.at_once, thread_name_prefix="colbert-server")
         self._connections = threading.local()
@@ -71,7 +77,7 @@ class ColBERTServer(ElsewhereRetriever):
     def _search(self, query: str, k: int) -> list[Passage]:
         try:
             found = read_json(self._answer(query, k).content)["topk"][:k]
-            return [self._passage(_Found.model_validate(item)) for item in found]
+            return self._passages([_Found.model_validate(item) for item in found])
         except requests.RequestException as error:
             response = error.response
             if response is not None and response.status_code not in _BUSY:
@@ -118,13 +124,23 @@ class ColBERTServer(ElsewhereRetriever):
             self._connections.session = requests.Session()
         return self._connections.session
 
-    def _passage(self, found: _Found) -> Passage:
+    def _passages(self, found: list[_Found]) -> list[Passage]:
+        """What was found, each passage once: of several that are alike it is not known which one the server means."""
+        given: dict[str, Passage] = {}
+        for one in found:
+            passage = self._passage(one, given)
+            given.setdefault(passage.id, passage)
+        return list(given.values())
+
+    def _passage(self, found: _Found, given: Container[str]) -> Passage:
         text, id = _plain(found.text), str(found.pid)
-        place = self._places.get(hash(text))
+        key = hash(text)
+        places = [self._places[key], *self._twins.get(key, ())] if key in self._places else []
         # Where the corpus has a passage twice, the server may call it by the id that it has there.
         named = [self._corpus[id]] if id in self._corpus else []
-        alike = [] if place is None else [self._corpus.passages[place]]
-        known = next((one for one in (*named, *alike) if _plain(served_text(one)) == text), None)
+        fitting = (*named, *map(self._corpus.passages.__getitem__, places))
+        alike = [one for one in fitting if _plain(served_text(one)) == text]
+        known = next((one for one in alike if one.id not in given), alike[0] if alike else None)
         if known is None:
             title, bar, rest = found.text.partition(" | ")
             # It counts its passages by itself: its 17 is not the corpus' passage of that id.

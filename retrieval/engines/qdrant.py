@@ -5,9 +5,12 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
+from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from hoptimizer.common.errors import UserError
+from hoptimizer.common.paths import expanded
 from hoptimizer.retrieval.engines.engine import NoAnswer
 from hoptimizer.retrieval.engines.http import BUSY
 from hoptimizer.retrieval.engines.late_interaction import LateInteractionRetriever
@@ -37,6 +40,8 @@ _POINTS_AT_ONCE = 8
 # The payload's field with the digest of the checkpoint that a point was encoded with: vectors of another one have the
 # same form, and mean something else.
 _ENCODED_BY = "encoded_by"
+# Of each folder in use: a client locks its folder, for this process as well.
+_clients: WeakValueDictionary[Path, QdrantClient] = WeakValueDictionary()
 
 
 class QdrantRetriever(LateInteractionRetriever):
@@ -57,10 +62,7 @@ class QdrantRetriever(LateInteractionRetriever):
         self._settings = settings
         self.computes = bool(settings.path)  # in a folder, vectors are compared here
         if settings.path:
-            try:
-                self._client = QdrantClient(path=settings.path, force_disable_check_same_thread=True)
-            except RuntimeError as error:
-                raise UserError(f"retriever.path: {settings.path} is in use by another process") from error
+            self._client = _client_of(settings.path)
         else:
             key = os.environ.get("QDRANT_API_KEY")
             # A port that the URL lacks is that of its scheme; the client would take its own.
@@ -123,3 +125,20 @@ class QdrantRetriever(LateInteractionRetriever):
             raise self.refused(f"status {error.status_code} {said}") from error
         except ValueError as error:  # of the client's own collections: there is none, or vectors do not fit
             raise self.refused(str(error)) from error
+
+
+def _client_of(folder: str) -> QdrantClient:
+    """The client of a folder, which all retrievers of this process share.
+
+    Raises:
+        UserError: another process has one.
+    """
+    path = expanded(folder).resolve()
+    client = _clients.get(path)
+    if client is None:
+        try:
+            client = QdrantClient(path=str(path), force_disable_check_same_thread=True)
+        except RuntimeError as error:
+            raise UserError(f"retriever.path: {folder} is in use by another process") from error
+        _clients[path] = client
+    return client
