@@ -20,6 +20,7 @@ DAMAGED = (EOFError, zlib.error, lzma.LZMAError)
 # Bytes that are read at once, at least.
 _PIECE = 1 << 18
 _SPACE = re.compile(r"[ \t\n\r]*")
+_SEPARATOR = re.compile(r"sep=([^\r\n])", re.IGNORECASE)
 _DECODER = json.JSONDecoder(object_pairs_hook=once)
 _COMPRESSED = (".gz", ".bz2", ".xz")
 
@@ -76,7 +77,8 @@ def opened(path: Path) -> BinaryIO:
 def separator(path: Path) -> str:
     """What separates the cells of a CSV or TSV file.
 
-    Where the header of a CSV file has no comma, it is a semicolon or a tab, as Excel writes it in many languages.
+    Of a CSV file it is what the line says that Excel may write before the header (``sep=;``), else what the header has
+    most of outside of quotes: commas, or semicolons, as Excel writes them in many languages, or tabs.
 
     Raises:
         OSError: it can't be read; or one of :data:`DAMAGED`.
@@ -85,8 +87,10 @@ def separator(path: Path) -> str:
     if kind(path) == ".tsv":
         return "\t"
     with opened(path) as file:
-        head = next(utf8_lines(file), "")
-    return next((one for one in ",;\t" if one in head), ",")
+        head = next(filter(str.strip, utf8_lines(file)), "")
+    if said := _SEPARATOR.match(head):
+        return said[1]
+    return max(",;\t", key=re.sub(r'"[^"]*"', "", head).count)
 
 
 def utf8_lines(file: BinaryIO) -> Iterator[str]:

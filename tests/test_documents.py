@@ -345,6 +345,9 @@ def test_tables_as_other_programs_write_them_are_read(tmp_path: Path):
         "pandas.csv": "question,answer\nWhere?,\"['Here', 'There', 7]\"\nWhat?,[sic] a stone\n",
         "excel.CSV": "question;answer\nWhere?;Here\nWho?;I, you\n",
         "tabs.csv": "question\tanswer\nWhere?\tHere\n",
+        "said.csv": "\ufeffsep=;\r\nquestion;answer\r\nWhere?;Here\r\n",
+        "comma.csv": '\nquestion;answer;found on, page;"by; whom"\nWhere?;Here;3;me\n',
+        "emptied.csv": "question,answer,,\n,,,\nWhere?,Here,,\n,,,\n",
         "squad.jsonl": '{"question": "Where?", "answers": {"text": ["Here", "There"], "answer_start": [3, 9]}}',
         "long.csv": f"question,answer,page\nWhere?,Here,{'x' * 200_000}\n",
     }
@@ -358,6 +361,9 @@ def test_tables_as_other_programs_write_them_are_read(tmp_path: Path):
         "pandas.csv": [["Here", "There", "7"], ["[sic] a stone"]],
         "excel.CSV": [["Here"], ["I, you"]],
         "tabs.csv": [["Here"]],
+        "said.csv": [["Here"]],
+        "comma.csv": [["Here"]],
+        "emptied.csv": [["Here"]],
         "squad.jsonl": [["Here", "There"]],
         "long.csv": [["Here"]],
     }

@@ -93,8 +93,8 @@ def read_rows(
 ) -> Iterator[DataRow]:
     """The rows of a JSON, CSV, TSV or parquet file, of any size; ``.gz``, ``.bz2`` and ``.xz`` are decompressed.
 
-    JSON may be one array or one object per line; a byte order mark, CRLF and blank lines do no harm. Rows that can't be
-    read are reported and left out.
+    JSON may be one array or one object per line; a byte order mark, CRLF, blank lines and empty rows do no harm. Rows that
+    can't be read are reported and left out.
 
     Args:
         path: the file; its suffix says what it is.
@@ -251,8 +251,9 @@ def _read_csv(path: Path, report: OnProblem, damaged: OnProblem, lists: Sequence
             for cells in reader:
                 place = f"{path}:{line}"
                 line = reader.line_num + 1
-                if not header or not cells:
-                    header = header or cells
+                if not header or not any(cells):  # Excel keeps rows that were emptied
+                    is_header = any(cells) and cells[0].casefold() != "sep="  # the separator, before the header
+                    header = header or (cells if is_header else [])
                     if twice := next((name for name in header if header.count(name) > 1), None):
                         damaged(f"{place}: the column {twice!r} is there twice; rename one of them")
                         return
