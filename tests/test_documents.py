@@ -315,6 +315,8 @@ def test_a_bad_document_is_one_line_or_is_skipped(name: str, content: bytes, sai
         ("question,answer\n", ["no questions in it"]),
         ("question,answer\nWhere?,\"['Here' 'There']\"\n", ["questions.csv:2", "a list with commas between"]),
         ('question,answer\nWhere?,"[\'Here"\n', ["questions.csv:2", "a list with commas between"]),
+        ("question,answer\nWhere?,{'text': array(['Here'])}\n", ["questions.csv:2", "a list with commas between"]),
+        ('question,answer\nWhere?,"{""said"": ""Here""}"\n', ["questions.csv:2", "'answer' must be an answer"]),
         ('question,answer\nWhere?,"[""Here"", [""There""]]"\n', ["questions.csv:2", "a list of texts"]),
     ],
 )
@@ -349,6 +351,8 @@ def test_tables_as_other_programs_write_them_are_read(tmp_path: Path):
         "comma.csv": '\nquestion;answer;found on, page;"by; whom"\nWhere?;Here;3;me\n',
         "emptied.csv": "question,answer,,\n,,,\nWhere?,Here,,\n,,,\n",
         "squad.jsonl": '{"question": "Where?", "answers": {"text": ["Here", "There"], "answer_start": [3, 9]}}',
+        "squad.csv": "question,answers\nWhere?,\"{'text': ['Here'], 'answer_start': [3]}\"\nWhat?,{x}\n"
+        'Who?,"{""text"": [""I"", ""you""], ""answer_start"": []}"\n',
         "long.csv": f"question,answer,page\nWhere?,Here,{'x' * 200_000}\n",
     }
     read = {}
@@ -365,6 +369,7 @@ def test_tables_as_other_programs_write_them_are_read(tmp_path: Path):
         "comma.csv": [["Here"]],
         "emptied.csv": [["Here"]],
         "squad.jsonl": [["Here", "There"]],
+        "squad.csv": [["Here"], ["{x}"], ["I", "you"]],
         "long.csv": [["Here"]],
     }
 

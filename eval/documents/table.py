@@ -16,8 +16,8 @@ from hoptimizer.eval.datasets.rows import DataRow, OnProblem
 
 QUESTION_COLUMNS = ("question", "questions", "query", "q", "prompt")
 ANSWER_COLUMNS = ("answer", "answers", "gold", "a", "response", "target")
-# How a list of texts begins, and what stands between the texts of NumPy's.
-_TEXTS = re.compile(r"\[\s*['\"]")
+# How a list or a mapping of texts begins, and what stands between the texts of NumPy's.
+_TEXTS = re.compile(r"[\[{]\s*['\"]")
 _NUMPYS = re.compile(r"['\"]\s+['\"]")
 # Rows by which the columns are known: an empty cell is none.
 _FIRST = 100
@@ -38,7 +38,7 @@ def read_table(
         report: called with what is wrong with a row, which is then left out.
         question: the column of questions; by default the first one with a usual name.
         answer: the column of answers: a text or a number is one answer, a list (in CSV as JSON or Python writes it)
-            has several, and so has SQuAD's mapping with a list ``text``.
+            has several, and so has SQuAD's mapping with a list ``text``, in CSV likewise.
 
     Raises:
         NoAnswersError: there are questions, but no column of answers.
@@ -108,8 +108,8 @@ def _column(name: str, columns: Sequence[str], given: str | None, usual: Sequenc
 
 
 def _answers(value: Any) -> list[str]:  # noqa: ANN401 - whatever a cell holds
-    if isinstance(value, str) and value.lstrip().startswith("["):
-        value = _listed(value.strip())
+    if isinstance(value, str) and value.lstrip().startswith(("[", "{")):
+        value = _decoded(value.strip())
     if isinstance(value, dict) and "text" in value:  # as SQuAD has them, with the places where they start
         value = value["text"]
     if not isinstance(value, list):
@@ -119,11 +119,11 @@ def _answers(value: Any) -> list[str]:  # noqa: ANN401 - whatever a cell holds
     return [text for one in value for text in _answer(one)]
 
 
-def _listed(text: str) -> Any:  # noqa: ANN401 - whatever it says
-    """What a text in brackets says, as JSON or as pandas writes lists of Python; or the text itself.
+def _decoded(text: str) -> Any:  # noqa: ANN401 - whatever it says
+    """What a text in brackets says, as JSON or as pandas writes lists and mappings of Python; or the text itself.
 
     Raises:
-        ValueError: it begins as a list of texts, and goes on otherwise.
+        ValueError: it begins as a list or a mapping of texts, and goes on otherwise.
     """
     try:
         return read_json(text)
@@ -132,7 +132,7 @@ def _listed(text: str) -> Any:  # noqa: ANN401 - whatever it says
             return text
     with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
         # Python takes texts without a comma between them, as NumPy writes them, for one.
-        if not _NUMPYS.search(text) and isinstance(value := ast.literal_eval(text), list):
+        if not _NUMPYS.search(text) and isinstance(value := ast.literal_eval(text), list | dict):
             return value
     raise ValueError("must be a list with commas between its texts")
 
