@@ -24,6 +24,11 @@ _SEPARATOR = re.compile(r"sep=([^\r\n])", re.IGNORECASE)
 _DECODER = json.JSONDecoder(object_pairs_hook=once)
 _COMPRESSED = (".gz", ".bz2", ".xz")
 
+TABLES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
+"""The kinds of files that have rows."""
+
+TABLE_SUFFIXES = tuple(f"{table}{packed}" for table in TABLES for packed in ("", *_COMPRESSED))
+"""How the names of such files end, compressed or not."""
 
 EXCEL = (".xlsx", ".xls")
 """How the names of Excel's files end, which are tables and no texts."""

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import home
+from hoptimizer.common.stream import TABLES, kind
 from hoptimizer.common.text import folded
 from hoptimizer.eval.chunking import read_tokenizer
 from hoptimizer.eval.datasets.question import Question
@@ -66,6 +67,20 @@ def find_warnings(
     if checkpoint and passages:
         found += _cut(passages, checkpoint, some)
     return found
+
+
+def unread_files(folder: Path, names: Sequence[str]) -> list[str]:
+    """A line where a data set's folder has files of rows that are none of the data set's.
+
+    Args:
+        folder: of the data set, there or not.
+        names: of the files that are read, without their suffixes.
+    """
+    files = sorted(path for path in folder.glob("[!.]*") if kind(path) in TABLES and path.is_file())
+    others = [path.name for path in files if path.name.partition(".")[0] not in names]
+    if not others:
+        return []
+    return [f"{_some(others)}: not read, for a data set's files are called {', '.join(names)}; rename or move them"]
 
 
 def _leaks(splits: Mapping[str, Sequence[Question]]) -> list[str]:

@@ -1,3 +1,4 @@
+import gzip
 import json
 import subprocess
 import sys
@@ -376,3 +377,16 @@ def test_an_oracle_gives_questions_of_the_same_words_the_passages_of_all():
     questions = [Question(id=p, question=asked, answers=["5"], passages=[p], main=p) for p in ("a", "b")]
     data = DataSet("towns", Path("towns"), corpus, {"dev": questions})
     assert data.supporting == {asked: ["a", "b"]}
+
+
+def test_a_folders_files_are_of_every_kind_that_an_import_reads_and_what_is_not_read_is_said(folder: Path):
+    expected = load(str(folder))
+    (folder / "dev.json").write_text(json.dumps(questions(5)))
+    (folder / "dev.jsonl").unlink()
+    (folder / "corpus.jsonl.gz").write_bytes(gzip.compress((folder / "corpus.jsonl").read_bytes()))
+    (folder / "corpus.jsonl").unlink()
+    assert load(str(folder)).digest == expected.digest
+    (folder / "validation.csv").write_text("id,question,answers\n")
+    (folder / ".notes.json").write_text("")
+    not_read = [warning for warning in check(folder).warnings if "not read" in warning]
+    assert [warning.partition(":")[0] for warning in not_read] == ["validation.csv"]

@@ -1,8 +1,8 @@
 """The folder a data set lives in: reading, writing, checking and starting one.
 
 ``corpus.jsonl`` holds ``id, title, text``; ``train.jsonl``, ``dev.jsonl`` and ``test.jsonl`` hold questions
-(:class:`hoptimizer.eval.datasets.question.Question`). Each file may be CSV or parquet instead, with the same
-columns. Without a corpus the questions can be answered by programs that don't search.
+(:class:`hoptimizer.eval.datasets.question.Question`). Each file may be JSON, CSV, TSV or parquet, and
+compressed. Without a corpus the questions can be answered by programs that don't search.
 """
 
 import hashlib
@@ -19,14 +19,14 @@ from pydantic import BaseModel
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import draft_of, free_folder, home
-from hoptimizer.eval.data_warnings import warnings_of
+from hoptimizer.common.stream import TABLE_SUFFIXES
+from hoptimizer.eval.data_warnings import unread_files, warnings_of
 from hoptimizer.eval.datasets.corpus_file import read_corpus
 from hoptimizer.eval.datasets.question import Hop, Question
 from hoptimizer.eval.datasets.rows import DataRow, OnProblem, fail, is_new, misspelt, own_file, parse, read_rows
 from hoptimizer.retrieval.passage import Corpus, Passage
 
 SPLITS = ("train", "dev", "test")
-FORMATS = (".jsonl", ".csv", ".parquet")
 
 
 class SplitFigures(BaseModel):
@@ -110,7 +110,7 @@ def read_folder(
             "title and text, or set data.corpus"
         )
     if not splits and known is None:  # passages alone can be indexed, and served
-        report(f"{folder}: no train.jsonl, dev.jsonl or test.jsonl (nor .csv, .parquet); add at least one")
+        report(f"{folder}: no train.jsonl, dev.jsonl or test.jsonl (nor .csv, .tsv, .json, .parquet); add one")
     return passages, splits
 
 
@@ -130,7 +130,7 @@ def read_passages(path: Path) -> Corpus:
 
 
 def _find(folder: Path, stem: str, report: OnProblem) -> Path | None:
-    found = [path for suffix in FORMATS if (path := folder / f"{stem}{suffix}").is_file()]
+    found = [path for suffix in TABLE_SUFFIXES if (path := folder / f"{stem}{suffix}").is_file()]
     if len(found) > 1:
         report(f"{folder}: both {found[0].name} and {found[1].name}; keep one of them")
     return own_file(found[0], report) if found else None
@@ -182,7 +182,7 @@ def check(folder: Path, corpus: Path | None = None, limit: int = 20, checkpoint:
     problems: list[str] = []
     read, splits = read_folder(folder, corpus, report=problems.append)
     words = [len(passage.text.split()) for passage in read]
-    warnings = warnings_of(read, splits, checkpoint)
+    warnings = [*unread_files(folder, (*SPLITS, "corpus")), *warnings_of(read, splits, checkpoint)]
     if words and not splits:
         warnings.append("no questions (train, dev or test.jsonl): passages alone can only be indexed and served")
     return Check(

@@ -93,8 +93,8 @@ def read_rows(
 ) -> Iterator[DataRow]:
     """The rows of a JSON, CSV, TSV or parquet file, of any size; ``.gz``, ``.bz2`` and ``.xz`` are decompressed.
 
-    JSON may be one array or one object per line; a byte order mark, CRLF, blank lines and empty rows do no harm. Rows that
-    can't be read are reported and left out.
+    JSON may be one array or one object per line; a byte order mark, CRLF, blank lines and empty rows do no harm. Rows
+    that can't be read are reported and left out.
 
     Args:
         path: the file; its suffix says what it is.

@@ -12,7 +12,7 @@ from typing import Any
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import expanded, free_folder, is_within
 from hoptimizer.common.progress import Report, in_notebook
-from hoptimizer.common.stream import EXCEL, kind
+from hoptimizer.common.stream import EXCEL, TABLES, kind
 from hoptimizer.eval.chunking import Chunker, make_chunker
 from hoptimizer.eval.datasets.folder import write_folder
 from hoptimizer.eval.datasets.pool import PassagePool
@@ -20,9 +20,6 @@ from hoptimizer.eval.datasets.reading import Skipped, stop_or_skip
 from hoptimizer.eval.datasets.rows import OnProblem
 from hoptimizer.eval.documents.converting import SUFFIXES, Document, read_document
 from hoptimizer.eval.documents.questions import read_questions
-
-TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
-"""The kinds of files that a table of questions may be in."""
 
 CHUNK = "200"
 """How documents are divided: whole sentences of at most 200 tokens, and ColBERT reads 256 with the title."""
