@@ -1,6 +1,7 @@
 """How the questions of a source are divided into splits."""
 
 import logging
+import math
 import random
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
@@ -25,22 +26,26 @@ def parse_sizes(text: str) -> dict[str, float]:
     """
     try:
         pairs = [part.split("=") for part in text.split(",")]
-        return {name.strip(): float(size) for name, size in pairs}
+        sizes = {name.strip(): float(size) for name, size in pairs}
     except ValueError:
         raise UserError(f"split {text!r} is not understood; write it as train=0.8,dev=0.1,test=0.1") from None
+    if len(sizes) < len(pairs):
+        raise UserError(f"split {text!r} names a split twice; give each one size")
+    return sizes
 
 
-def check_splits(named: Sequence[str], sizes: Mapping[str, float], also: Sequence[str] = ()) -> None:
-    """Make sure that files are given for splits that there are, one for each, and sizes for none but these.
+def check_splits(sources: Sequence[Sequence[str]], sizes: Mapping[str, float], also: Sequence[str] = ()) -> None:
+    """Make sure that files are given for splits that there are, one for each, and sizes that can be had for no others.
 
     Args:
-        named: the splits of all files, one after the other; empty where a file alone is given.
+        sources: the splits of each file; none where a file alone is given.
         sizes: by split.
         also: what files can be given for besides splits, as often as one likes.
 
     Raises:
         UserError: otherwise.
     """
+    named = [split for splits in sources for split in splits]
     for split in named:
         if split not in (*SPLITS, *also):
             raise unknown("split", split, (*SPLITS, *also))
@@ -49,6 +54,8 @@ def check_splits(named: Sequence[str], sizes: Mapping[str, float], also: Sequenc
     for split in sizes if named else ():
         if split not in named:
             raise UserError(f"split sizes name {split!r}, for which no file is given; add one or leave the size out")
+    for splits in sources:
+        check_sizes({split: size for split, size in sizes.items() if split in splits or not splits}, math.inf)
 
 
 def divided(
@@ -84,7 +91,7 @@ def divide(questions: Sequence[Question], sizes: Mapping[str, float], seed: int)
 
     Args:
         questions: all of them.
-        sizes: by split, all shares (at most 1, together at most 1) or all numbers of questions.
+        sizes: by split, all shares (at most 1, together at most 1) or all numbers of questions, as 1 of several is.
         seed: of the draw.
 
     Raises:
@@ -113,12 +120,12 @@ def divide(questions: Sequence[Question], sizes: Mapping[str, float], seed: int)
     return splits
 
 
-def check_sizes(sizes: Mapping[str, float], count: int) -> bool:
+def check_sizes(sizes: Mapping[str, float], count: float) -> bool:
     """Whether the sizes of splits are shares; they are numbers of questions otherwise.
 
     Args:
         sizes: by split.
-        count: of the questions that there are.
+        count: of the questions that there are; infinite where that is not known yet.
 
     Raises:
         UserError: an unknown split, or sizes that can't be had.
@@ -127,10 +134,13 @@ def check_sizes(sizes: Mapping[str, float], count: int) -> bool:
         raise unknown("split", strange.pop(), SPLITS)
     if none := [split for split, size in sizes.items() if size <= 0]:
         raise UserError(f"split sizes {_written(sizes)}: each must be above 0; leave {none[0]!r} out, or raise it")
-    shares = all(size <= 1 for size in sizes.values())
+    # "train=1" takes all, but "train=1,dev=1" can only mean a question each.
+    shares = all(size <= 1 for size in sizes.values()) and (len(sizes) < 2 or min(sizes.values()) < 1)
     if not shares and not all(size >= 1 and size % 1 == 0 for size in sizes.values()):
         raise UserError(f"split sizes {_written(sizes)} must all be shares up to 1 or all be numbers of questions")
-    if sum(sizes.values()) > (1 + 1e-9 if shares else count):
+    if shares and sum(sizes.values()) > 1 + 1e-9:
+        raise UserError(f"split sizes {_written(sizes)} are shares of more than the whole, which is 1; lower them")
+    if not shares and sum(sizes.values()) > count:
         raise UserError(f"split sizes {_written(sizes)} take more than the {count} questions there are; lower them")
     return shares
 

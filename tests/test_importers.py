@@ -303,6 +303,8 @@ def test_one_file_is_divided_by_shares_or_numbers_the_same_way_for_the_same_seed
     made = import_published("hotpotqa", file, tmp_path / "d", sizes=parse_sizes("train=10, dev=5"))
     assert made.splits == {"train": 10, "dev": 5}
     assert caplog.messages == ["split sizes train=10,dev=5 leave out 15 of 30 questions"]
+    made = import_published("hotpotqa", file, tmp_path / "e", sizes={"train": 1, "dev": 1})
+    assert made.splits == {"train": 1, "dev": 1}
     thirds = divide(load(str(tmp_path / "a")).split("train"), {"train": 1 / 3, "dev": 1 / 3, "test": 1 / 3}, seed=0)
     assert len({question.id for questions in thirds.values() for question in questions}) == 24
 
@@ -365,6 +367,7 @@ def test_bad_files_and_options_are_named(tmp_path: Path):
     chain = write_lines(tmp_path / "chain.jsonl", [{**CHAIN, "qa_pairs": [{"question": "Who?"}]}])
     clash = write(tmp_path / "clash.json", [{"id": "a", "text": "One."}, {"id": "a", "text": "Two."}])
     empty = write(tmp_path / "empty.json", [])
+    nope = tmp_path / "nope.json"
     full = tmp_path / "full"
     full.mkdir()
     (full / "notes").write_text("mine")
@@ -396,7 +399,10 @@ def test_bad_files_and_options_are_named(tmp_path: Path):
         (lambda: import_published(wiki, good, out, sizes={"train": 0}), ["train=0", "above 0", "leave 'train' out"]),
         (lambda: import_published(wiki, good, out, sizes={"train": -1, "dev": 3}), ["train=-1", "above 0"]),
         (lambda: import_published(wiki, good, out, sizes={"train": 0.6, "dev": 0.01}), ["'dev'", "empty", "--sizes"]),
+        (lambda: import_published(wiki, nope, out, sizes={"train": 0.9, "dev": 0.9}), ["0.9", "shares of more than"]),
+        (lambda: import_published(wiki, {"dev+test": nope}, out, sizes={"dev": 2, "test": 0.5}), ["all be shares"]),
         (lambda: parse_sizes("train:3"), ["'train:3'", "train=0.8"]),
+        (lambda: parse_sizes("train=3,train=4"), ["'train=3,train=4'", "twice"]),
     ]
     for call, expected in cases:
         assert_one_line(call, expected)

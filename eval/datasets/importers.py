@@ -151,7 +151,7 @@ def import_published(
         raise UserError("unanswerable: expected the answer of questions that have none, such as unknown; got nothing")
     out = free_folder(out)
     sources = _of_hub(found, paths) if found else _of_files(paths, item.under)
-    check_splits([split for splits, _ in sources for split in splits], sizes or {}, [CONTEXTS])
+    check_splits([splits for splits, _ in sources], sizes or {}, [CONTEXTS])
     files = [source.file for _, source in sources if source.file]
     skipped = Skipped()
     report: OnProblem = skipped if skip_bad else stop_or_skip

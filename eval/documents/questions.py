@@ -45,7 +45,7 @@ def read_questions(
     places: dict[str, str] = {}
     unanswered: NoAnswersError | None = None
     sources, splits_left_out = _sources(table, hub_splits)
-    check_splits([split for named, _, _ in sources for split in named], sizes)
+    check_splits([named for named, _, _ in sources], sizes)
     for named, name, rows in sources:
         found: list[Question] = []
         try:
