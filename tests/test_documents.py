@@ -177,6 +177,19 @@ def test_html_in_markdown_is_read_to_its_end_and_keeps_words_apart():
     assert "first second" in table.text
 
 
+def test_what_unfolds_and_what_hyphenates_leave_words_whole():
+    page = "<details><summary>When?</summary>In 1998.</details><details><summary>Whose light&shy;house?</summary>Ines's"
+    [section] = of_html(page).sections
+    assert section.text == "When?\nIn 1998.\nWhose lighthouse?\nInes's"
+
+
+def test_a_document_of_many_short_lines_is_divided_in_time_that_grows_with_them(tmp_path: Path):
+    (tmp_path / "words.txt").write_text("ab\n\n" * 50_000)
+    start = time.process_time()
+    import_documents(None, tmp_path, tmp_path / "made", chunk="words:1000")
+    assert time.process_time() - start < 5
+
+
 def test_html_becomes_what_a_browser_shows():
     outline = of_html(HTML)
     assert outline.title == "Ports & more"

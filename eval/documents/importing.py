@@ -220,12 +220,14 @@ def _paragraphs(document: Document, by_heading: bool) -> Iterator[tuple[str, str
 def _blocks(lines: Sequence[str]) -> Iterator[str]:
     """Lines joined, as many as can be divided at once. A line that ends without a mark becomes a sentence."""
     block: list[str] = []
+    length = 0
     for line in filter(None, lines):
         sentence = line if line[-1] in ".!?:;,…\"'”)" else f"{line}."
         for part in textwrap.wrap(sentence, _BLOCK, **_BETWEEN_WORDS) if len(sentence) > _BLOCK else [sentence]:
-            if block and sum(map(len, block)) + len(part) > _BLOCK:
+            if block and length + len(part) > _BLOCK:
                 yield " ".join(block)
-                block = []
+                block, length = [], 0
             block.append(part)
+            length += len(part)
     if block:
         yield " ".join(block)

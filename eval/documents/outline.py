@@ -24,8 +24,9 @@ _LEVELS = {f"h{level}": level for level in range(1, 7)}
 _BLOCKS = frozenset(
     re.findall(
         r"\w+",
-        "address article aside blockquote body br dd div dl dt fieldset figcaption figure footer form header hr li "
-        "main nav ol p pre section table tbody tfoot thead tr ul",
+        "address article aside blockquote body br button caption center dd details dialog div dl dt fieldset "
+        "figcaption figure footer form header hgroup hr legend li main nav ol option p pre search section summary "
+        "table tbody tfoot thead tr ul",
     )
 )
 _HIDDEN = frozenset({"script", "style", "template", "noscript", "svg"})
@@ -67,7 +68,7 @@ class Outline:
     def heading(self, level: int, text: str) -> None:
         """Begin a section; the first heading of all is the title, where there is none yet."""
         self.end(level)
-        text = " ".join(text.split())
+        text = _spaced(text)
         if not self.title and not self.sections and not self._headings:
             self.title = text
         if text == self.title:
@@ -78,7 +79,7 @@ class Outline:
 
     def line(self, text: str) -> None:
         """Add a paragraph, an item of a list or a row of a table."""
-        if text := " ".join(text.split()):
+        if text := _spaced(text):
             self._lines.append(text)
 
     def end(self, level: int = 0) -> None:
@@ -93,6 +94,11 @@ class Outline:
         elif self._bare and level <= self._headings[-1][0]:
             self.sections.append(Section(names[:-1], names[-1]))
         self._lines, self._bare = [], False
+
+
+def _spaced(text: str) -> str:
+    """A text with single spaces, and without the hyphens that show at the end of a line alone."""
+    return " ".join(text.replace("\u00ad", "").split())
 
 
 def of_markdown(text: str) -> Outline:
