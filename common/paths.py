@@ -65,9 +65,11 @@ def free_folder(out: Path) -> Path:
     """The folder ``out``, if nothing there could be lost.
 
     Raises:
-        UserError: it is a file, or a folder with something in it.
+        UserError: it is a file, or a folder with something in it, or is not named.
     """
     out = expanded(out)
+    if not out.name:
+        raise UserError(f"{out}: expected the name of a folder to make, such as {out / 'made'}")
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise UserError(f"{out}: exists already; choose another folder or remove this one first")
     return out

@@ -335,6 +335,13 @@ def test_a_new_folder_is_valid_and_overwrites_nothing(tmp_path: Path):
     assert check(tmp_path / "empty").problems == []
 
 
+@pytest.mark.parametrize(("out", "said"), [("atlas", "bundled data set"), (".", "such as made"), ("/", "such as")])
+def test_a_new_folder_has_a_name_of_its_own(out: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    assert_one_line(lambda: new(Path(out)), [said])
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_new_folder_leaves_nothing_where_it_cannot_be_written(tmp_path: Path):
     (tmp_path / "file").write_text("")
     assert_one_line(lambda: new(tmp_path / "file" / "mine"), ["cannot be written"])

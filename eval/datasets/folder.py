@@ -1,8 +1,7 @@
 """The folder a data set lives in: reading, writing, checking and starting one.
 
-``corpus.jsonl`` holds ``id, title, text``; ``train.jsonl``, ``dev.jsonl`` and ``test.jsonl`` hold questions
-(:class:`hoptimizer.eval.datasets.question.Question`). Each file may be JSON, CSV, TSV or parquet, and
-compressed. Without a corpus the questions can be answered by programs that don't search.
+``corpus.jsonl`` holds ``id, title, text``; ``train.jsonl``, ``dev.jsonl`` and ``test.jsonl`` hold questions. Each may
+be JSON, CSV, TSV or parquet, and compressed. Without a corpus, programs that don't search can answer the questions.
 """
 
 import hashlib
@@ -18,12 +17,13 @@ from filelock import FileLock
 from pydantic import BaseModel
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.common.paths import draft_of, free_folder, home
+from hoptimizer.common.paths import draft_of, home
 from hoptimizer.common.stream import TABLE_SUFFIXES
 from hoptimizer.eval.data_warnings import unread_files, warnings_of
 from hoptimizer.eval.datasets.corpus_file import read_corpus
 from hoptimizer.eval.datasets.question import Hop, Question
 from hoptimizer.eval.datasets.rows import DataRow, OnProblem, fail, is_new, misspelt, own_file, parse, read_rows
+from hoptimizer.eval.datasets.settings import free_data_folder
 from hoptimizer.retrieval.passage import Corpus, Passage
 
 SPLITS = ("train", "dev", "test")
@@ -216,7 +216,7 @@ def write_folder(out: Path, corpus: Iterable[Passage], splits: Mapping[str, Iter
     Raises:
         UserError: ``out`` exists and isn't empty, or can't be written.
     """
-    out = free_folder(out)
+    out = free_data_folder(out)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with _alone(out), draft_of(out) as draft:
@@ -225,7 +225,7 @@ def write_folder(out: Path, corpus: Iterable[Passage], splits: Mapping[str, Iter
                 (draft / "corpus.jsonl").unlink()
             for name, questions in splits.items():
                 _write_rows(draft / f"{name}.jsonl", (q.model_dump(exclude_defaults=True) for q in questions))
-            if free_folder(out).is_dir():
+            if free_data_folder(out).is_dir():
                 out.rmdir()  # not every system replaces folders
             draft.replace(out)
     except OSError as error:

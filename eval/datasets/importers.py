@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import BeforeValidator
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.common.paths import expanded, free_folder
+from hoptimizer.common.paths import expanded
 from hoptimizer.common.plugins import Registry, subclass_of
 from hoptimizer.common.progress import Report, in_notebook
 from hoptimizer.eval.chunking import make_chunker
@@ -29,6 +29,7 @@ from hoptimizer.eval.datasets.published_formats import (
 from hoptimizer.eval.datasets.question import AnyText, Question, Record, Text
 from hoptimizer.eval.datasets.reading import SEEN, PublishedReader, Skipped, Source, stop_or_skip
 from hoptimizer.eval.datasets.rows import DataRow, OnProblem, fail, own_file, read_rows, require
+from hoptimizer.eval.datasets.settings import free_data_folder
 from hoptimizer.eval.splits import check_splits, divided, named_splits
 
 FORMATS: dict[str, type[Published]] = {
@@ -149,7 +150,7 @@ def import_published(
         raise UserError(f"decompositions are published beside 2wikimultihopqa, not {name}; leave them out")
     if unanswerable is not None and not unanswerable.strip():
         raise UserError("unanswerable: expected the answer of questions that have none, such as unknown; got nothing")
-    out = free_folder(out)
+    out = free_data_folder(out)
     sources = _of_hub(found, paths) if found else _of_files(paths, item.under)
     check_splits([splits for splits, _ in sources], sizes or {}, [CONTEXTS])
     files = [source.file for _, source in sources if source.file]

@@ -7,10 +7,10 @@ from itertools import islice
 from pathlib import Path
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.common.paths import free_folder
 from hoptimizer.eval.datasets.dataset import DataSet, load
 from hoptimizer.eval.datasets.folder import write_folder
 from hoptimizer.eval.datasets.question import Question
+from hoptimizer.eval.datasets.settings import free_data_folder
 from hoptimizer.retrieval.passage import Corpus, Passage
 
 
@@ -89,7 +89,7 @@ def join_folders(
     Raises:
         UserError: as :func:`join`; or the folder exists and isn't empty.
     """
-    free_folder(out)
+    free_data_folder(out)
     joined = join([Share(load(name), train) for name, train in sets.items()], dev=dev, test=test, seed=seed)
     write_folder(out, joined.corpus, joined.splits)
     return joined
@@ -119,7 +119,7 @@ def divide(data: DataSet, parts: int, out: Path) -> list[Path]:
     total = len(data.corpus)
     if total < parts:
         raise UserError(f"--parts {parts}: {data.name} has {total} passages; give no more parts")
-    free_folder(out)
+    free_data_folder(out)
     passages, folders = iter(data.corpus), []
     for number in range(parts):
         folders.append(out / f"part-{number}")

@@ -5,7 +5,8 @@ from typing import Any
 
 from pydantic import Field, PositiveInt, field_validator, model_validator
 
-from hoptimizer.common.paths import expanded
+from hoptimizer.common.errors import UserError
+from hoptimizer.common.paths import expanded, free_folder
 from hoptimizer.common.validation import Section
 
 
@@ -20,6 +21,20 @@ def bundled() -> dict[str, Path]:
     from hoptimizer.eval.atlas import DATA
 
     return {"atlas": DATA}
+
+
+def free_data_folder(out: Path) -> Path:
+    """The folder of a data set that is to be made, if nothing there could be lost and its name is not a bundled one's.
+
+    Args:
+        out: the folder.
+
+    Raises:
+        UserError: it is a file, or a folder with something in it; or its name would be taken for a bundled data set's.
+    """
+    if str(out) in bundled():
+        raise UserError(f"{out}: a bundled data set is called so, and data={out} means that one; choose another name")
+    return free_folder(out)
 
 
 class DataSettings(Section):

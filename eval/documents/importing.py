@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hoptimizer.common.errors import UserError
-from hoptimizer.common.paths import expanded, free_folder, is_within
+from hoptimizer.common.paths import expanded, is_within
 from hoptimizer.common.progress import Report, in_notebook
 from hoptimizer.common.stream import EXCEL, TABLES, kind
 from hoptimizer.eval.chunking import Chunker, make_chunker
@@ -18,6 +18,7 @@ from hoptimizer.eval.datasets.folder import write_folder
 from hoptimizer.eval.datasets.pool import PassagePool
 from hoptimizer.eval.datasets.reading import Skipped, stop_or_skip
 from hoptimizer.eval.datasets.rows import OnProblem
+from hoptimizer.eval.datasets.settings import free_data_folder
 from hoptimizer.eval.documents.converting import SUFFIXES, Document, read_document
 from hoptimizer.eval.documents.questions import read_questions
 
@@ -120,7 +121,7 @@ def import_documents(
     """
     if table is None and docs is None:
         raise UserError("hop data import: give a table of questions, a folder of documents with --docs, or both")
-    out = free_folder(out)
+    out = free_data_folder(out)
     skipped = Skipped()
     report: OnProblem = skipped if skip_bad else stop_or_skip
     by_heading, chunker = _chunking(chunk, overlap)

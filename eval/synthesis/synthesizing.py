@@ -14,10 +14,10 @@ from dspy.utils.exceptions import DSPyError
 
 from hoptimizer.common.concurrency import all_of, run_async
 from hoptimizer.common.errors import UserError
-from hoptimizer.common.paths import free_folder
 from hoptimizer.common.progress import Report, in_notebook
 from hoptimizer.eval.datasets.folder import write_folder
 from hoptimizer.eval.datasets.question import Question
+from hoptimizer.eval.datasets.settings import free_data_folder
 from hoptimizer.eval.splits import check_sizes, divided
 from hoptimizer.eval.synthesis.checks import DroppedError, is_new
 from hoptimizer.eval.synthesis.links import find_links
@@ -188,7 +188,7 @@ def synthesize(
         >>> made.splits, made.attempts
         ({'dev': 1}, 1)
     """
-    out = free_folder(out)
+    out = free_data_folder(out)
     shares = _check(n, multi, sizes)
     writer = QuestionWriter(lm, build_retriever(RetrieverSettings(name="bm25"), corpus), lm_calls)
     dropped: Counter[str] = Counter()
