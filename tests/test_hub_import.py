@@ -109,6 +109,20 @@ def test_the_columns_of_the_hub_become_a_published_format(tmp_path: Path, row: d
         assert [hop.answer for hop in question.hops] == ["Ines Moreau", "Lyon"]
 
 
+@pytest.mark.parametrize("name", [name for name in SETS if name != "2wikimultihopqa as text"])
+def test_a_parquet_file_of_the_hub_is_read_as_it_was_fetched(tmp_path: Path, name: str):
+    row, answers, gold = SETS[name]
+    file = hub_folder(tmp_path, validation=[row]) / "validation.parquet"
+    import_published(name.removesuffix("_open"), {"dev": file}, tmp_path / "out")
+    [question] = load(str(tmp_path / "out")).split("dev")
+    assert (question.answers, len(question.passages)) == (answers, gold)
+
+
+def test_a_data_set_is_strategyqa_by_yes_and_no(tmp_path: Path):
+    folder = hub_folder(tmp_path, train=[{"qid": "1", "question": "Who?", "answer": "I"}])
+    assert not hub.is_published(f"hub:{folder}")
+
+
 def test_passages_of_the_hub_are_added_to_the_corpus(tmp_path: Path):
     passages = [{"id": n, "title": f"Lyon ({n})", "text": "A city on the Rhone.", "embeddings": [0.5]} for n in (1, 2)]
     folder = hub_folder(tmp_path, train=passages)
@@ -141,7 +155,7 @@ def test_splits_of_the_hub_become_ours_and_can_be_divided(tmp_path: Path):
 def test_no_split_of_the_hub_is_lost_without_a_word(tmp_path: Path, monkeypatch):
     def has(rows: list[dict], *splits: str) -> None:
         made = datasets.DatasetDict({split: datasets.Dataset.from_list(rows) for split in splits})
-        monkeypatch.setattr(hub, "_load", lambda path, config: made)
+        monkeypatch.setattr(hub, "_load", lambda name: made)
 
     row, out = of_the_hub(HOTPOT), tmp_path / "out"
     has([row], "part_a", "part_b")
@@ -164,7 +178,7 @@ def test_a_split_of_the_hub_whose_answers_are_hidden_is_left_out_with_a_word(tmp
     rows = [{"question": f"Mill {n}?", "answer": "1998"} for n in range(4)]
     hidden = [{"question": f"Ship {n}?", "answer": None} for n in range(4)]
     splits = {"train": datasets.Dataset.from_list(rows), "test": datasets.Dataset.from_list(hidden)}
-    monkeypatch.setattr(hub, "_load", lambda path, config: splits)
+    monkeypatch.setattr(hub, "_load", lambda name: splits)
     made = import_documents("hub:a/b", None, tmp_path / "out")
     assert (made.splits, made.splits_left_out) == ({"train": 4}, ["test"])
     misspelt = lambda: import_documents("hub:a/b", None, tmp_path / "c", answer="anser")  # noqa: E731

@@ -32,14 +32,14 @@ class HubColumns:
         names: columns that tell it from the others.
         row: makes an item of the published format of a row.
         example: a data set with these columns.
-        lists: columns of these that hold lists.
+        answer: what the column ``answer`` holds: ``bool``, or ``list``; anything by default.
     """
 
     format: str
     names: frozenset[str]
     row: Callable[[Row], Row]
     example: str
-    lists: frozenset[str] = frozenset()
+    answer: str = ""
 
 
 @dataclass(frozen=True)
@@ -66,15 +66,14 @@ def open_hub(name: str) -> HubSet:
     Raises:
         UserError: there is none, the hub is out of reach, or its columns are none that are known.
     """
-    path, _, config = name.removeprefix(PREFIX).partition(":")
-    loaded = _load(path, config or None)
+    loaded = _load(name)
     columns = _known(loaded)
     if columns is None:
         examples = ", ".join(known.example for known in COLUMNS)
         given = ", ".join(next(iter(loaded.values())).column_names)
         raise UserError(f"{name}: its columns ({given}) are none that are known; give a data set such as {examples}")
     splits = {split: _rows_of(f"{name}, {split}", data, columns) for split, data in loaded.items()}
-    fullwiki = columns.format == "hotpotqa" and config == "fullwiki"
+    fullwiki = columns.format == "hotpotqa" and name.endswith(":fullwiki")
     return HubSet(name, "fullwiki" if fullwiki else columns.format, splits)
 
 
@@ -87,8 +86,7 @@ def is_published(name: str) -> bool:
     Raises:
         UserError: there is none, or the hub is out of reach.
     """
-    path, _, config = name.removeprefix(PREFIX).partition(":")
-    return _known(_load(path, config or None)) is not None
+    return _known(_load(name)) is not None
 
 
 def open_table(name: str) -> Mapping[str, Callable[[OnProblem], Iterator[DataRow]]]:
@@ -100,9 +98,8 @@ def open_table(name: str) -> Mapping[str, Callable[[OnProblem], Iterator[DataRow
     Raises:
         UserError: there is none, or the hub is out of reach.
     """
-    path, _, config = name.removeprefix(PREFIX).partition(":")
     as_it_is = HubColumns("table", frozenset(), dict, "")
-    return {split: _rows_of(f"{name}, {split}", data, as_it_is) for split, data in _load(path, config or None).items()}
+    return {split: _rows_of(f"{name}, {split}", data, as_it_is) for split, data in _load(name).items()}
 
 
 def by_our_names(name: str, splits: Collection[str]) -> dict[str, str]:
@@ -141,42 +138,54 @@ def left_out(splits: Collection[str]) -> list[str]:
 
 def _known(loaded: Any) -> HubColumns | None:  # noqa: ANN401 - a DatasetDict
     """The published format that a data set's columns are those of."""
-    from datasets import Value  # imported here: a second that files do not need
-
     features = next(iter(loaded.values())).features
-    for known in COLUMNS:
-        if known.names <= set(features) and not any(isinstance(features[name], Value) for name in known.lists):
-            return known
-    return None
+    answer = getattr(features.get("answer"), "dtype", "list")
+    return next((one for one in COLUMNS if one.names <= set(features) and one.answer in ("", answer)), None)
 
 
 def _rows_of(place: str, data: Any, columns: HubColumns) -> Callable[[OnProblem], Iterator[DataRow]]:  # noqa: ANN401 - a Dataset
     def rows(_: OnProblem) -> Iterator[DataRow]:
         for number, values in enumerate(data, 1):
-            # The format says what is wrong with a row that can't be turned into an item.
-            with contextlib.suppress(AttributeError, LookupError, TypeError, ValueError):
-                values = columns.row(values)
-            known = {key: value for key, value in values.items() if value is not None and value == value}
+            item = _item(values, columns)
+            known = {key: value for key, value in item.items() if value is not None and value == value}
             yield DataRow(f"{place} row {number}", {key: value for key, value in known.items() if value != ""})
 
     return rows
 
 
-def _load(path: str, config: str | None) -> Any:  # noqa: ANN401 - a DatasetDict
+def as_published(row: DataRow) -> DataRow:
+    """A row of one of the hub's files as the published format has it; one with columns that are not known, itself.
+
+    Args:
+        row: of the file.
+    """
+    known = next((columns for columns in COLUMNS if columns.names <= row.fields.keys()), None)
+    return DataRow(row.place, _item(row.fields, known)) if known else row
+
+
+def _item(values: Row, columns: HubColumns) -> Row:
+    # The format says what is wrong with a row that can't be turned into an item.
+    with contextlib.suppress(AttributeError, LookupError, TypeError, ValueError):
+        return columns.row(values)
+    return values
+
+
+def _load(name: str) -> Any:  # noqa: ANN401 - a DatasetDict
     import datasets  # imported here: a second that files do not need
     import httpx
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
+    path, _, config = name.removeprefix(PREFIX).partition(":")
     local = expanded(path)
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
     try:
         if local.is_dir():
-            return datasets.load_dataset(str(local), config)
+            return datasets.load_dataset(str(local), config or None)
         if not constants.HF_HUB_OFFLINE:
             HfApi().dataset_info(path, timeout=_SECONDS)  # loading would try for half a minute
-        return datasets.load_dataset(path, config)
+        return datasets.load_dataset(path, config or None)
     except HFValidationError as error:
         raise UserError(f"hub:{path}: no folder and no name of a data set; give hub:OWNER/NAME") from error
     except (HfHubHTTPError, httpx.HTTPError, OSError) as error:
@@ -195,11 +204,9 @@ def _load(path: str, config: str | None) -> Any:  # noqa: ANN401 - a DatasetDict
 def _lists(value: Any, *names: str) -> Any:  # noqa: ANN401 - any column
     """Entries of some fields each, which the hub keeps as one list a field, or as JSON text."""
     value = json.loads(value) if isinstance(value, str) else value
-    return [list(entry) for entry in zip(*(value[name] for name in names), strict=True)] if _maps(value) else value
-
-
-def _maps(value: Any) -> bool:  # noqa: ANN401 - any column
-    return isinstance(value, Mapping)
+    if not isinstance(value, Mapping):
+        return value
+    return [list(entry) for entry in zip(*(value[name] for name in names), strict=True)]
 
 
 def _hotpot(row: Row) -> Row:
@@ -214,7 +221,7 @@ def _hotpot(row: Row) -> Row:
 
 def _listed(value: Any) -> list[Row]:  # noqa: ANN401 - any column
     """Objects, which the hub keeps as an object of lists."""
-    if not _maps(value):
+    if not isinstance(value, Mapping):
         return list(value)
     return [dict(zip(value, entries, strict=True)) for entries in zip(*value.values(), strict=True)]
 
@@ -283,9 +290,7 @@ COLUMNS: tuple[HubColumns, ...] = (
         "hotpotqa", frozenset({"question", "answer", "context", "supporting_facts"}), _hotpot, "hotpotqa/hotpot_qa"
     ),
     HubColumns("musique", frozenset({"question", "paragraphs", "question_decomposition"}), dict, "dgslibisey/MuSiQue"),
-    HubColumns("strategyqa", frozenset({"qid", "question", "answer"}), _strategy, "ChilleD/StrategyQA"),
-    HubColumns(
-        "nq", frozenset({"question", "answer"}), dict, "google-research-datasets/nq_open", lists=frozenset({"answer"})
-    ),
+    HubColumns("strategyqa", frozenset({"qid", "question", "answer"}), _strategy, "ChilleD/StrategyQA", answer="bool"),
+    HubColumns("nq", frozenset({"question", "answer"}), dict, "google-research-datasets/nq_open", answer="list"),
 )
 """The data sets of the hub that are known by their columns; the first that fits counts."""

@@ -2,14 +2,15 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.progress import Report, silent
+from hoptimizer.common.stream import kind
 from hoptimizer.common.text import find
 from hoptimizer.eval.datasets.hotpotqa import WikiItem
+from hoptimizer.eval.datasets.hub import as_published
 from hoptimizer.eval.datasets.pool import PassagePool
 from hoptimizer.eval.datasets.published_formats import NO_ANSWER, Contexts, Decomposition, Published, with_aliases
 from hoptimizer.eval.datasets.question import Question
@@ -40,8 +41,13 @@ class Source:
 
     @classmethod
     def of(cls, file: Path, under: str | None) -> "Source":
-        """A file, whose items may be under a key."""
-        return cls(str(file), partial(read_rows, file, under=under, damaged=fail), file)
+        """A file, whose items may be under a key; a parquet file may be one of the hub's."""
+
+        def rows(report: OnProblem) -> Iterator[DataRow]:
+            read = read_rows(file, report, under=under, damaged=fail)
+            return map(as_published, read) if kind(file) == ".parquet" else read
+
+        return cls(str(file), rows, file)
 
 
 @dataclass

@@ -24,8 +24,8 @@ _LEVELS = {f"h{level}": level for level in range(1, 7)}
 _BLOCKS = frozenset(
     re.findall(
         r"\w+",
-        "address article aside blockquote body br button caption dd details dialog div dl dt fieldset figcaption figure "
-        "footer form header hr legend li main nav ol option p pre section summary table tbody tfoot thead tr ul",
+        "address article aside blockquote body br button caption dd details dialog div dl dt fieldset figcaption "
+        "figure footer form header hr legend li main nav ol option p pre section summary table tbody tfoot thead tr ul",
     )
 )
 _HIDDEN = frozenset({"script", "style", "template", "noscript", "svg"})
