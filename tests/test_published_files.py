@@ -310,6 +310,17 @@ def test_an_extra_corpus_is_read_in_every_format(tmp_path: Path, suffix: str):
     assert corpus["1"].title == 'Mill "1"'
 
 
+def test_hidden_files_of_an_extra_corpus_are_passed_over(tmp_path: Path):
+    folder = tmp_path / "wiki"
+    (folder / "AA").mkdir(parents=True)
+    write_lines(folder / "AA" / "wiki_00.jsonl", [{"title": "Rhine", "text": "The Rhine flows through Basel."}])
+    (folder / ".cache").mkdir()
+    for name in (".DS_Store", "AA/._wiki_00.jsonl", ".cache/wiki_00.lock"):
+        (folder / name).write_bytes(b"\x00\xff")
+    titles = [passage.title for passage in imported(tmp_path, "hotpotqa", [HOTPOT], corpus=folder).corpus]
+    assert "Rhine" in titles
+
+
 def test_a_corpus_is_never_whole_in_memory(tmp_path: Path):
     texts = ({"title": f"Page {number}", "text": f"{number} " + "unbroken" * 1000} for number in range(1000))
     corpus = write(tmp_path / "corpus.json", list(texts))

@@ -84,17 +84,21 @@ def import_command(
     from hoptimizer.cli.screen.console import show, working
     from hoptimizer.common.errors import UserError
     from hoptimizer.eval.datasets import hub
-    from hoptimizer.eval.datasets.importers import import_published
+    from hoptimizer.eval.datasets.importers import FORMATS, import_published
     from hoptimizer.eval.documents.importing import CHUNK, import_documents, is_table
     from hoptimizer.eval.splits import parse_sizes
 
     words = [word for word in (name, *(paths or [])) if word]
     on_hub = bool(words) and words[0].startswith(hub.PREFIX)
-    own = docs or question_column or answer_column or not name or "=" in name or (is_table(name) and not paths)
+    own = docs or question_column or answer_column or not name or "=" in name or is_table(name)
     own = own or (on_hub and not hub.is_published(words[0]))
     split_sizes = parse_sizes(sizes) if sizes else None
     made: Imported | ImportedDocuments
     if own:
+        if name in FORMATS:
+            raise UserError(
+                f"{name}: of a published data set, passages and columns are known; leave --docs and columns out"
+            )
         for option, given in (
             ("--corpus", corpus),
             ("--decompositions", decompositions),

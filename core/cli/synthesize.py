@@ -41,6 +41,10 @@ def synthesize_command(
 
         hop data synthesize my-documents --out my-data -n 200 --dry-run
     """
+    from hoptimizer.eval.datasets.settings import free_data_folder
+
+    free_data_folder(out)  # before what takes seconds to import
+
     from hoptimizer.cli.screen.console import show, tell, working
     from hoptimizer.cli.screen.options import read_overrides
     from hoptimizer.eval.datasets.dataset import locate

@@ -227,6 +227,7 @@ def _extra_rows(corpus: str, report: OnProblem) -> Iterator[DataRow]:
         return (row for split in hub.open_table(corpus).values() for row in split(report))
     path = expanded(corpus)
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    files = [file for file in files if not any(part.startswith(".") for part in file.relative_to(path).parts)]
     return (row for file in files for row in read_rows(file, report, damaged=fail))
 
 
