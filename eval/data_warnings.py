@@ -1,5 +1,6 @@
 """What is no error in a data set, and still makes its figures worse, or better than they ought to be."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -109,10 +110,13 @@ def _leaks(splits: Mapping[str, Sequence[Question]]) -> list[str]:
 
 def _answers_nowhere(passages: Sequence[Passage], splits: Mapping[str, Sequence[Question]], some: str) -> list[str]:
     wanted = {folded(answer) for questions in splits.values() for q in questions for answer in q.answers} - {""}
-    lengths, held = {key.count(" ") + 1 for key in wanted}, set[str]()
+    lengths: dict[str, set[int]] = defaultdict(set)  # of the answers that begin with a word
+    for answer in wanted:
+        lengths[answer.partition(" ")[0]].add(answer.count(" ") + 1)
+    held = set[str]()
     for passage in passages:
         words = folded(str(passage)).split(" ")
-        parts = (" ".join(words[at : at + n]) for n in lengths for at in range(len(words) - n + 1))
+        parts = (" ".join(words[at : at + n]) for at, word in enumerate(words) for n in lengths.get(word, ()))
         held.update(part for part in parts if part in wanted)
     lines = []
     for split, questions in splits.items():

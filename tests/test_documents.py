@@ -476,6 +476,18 @@ def test_a_check_warns_of_what_spoils_scores(tmp_path: Path):
     assert find_warnings(corpus, {"dev": splits["dev"][:1]}) == []
 
 
+def test_long_answers_are_looked_for_in_little_time():
+    words = [f"w{number}" for number in range(200)]
+    corpus = Corpus([Passage(f"{number}", "", " ".join([f"p{number}", *words])) for number in range(300)])
+    answers = [" ".join(words[-length:]) for length in range(1, 200)]
+    asked = [Question(id=str(n), question=f"Which {n}?", answers=[answer]) for n, answer in enumerate(answers)]
+    missing = Question(id="not", question="Which not?", answers=[" ".join([*words, "w200"])])
+    start = time.process_time()
+    [warning] = find_warnings(corpus, {"dev": [*asked, missing]})
+    assert "1 of 200 questions stand in no passage (not)" in warning
+    assert time.process_time() - start < 3
+
+
 @pytest.mark.parametrize("text", ["{", "[]"])
 def test_a_broken_checkpoint_is_one_line(tmp_path: Path, text: str):
     (tmp_path / "artifact.metadata").write_text(text)
