@@ -2,7 +2,9 @@
 
 import io
 import json
+import os
 import re
+import sys
 import time
 import zipfile
 from pathlib import Path
@@ -177,6 +179,15 @@ def test_html_in_markdown_is_read_to_its_end_and_keeps_words_apart():
     assert "first second" in table.text
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names of files are Unicode")
+def test_a_file_whose_name_is_no_unicode_is_read(tmp_path: Path):
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / os.fsdecode(b"caf\xe9_plan.txt")).write_text("Opened in 1998.")
+    made = import_documents(None, docs, tmp_path / "made", chunk="words:50")
+    assert [passage.title for passage in read_passages(made.folder)] == ["caf\ufffd plan"]
+
+
 def test_what_unfolds_and_what_hyphenates_leave_words_whole():
     page = "<details><summary>When?</summary>In 1998.</details><details><summary>Whose light&shy;house?</summary>Ines's"
     [section] = of_html(page).sections
@@ -322,6 +333,7 @@ def test_a_bad_document_is_one_line_or_is_skipped(name: str, content: bytes, sai
     ("text", "said"),
     [
         ("Frage,Antwort\nWo?,Hier\n", ["no column 'question'", "'Frage', 'Antwort'", "--question-column"]),
+        ("question,answer\nWhere?,\n", ["no column 'answer' among those with something in them, 'question'"]),
         ("question,reply\nWhere?,Here\n", ["no column 'answer'", "--answer-column"]),
         ("question,answer\nWhere?,Here\nWho?,\n", ["questions.csv:3", "'answer' must be an answer", "--skip-bad"]),
         ("question,answer\nWhere?,Here\n,There\n", ["questions.csv:3", "'question' must be a question"]),

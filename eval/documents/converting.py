@@ -1,6 +1,7 @@
 """From a file to the outline of a document."""
 
 import logging
+import os
 import re
 import zipfile
 from collections.abc import Callable
@@ -73,7 +74,8 @@ def read_document(path: Path) -> Document:
     if not outline.sections:
         why = "a scan? run a text recognition on it first" if path.suffix.lower() in _CONVERTED else "remove it"
         raise UserError(f"{path}: no text in it ({why})")
-    return Document(path, outline.title or path.stem.replace("_", " ").replace("-", " "), outline.sections)
+    name = os.fsencode(path.stem).decode(errors="replace")  # of an old archive it may be no UTF-8
+    return Document(path, outline.title or name.replace("_", " ").replace("-", " "), outline.sections)
 
 
 def _converted(path: Path) -> Outline:

@@ -104,7 +104,9 @@ def _column(name: str, columns: Sequence[str], given: str | None, usual: Sequenc
     if found := next((folded[one] for one in usual if one in folded), None):
         return found
     shown = ", ".join(repr(column) for column in columns[:20])
-    raise UserError(f"{name}: no column {what!r} among {shown}; name the one to take with --{what}-column")
+    raise UserError(
+        f"{name}: no column {what!r} among those with something in them, {shown}; name the one to take with --{what}-column"
+    )
 
 
 def _answers(value: Any) -> list[str]:  # noqa: ANN401 - whatever a cell holds
