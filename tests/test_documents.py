@@ -7,9 +7,13 @@ import re
 import sys
 import time
 import zipfile
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 from test_importers import assert_one_line
 
 from hoptimizer.cli import main
@@ -397,6 +401,19 @@ def test_tables_as_other_programs_write_them_are_read(tmp_path: Path):
         "squad.csv": [["Here"], ["{x}"], ["I", "you"]],
         "long.csv": [["Here"]],
     }
+
+
+def test_days_and_decimals_of_a_database_are_answers(tmp_path: Path):
+    rows = {"question": ["When?", "How much?"], "answer": [date(1998, 5, 1), None], "price": [None, Decimal("1.50")]}
+    parquet.write_table(pyarrow.table(rows), tmp_path / "base.parquet")
+
+    def answers(column: str) -> list[str]:
+        skipped: list[str] = []
+        rows = read_rows(tmp_path / "base.parquet", lists=())
+        return [answer for one in read_table(rows, "base", skipped.append, answer=column) for answer in one.answers]
+
+    assert answers("answer") == ["1998-05-01"]
+    assert answers("price") == ["1.50"]
 
 
 def test_the_same_question_in_another_case_stays_in_one_split():

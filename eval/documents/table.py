@@ -4,6 +4,8 @@ import ast
 import contextlib
 import re
 from collections.abc import Iterator, Sequence
+from datetime import date
+from decimal import Decimal
 from itertools import chain, islice
 from typing import Any
 
@@ -37,8 +39,8 @@ def read_table(
         name: what messages call it.
         report: called with what is wrong with a row, which is then left out.
         question: the column of questions; by default the first one with a usual name.
-        answer: the column of answers: a text or a number is one answer, a list (in CSV as JSON or Python writes it)
-            has several, and so has SQuAD's mapping with a list ``text``, in CSV likewise.
+        answer: the column of answers: a text, a number or a day is one answer, a list (in CSV as JSON or Python writes
+            it) has several, and so has SQuAD's mapping with a list ``text``, in CSV likewise.
 
     Raises:
         NoAnswersError: there are questions, but no column of answers.
@@ -104,9 +106,8 @@ def _column(name: str, columns: Sequence[str], given: str | None, usual: Sequenc
     if found := next((folded[one] for one in usual if one in folded), None):
         return found
     shown = ", ".join(repr(column) for column in columns[:20])
-    raise UserError(
-        f"{name}: no column {what!r} among those with something in them, {shown}; name the one to take with --{what}-column"
-    )
+    filled = f"among those with something in them, {shown}"
+    raise UserError(f"{name}: no column {what!r} {filled}; name the one to take with --{what}-column")
 
 
 def _answers(value: Any) -> list[str]:  # noqa: ANN401 - whatever a cell holds
@@ -142,6 +143,8 @@ def _decoded(text: str) -> Any:  # noqa: ANN401 - whatever it says
 def _answer(value: Any) -> list[str]:  # noqa: ANN401 - whatever a cell holds
     if isinstance(value, bool):
         return ["yes"] if value else ["no"]
+    if isinstance(value, Decimal) or type(value) is date:  # of a database
+        return [str(value)]
     if isinstance(value, float) and value.is_integer():  # a column of whole numbers with gaps
         value = int(value)
     text = str(value).strip() if isinstance(value, str | int) or (isinstance(value, float) and value == value) else ""
