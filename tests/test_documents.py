@@ -183,6 +183,21 @@ def test_html_in_markdown_is_read_to_its_end_and_keeps_words_apart():
     assert "first second" in table.text
 
 
+def test_a_folder_that_cannot_be_read_is_counted_and_a_hidden_one_left_alone(tmp_path: Path, docs: Path, monkeypatch):
+    scan = os.scandir
+    for name in ("shut", ".git"):
+        (docs / name).mkdir()
+
+    def refusing(path: str) -> object:
+        if Path(path).name in ("shut", ".git"):
+            raise PermissionError(13, "Permission denied", path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    made = import_documents(None, docs, tmp_path / "made", chunk="words:50")
+    assert made.left_out["folders that cannot be read"] == 1
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names of files are Unicode")
 def test_a_file_whose_name_is_no_unicode_is_read(tmp_path: Path):
     docs = tmp_path / "docs"

@@ -1,5 +1,6 @@
 """From a folder of documents, and a table of questions if there is one, to a data set's folder."""
 
+import os
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +30,8 @@ HEADINGS = "headings"
 """The unit of ``--chunk`` by which what stands under a heading is a passage."""
 
 _LINKS = "links out of the folder"
+_UNREADABLE = "folders that cannot be read"
+_HIDDEN = (".", "~$")  # the latter are Word's, of documents that are open
 # Characters of a document that are divided at once.
 _BLOCK = 100_000
 _BETWEEN_WORDS: dict[str, Any] = {"expand_tabs": False, "replace_whitespace": False, "break_on_hyphens": False}
@@ -43,7 +46,8 @@ class ImportedDocuments:
         splits: questions by split; none where documents were given alone.
         documents: that were read.
         passages: passages of the corpus.
-        left_out: what else is in the folder of documents: files by their suffix, and links that lead out of it.
+        left_out: what else is in the folder of documents: files by their suffix, links that lead out of it, and folders
+            that can't be read.
         skipped: bad documents and rows that were passed over.
         reasons: what was wrong with the first ones, a line each.
         splits_left_out: splits on the hub that have none of our names, or no answers.
@@ -160,7 +164,8 @@ def import_documents(
 def find_documents(folder: Path) -> tuple[list[Path], dict[str, int]]:
     """The documents of a folder and the folders in it, in order; and how much else there is, by its kind.
 
-    Hidden files are passed over. Links that lead out of the folder are not followed, and counted.
+    Hidden files and folders are passed over. Links that lead out of the folder are not followed, and counted; so are
+    folders that can't be read.
 
     Args:
         folder: of documents.
@@ -174,10 +179,7 @@ def find_documents(folder: Path) -> tuple[list[Path], dict[str, int]]:
         raise UserError(f"{folder}: {what}; give a folder of documents")
     files: list[Path] = []
     others: Counter[str] = Counter()
-    for path in sorted(folder.rglob("*")):
-        parts = path.relative_to(folder).parts
-        if any(part.startswith((".", "~$")) for part in parts):
-            continue
+    for path in sorted(_visible(folder, others)):
         if path.is_symlink() and not is_within(folder, path.absolute()):
             others[_LINKS] += 1
         elif path.is_file() and path.suffix.lower() in SUFFIXES:
@@ -188,6 +190,17 @@ def find_documents(folder: Path) -> tuple[list[Path], dict[str, int]]:
         there = f", found {', '.join(f'{kind} {count}' for kind, count in others.items())}" if others else ""
         raise UserError(f"{folder}: no documents in it; expected files that end in {', '.join(SUFFIXES)}{there}")
     return files, dict(others)
+
+
+def _visible(folder: Path, others: Counter[str]) -> Iterator[Path]:
+    """What is in a folder and the folders in it, but what is hidden; folders that can't be read are counted."""
+
+    def count(_: OSError) -> None:
+        others[_UNREADABLE] += 1
+
+    for place, folders, names in os.walk(folder, onerror=count):
+        folders[:] = [name for name in folders if not name.startswith(_HIDDEN)]
+        yield from (Path(place, name) for name in (*folders, *names) if not name.startswith(_HIDDEN))
 
 
 def _chunking(chunk: str, overlap: int) -> tuple[bool, Chunker | None]:
