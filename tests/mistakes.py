@@ -92,6 +92,8 @@ MISTAKES = [
     (["data", "import", "hotpotqa", "x.json", "--out", "o"], ["x.json"]),
     (["data", "import", "a.csv", "b.csv", "--out", "o"], ["b.csv", "one file, or one a split as train=FILE"]),
     (["data", "import", "musique", "x.jsonl", "--docs", "taken", "--out", "o"], ["musique", "leave --docs"]),
+    (["data", "import", "--docs", "taken", "--sizes", "dev=2", "--out", "o"], ["--sizes", "a table of them"]),
+    (["data", "synthesize", "taken", "--out", "o"], ["no corpus.jsonl", "hop data import --docs taken --out DIR"]),
     (["data", "import", "a.csv", "--sizes", "train=2,train=3", "--out", "o"], ["'train=2,train=3'", "twice"]),
     (["data", "synthesize", "atlas", "--out", "taken", "--dry-run"], ["taken", "exists already"]),
     (["data", "join", "atlas=x", "--out", "o"], ["atlas=x"]),

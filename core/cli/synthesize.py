@@ -41,26 +41,28 @@ def synthesize_command(
 
         hop data synthesize my-documents --out my-data -n 200 --dry-run
     """
-    from hoptimizer.eval.datasets.settings import free_data_folder
-
-    free_data_folder(out)  # before what takes seconds to import
-
     from hoptimizer.cli.screen.console import show, tell, working
-    from hoptimizer.cli.screen.options import read_overrides
     from hoptimizer.eval.datasets.dataset import locate
     from hoptimizer.eval.datasets.folder import read_passages
+    from hoptimizer.eval.datasets.settings import free_data_folder
     from hoptimizer.eval.splits import parse_sizes
+
+    free_data_folder(out)
+    shares = parse_sizes(sizes) if sizes else None
+    with working():
+        corpus = read_passages(locate(source))
+
+    # What takes seconds to import comes after what can be wrong before.
+    from hoptimizer.cli.screen.options import read_overrides
     from hoptimizer.eval.synthesis.synthesizing import expected_synthesis, synthesize
     from hoptimizer.workbench import Workbench
 
     words = overrides or []
     base = {"data": source, "lm": {"default": {"model": TEACHER}}}
     with working():
-        corpus = read_passages(locate(source))
         config = read_overrides(words, base)
         role = "teacher" if "teacher" in config.lm else "default"
         teacher = config.lm[role].shown
-        shares = parse_sizes(sizes) if sizes else None
     if dry_run:
         expected = expected_synthesis(corpus, n=n, multi=multi, sizes=shares, seed=seed, lm_calls=lm_calls)
         lines = [

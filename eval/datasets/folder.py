@@ -125,7 +125,7 @@ def read_passages(path: Path) -> Corpus:
     """
     corpus = _find(path, "corpus", fail) if path.is_dir() else path
     if corpus is None:
-        raise UserError(f"{path}: no corpus.jsonl in it; make one with: hop data import --docs FOLDER --out {path}")
+        raise UserError(f"{path}: no corpus.jsonl in it; make one by: hop data import --docs {path} --out DIR")
     return read_corpus(corpus, path.resolve().name)
 
 

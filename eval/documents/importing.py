@@ -125,6 +125,8 @@ def import_documents(
     """
     if table is None and docs is None:
         raise UserError("hop data import: give a table of questions, a folder of documents with --docs, or both")
+    if table is None and (sizes or question or answer):
+        raise UserError("--sizes and columns are of questions; give a table of them beside --docs, or leave these out")
     out = free_data_folder(out)
     skipped = Skipped()
     report: OnProblem = skipped if skip_bad else stop_or_skip
