@@ -155,20 +155,9 @@ class _Compiling:
 
     def _checked(self, tracker: Tracker, work: Path) -> CompileContext:
         """The context of the compile, which is possible."""
-        bench, config = self._bench, self._bench.config
-        context = CompileContext(
-            program=program_of(bench, tracker, self._run_id),
-            trainset=self._trainset,
-            devset=bench.data.split("dev"),
-            corpus=bench.data.corpus,
-            objective=replace(config.objective, judge=bench.lms.get("judge")),
-            teacher_lm=bench.lms.get("teacher"),
-            reflection_lm=bench.lms.get("reflection"),
-            seed=config.seed,
-            workers=config.workers,
-            folder=work,
-            listener=self._log,
-        )
+        bench = self._bench
+        program = program_of(bench, tracker, self._run_id)
+        context = replace(context_of(bench, program), folder=work, listener=self._log)
         if isinstance(context.program, Ensemble):
             raise UserError(
                 f"run {self._run_id!r}: no optimizer goes on from the programs of an ensemble; give another run"
@@ -188,6 +177,72 @@ class _Compiling:
             before = score(bench, context.program, self._scored, stage)
         after = score(bench, compiled, self._scored, f"{program} compiled on {self._split}")
         return _Made(compiled, after, before, dspy.cache.computed)
+
+
+def context_of(bench: Workbench, program: Program) -> CompileContext:
+    """What an optimizer is given, but for a folder and a listener.
+
+    Args:
+        bench: of the config.
+        program: the program to start from.
+
+    Raises:
+        UserError: the data lack a split.
+    """
+    config = bench.config
+    return CompileContext(
+        program=program,
+        trainset=bench.data.split("train"),
+        devset=bench.data.split("dev"),
+        corpus=bench.data.corpus,
+        objective=replace(config.objective, judge=bench.lms.get("judge")),
+        teacher_lm=bench.lms.get("teacher"),
+        reflection_lm=bench.lms.get("reflection"),
+        seed=config.seed,
+        workers=config.workers,
+        folder=Path(),
+    )
+
+
+def score_first(
+    config: Config,
+    split: str,
+    n: int,
+    tracker: Tracker,
+    run_id: str | None = None,
+    *,
+    compiled_as: Config | None = None,
+    report: Report = in_notebook,
+) -> tuple[dict[str, float], bool]:
+    """What the first questions of a split cost and score; no run is made of it, and nothing is compiled.
+
+    Args:
+        config: what to score.
+        split: the questions.
+        n: how many of them, at most.
+        tracker: has the compiled variant.
+        run_id: the compiled variant whose state the program gets.
+        compiled_as: what the program will have been compiled with; ``None`` where it is scored as it is.
+        report: told about progress.
+
+    Returns:
+        the figures, and whether the prompts were those that were asked for: of a program that will have been compiled,
+        as far as its optimizer can tell without a call.
+
+    Raises:
+        UserError: a part of the config can't be had.
+    """
+    bench = Workbench(config, report)
+    stage = f"{config.program.name} {state_of(run_id)} on {n} questions of {split}"
+    with bench.active(judged=True):
+        program, sketch = program_of(bench, tracker, run_id), None
+        if compiled_as:
+            made = Workbench(compiled_as, report)
+            sketch = made.optimizer().sketch(context_of(made, program_of(made, tracker, run_id)))
+        if sketch:
+            program.load_state(sketch.dump_state())
+        figures = score(bench, program, bench.data.split(split)[:n], stage).metrics
+    return figures, bool(sketch) or compiled_as is None
 
 
 def work_folder(config: Config, fingerprint: str) -> Path:

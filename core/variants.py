@@ -22,7 +22,7 @@ from hoptimizer.eval.display.sheet import notebook
 from hoptimizer.eval.runner import Evaluation
 from hoptimizer.eval.showing import evaluation_sheets
 from hoptimizer.executors.settings import RayExecutor
-from hoptimizer.scoring import ascore, forget_kept, score, score_variant
+from hoptimizer.scoring import ascore, forget_kept, score_variant
 from hoptimizer.tracing import traced
 from hoptimizer.tracking import artifacts
 from hoptimizer.tracking.journal import keep_run
@@ -220,28 +220,6 @@ def _not_ended(result: Evaluation | BaseException) -> Evaluation | Exception:
     if isinstance(result, Evaluation | Exception):
         return result
     raise result
-
-
-def score_first(
-    config: Config, split: str, n: int, tracker: Tracker, run_id: str | None = None, report: Report = in_notebook
-) -> dict[str, float]:
-    """What the first questions of a split cost and score; no run is made of it.
-
-    Args:
-        config: what to score.
-        split: the questions.
-        n: how many of them, at most.
-        tracker: has the compiled variant.
-        run_id: the compiled variant whose state the program gets.
-        report: told about progress.
-
-    Raises:
-        UserError: a part of the config can't be had.
-    """
-    bench = Workbench(config, report)
-    stage = f"{config.program.name} {state_of(run_id)} on {n} questions of {split}"
-    with bench.active(judged=True):
-        return score(bench, program_of(bench, tracker, run_id), bench.data.split(split)[:n], stage).metrics
 
 
 def labelled(summary: str, name: str | None) -> str:

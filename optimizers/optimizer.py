@@ -158,6 +158,15 @@ class Optimizer(ABC):
             UserError: it is not.
         """
 
+    def sketch(self, context: CompileContext) -> Program | None:
+        """A program whose prompts are about as long as those of the compiled one, made without a language model's call;
+        ``None`` where the optimizer can't tell.
+
+        Args:
+            context: the compile.
+        """
+        return None
+
     @abstractmethod
     def compile(self, context: CompileContext) -> Program:
         """The compiled program: a copy of the context's program, with demonstrations, instructions or small models.

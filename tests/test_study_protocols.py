@@ -420,6 +420,47 @@ def test_an_estimate_asks_a_few_questions_and_an_earlier_run_tells_more(write, m
         assert (said("--estimate")[0]["finished"], said("--estimate")[0]["older"]) == (2, {})
 
 
+def test_an_estimate_asks_with_the_demonstrations_that_a_compile_will_show(write):
+    def usage(body):
+        return {"prompt_tokens": len(str(body["messages"])), "completion_tokens": 1, "total_tokens": 1}
+
+    with ChatServer(answering, usage=usage) as server:
+        lm = {"model": "openai/shown", "api_base": server.url, "api_key": "none"}
+        few_shot = {"name": "labeled_few_shot", "prompt_formats": []}
+        data = {"name": "atlas", "train": 8, "dev": 3, "test": 3}
+        base = {"program": "direct", "metric": "f1", "lm": {"default": lm}, "data": data, "optimizer": few_shot}
+        cells = [
+            {"name": "bare", "compile": False},
+            {"name": "three", "optimizer.k": 3},
+            {"name": "simba", "optimizer": {"name": "simba"}},
+        ]
+        path = write(cells=cells, base=base, compile=True, split="test")
+        bare, shown, unknown = estimate_study(load_study(path)).cells
+        tokens = [cell.of_each["prompt_tokens"] for cell in (bare, shown, unknown)]
+        assert tokens[1] > 1.5 * tokens[0] == 1.5 * tokens[2]
+        assert (shown.basis, unknown.basis) == ("its first 3 questions", "its first 3 questions, before compiling")
+        asked = len(server.bodies)
+        result = run_study(load_study(path, only=["bare", "three"]))
+    assert [outcome.metrics["prompt_tokens"] for outcome in result.outcomes] == pytest.approx(tokens[:2])
+    questions = [body["messages"][-1]["content"] for body in server.bodies[asked:]]
+    assert len(questions) == 2 * len(set(questions)) == 6, "dev, with and without demonstrations; test is in the cache"
+
+
+def test_a_run_that_is_not_compiled_does_not_tell_what_a_compiled_one_costs(tmp_path):
+    config = make_config({"data": "atlas", "program": "direct", "optimizer": "labeled_few_shot"})
+    tracker = Tracker(f"sqlite:///{tmp_path}/mlflow.db", "atlas")
+    runs = {}
+    for kind, tokens in (("compile", 900.0), ("eval", 100.0)):
+        with tracker.run(kind, kind) as run:
+            mlflow.log_params(as_params(config.deciding))
+            mlflow.log_metrics({"dev/lm_calls": 1.0, "workings/dev/prompt_tokens": tokens})
+        runs[kind] = tracker.get(run.info.run_id)
+    both = [runs["eval"], runs["compile"]]
+    assert known_costs(config, both, compiled=True)[0]["prompt_tokens"] == 900
+    assert known_costs(config, both[::-1], compiled=False)[0]["prompt_tokens"] == 100
+    assert known_costs(config, [runs["eval"]], compiled=True) == ({}, "not known")
+
+
 def test_the_line_of_an_estimate_has_tokens_and_dollars_where_they_are_known():
     costs = {"lm_calls": 2.0, "prompt_tokens": 1500.0, "completion_tokens": 30.0, "usd": 0.004}
     known = CellEstimate("a", 1000, False, costs, "a run")

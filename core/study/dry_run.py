@@ -13,9 +13,9 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.common.options import Options
 from hoptimizer.common.plugins import nested
 from hoptimizer.common.urls import line_without_secrets
+from hoptimizer.compiling import context_of
 from hoptimizer.config import Config
 from hoptimizer.models.engine.engine import is_local
-from hoptimizer.optimizers import CompileContext
 from hoptimizer.optimizers.nested import built
 from hoptimizer.optimizers.prompt.search import PROBE, Search, WorkEstimate
 from hoptimizer.programs import Program, build_program
@@ -148,18 +148,7 @@ def _asked(config: Config, program: Program, own: dict[str, str], compiles: bool
 def _work(bench: Workbench, program: Program) -> WorkEstimate | None:
     """How often the optimizer would run the program; ``None`` where it does not tell."""
     config = bench.config
-    context = CompileContext(
-        program=program,
-        trainset=bench.data.split("train"),
-        devset=bench.data.split("dev"),
-        corpus=bench.data.corpus,
-        objective=config.objective,
-        teacher_lm=bench.lms.get("teacher"),
-        reflection_lm=bench.lms.get("reflection"),
-        seed=config.seed,
-        workers=config.workers,
-        folder=Path(),
-    )
+    context = context_of(bench, program)
     optimizer = bench.optimizer()
     with dspy.context(lm=bench.lms["default"]):
         optimizer.check(context)

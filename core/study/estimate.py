@@ -10,6 +10,7 @@ from mlflow.entities import Run
 
 from hoptimizer.common.progress import Report, silent
 from hoptimizer.compiled import NOT_ASKED
+from hoptimizer.compiling import score_first
 from hoptimizer.config import Config
 from hoptimizer.eval.datasets.folder import SPLITS
 from hoptimizer.eval.display.format import counted, figure, heading
@@ -17,8 +18,8 @@ from hoptimizer.eval.display.sheet import Sheet
 from hoptimizer.models.lm import price
 from hoptimizer.study.cells import Cell, Study
 from hoptimizer.tracking.naming import FINGERPRINT, VERSION, as_params, without_fold
+from hoptimizer.tracking.reading import StoredRuns
 from hoptimizer.tracking.tracker import Tracker
-from hoptimizer.variants import score_first
 
 FIGURES = ("lm_calls", "prompt_tokens", "completion_tokens", "usd", "seconds_per_question")
 PROBED = 3
@@ -159,19 +160,28 @@ def estimate(
     versions = Counter(made_by.get(study.work(cell)) for cell, _ in planned)
     own = version("hoptimizer")
     older = {name: number for name, number in versions.items() if name and name != own}
-    probed: dict[str, dict[str, float]] = {}
+    probed: dict[str, tuple[dict[str, float], str]] = {}
     cells = []
     for number, (cell, compiles) in enumerate(waiting):
         report(f"estimating {study.name}", number, len(waiting), cell.title)
-        of_each, basis = known_costs(cell.config, runs)
+        # Of a study that starts from a variant, every run has a compiled program.
+        of_each, basis = known_costs(cell.config, runs, compiled=cell.compiled or (None if study.run_id else False))
         if not of_each and probe:
-            key = cell.config.digest
-            if key not in probed:
-                probed[key] = _few(score_first(cell.config, cell.split, PROBED, probe, study.run_id, report))
-            of_each, basis = probed[key], f"its first {PROBED} questions"
+            if cell.digest not in probed:
+                probed[cell.digest] = _asked(study, cell, probe, report)
+            of_each, basis = probed[cell.digest]
         seed = f", seed {cell.config.seed}" if len(study.seeds) > 1 else ""
         cells.append(CellEstimate(f"{cell.title} on {cell.split}{seed}", cell.n, compiles, of_each, basis))
     return StudyEstimate(study.name, len(planned) - len(waiting), older, cells)
+
+
+def _asked(study: Study, cell: Cell, probe: Tracker, report: Report) -> tuple[dict[str, float], str]:
+    """What the first questions of a cell cost, and how its program was asked."""
+    made = (cell.source or cell).config if cell.compiled else None
+    figures, as_compiled = score_first(
+        cell.config, cell.split, PROBED, probe, study.run_id, compiled_as=made, report=report
+    )
+    return _few(figures), f"its first {PROBED} questions{'' if as_compiled else ', before compiling'}"
 
 
 def _planned(study: Study) -> list[tuple[Cell, bool]]:
@@ -191,16 +201,20 @@ def _planned(study: Study) -> list[tuple[Cell, bool]]:
     return list(runs.values())
 
 
-def known_costs(config: Config, runs: Sequence[Run]) -> tuple[dict[str, float], str]:
+def known_costs(config: Config, runs: Sequence[Run], *, compiled: bool | None = None) -> tuple[dict[str, float], str]:
     """The cost of a question by earlier runs, and which these are; a run of another model tells no price.
 
     Args:
         config: with what the question will be asked.
         runs: the earlier runs, the latest first.
+        compiled: whether the program will be compiled: demonstrations make prompts several times as long; ``None``
+            takes runs of either kind.
     """
     wanted = as_params(config.deciding)
     same = [run for run in runs if run.data.params.get("program.name") == config.program.name]
-    program = [key for key in wanted if key.startswith("program.") or key in (_LM, "retriever.k")]
+    same = [run for run in same if compiled is None or StoredRuns.is_compiled(run) == compiled]
+    sections = ("program.", "optimizer.") if compiled else ("program.",)
+    program = [key for key in wanted if key.startswith(sections) or key in (_LM, "retriever.k")]
     for keys, basis in ((program, "a run of the same program and model"), ([_LM], "a run with other options")):
         for run in same:
             if all(run.data.params.get(key) == wanted[key] for key in keys):

@@ -3,6 +3,7 @@
 import math
 import random
 import sys
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice, zip_longest
@@ -37,6 +38,14 @@ class Demonstrating(Search):
     """
 
     distractors: Count = 1
+
+    @property
+    @abstractmethod
+    def shots(self) -> int:
+        """The number of demonstrations per step that the compiled program has, if there are so many."""
+
+    def sketch(self, context: CompileContext) -> Program:
+        return labeled(context.program, self.trainset(context), self.shots)
 
     def trainset(self, context: CompileContext) -> list[dspy.Example]:
         """The train questions with a value for each field of the steps, in random order.
@@ -93,6 +102,10 @@ class LabeledFewShot(Demonstrating):
 
     makes_candidates: ClassVar[bool] = False
 
+    @property
+    def shots(self) -> int:
+        return self.k
+
     def work(self, context: CompileContext) -> WorkEstimate:
         return WorkEstimate(runs=len(context.devset))
 
@@ -124,6 +137,10 @@ class Bootstrapping(Demonstrating):
     max_bootstrapped_demos: Positive = 4
     max_labeled_demos: Count = 4
     metric_threshold: Share = 0.8
+
+    @property
+    def shots(self) -> int:
+        return max(self.max_bootstrapped_demos, self.max_labeled_demos)
 
     def check(self, context: CompileContext) -> None:
         super().check(context)

@@ -45,6 +45,10 @@ class KNNFewShot(Demonstrating):
 
     makes_candidates: ClassVar[bool] = False
 
+    @property
+    def shots(self) -> int:
+        return self.k
+
     def check(self, context: CompileContext) -> None:
         super().check(context)
         check_threshold(context, self.metric_threshold)
