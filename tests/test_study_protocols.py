@@ -19,8 +19,9 @@ from hoptimizer.eval.display.sheet import Sheet
 from hoptimizer.eval.statistics import Estimate, holm, sign_flip_p
 from hoptimizer.retrieval.bm25 import BM25Retriever
 from hoptimizer.study import cell_runs
+from hoptimizer.study.choice import choice_sheet, choices
 from hoptimizer.study.estimate import CellEstimate, StudyEstimate, known_costs
-from hoptimizer.study.lines import Line
+from hoptimizer.study.lines import Figures, Line, aggregate
 from hoptimizer.study.significance import significance
 from hoptimizer.study.table import figures_tested, sheets
 from hoptimizer.tracking.naming import as_params
@@ -120,6 +121,23 @@ def test_the_best_values_on_dev_are_what_the_table_on_test_has(write, monkeypatc
     assert ran == []
     assert again.choices == result.choices
     assert [outcome.run_id for outcome in again.outcomes] == [outcome.run_id for outcome in result.outcomes]
+
+
+def test_the_table_of_what_is_chosen_says_on_how_many_questions(write):
+    grid = {"data.dev": [3, 2]}
+    study = load_study(write(grid=grid, choose={"grid": {"retriever.k": [1, 2]}}, split="test", base={"data": "atlas"}))
+    assert choice_sheet(study, choices(study, [(cell, {}) for cell in study.candidates])).title.endswith("n = 2 to 3")
+
+
+def test_a_table_says_which_questions_got_no_answer(write):
+    study = load_study(write(grid={"retriever.k": [1, 2]}))
+    scores = pd.DataFrame({"recall": [1.0, 0.0]})
+    figures = [Figures({"recall": 0.5, "unanswered": left_out}, {}, scores) for left_out in (0.0, 2.0)]
+    lines = aggregate(study, list(zip(study.cells, figures, strict=True)))
+    assert [line.as_dict()["unanswered"] for line in lines] == [0, 2]
+    assert [sheet.note for sheet in sheets(study, lines)] == [
+        "Questions that got no answer and are left out: 2 of retriever.k=2."
+    ]
 
 
 def test_a_value_that_could_not_be_tried_leaves_the_choice_open(write, monkeypatch):

@@ -8,6 +8,7 @@ from hoptimizer.eval.display.format import figure, heading
 from hoptimizer.eval.display.sheet import Sheet
 from hoptimizer.study.cells import Cell, Study
 from hoptimizer.study.file import label
+from hoptimizer.study.lines import told_n
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def choice_sheet(study: Study, made: Sequence[Choice]) -> Sheet:
     keys = list(dict.fromkeys(key for choice in made for options in choice.options for key in options))
     rows = [(choice, number, options) for choice in made for number, options in enumerate(choice.options)]
     return Sheet(
-        title=f"{study.name}: chosen by {heading(by)} on {split}, n = {study.candidates[0].n}",
+        title=f"{study.name}: chosen by {heading(by)} on {split}, {told_n(cell.n for cell in study.candidates)}",
         header=["cell", *keys, heading(by)],
         labels=1,
         rows=[

@@ -1,6 +1,6 @@
 """The lines of a study's table: each combination of the axes over its seeds."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,6 +40,7 @@ class Line:
             interval over its questions instead.
         scores: of each question, in rows, the mean over the seeds of each score, in columns.
         options: its values of the keys that were chosen.
+        unanswered: questions of all its runs together that are left out because a call or a search got no answer.
     """
 
     name: str
@@ -50,10 +51,12 @@ class Line:
     estimates: dict[str, statistics.Estimate]
     scores: pd.DataFrame = field(default_factory=pd.DataFrame)
     options: dict[str, Any] = field(default_factory=dict)
+    unanswered: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """The line in what ``hop study --json`` prints; the deviation of a single run is null."""
-        result = self.place | self.options | {"n": self.n, "seeds": self.seeds, "failed": self.failed}
+        counts = {"n": self.n, "seeds": self.seeds, "failed": self.failed, "unanswered": self.unanswered}
+        result = self.place | self.options | counts
         for name, estimate in self.estimates.items():
             result |= {name: estimate.mean, f"{name}_sd": self.deviation(name)}
             if self.has_interval(name):
@@ -105,9 +108,20 @@ def aggregate(study: Study, outcomes: Sequence[tuple[Cell, Figures]]) -> list[Li
                 estimates=estimates,
                 scores=pd.concat(scores).groupby(level=0, sort=False).mean() if scores else pd.DataFrame(),
                 options=cell.options,
+                unanswered=sum(int(figures.metrics.get("unanswered", 0)) for figures in finished),
             )
         )
     return lines
+
+
+def told_n(sizes: Iterable[int]) -> str:
+    """How many questions there were, in words.
+
+    Args:
+        sizes: of what stands in a table.
+    """
+    known = sorted({*sizes})
+    return f"n = {known[0]}" if len(known) == 1 else f"n = {known[0]} to {known[-1]}"
 
 
 def _plotted(study: Study) -> list[str]:

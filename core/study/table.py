@@ -12,7 +12,7 @@ from hoptimizer.eval.display.sheet import MARK, Sheet
 from hoptimizer.study.cells import Study
 from hoptimizer.study.choice import Choice, choice_sheet
 from hoptimizer.study.file import NAME, label
-from hoptimizer.study.lines import Line
+from hoptimizer.study.lines import Line, told_n
 from hoptimizer.study.significance import Significance
 
 _SPREAD = "mean ± standard deviation over {} seeds"
@@ -69,7 +69,7 @@ def _crossed(study: Study, lines: Sequence[Line], tests: Significance) -> Sheet:
             for j, column in enumerate(columns)
             if (objective.name, found[row, column]) in tests.best
         ),
-        note=tests.note,
+        note=_note(lines, tests),
     )
 
 
@@ -95,14 +95,19 @@ def _complete(study: Study, lines: Sequence[Line], tests: Significance) -> Sheet
             for number, line in enumerate(lines)
         ],
         bold=frozenset((line, first + names.index(name)) for name, line in tests.best if name in names),
-        note=tests.note,
+        note=_note(lines, tests),
     )
 
 
 def _setting(study: Study, lines: Sequence[Line]) -> str:
-    sizes = sorted({line.n for line in lines})
-    n = str(sizes[0]) if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
-    return ", ".join([f"{study.file.split}, n = {n}", *_spread(study)])
+    return ", ".join([f"{study.file.split}, {told_n(line.n for line in lines)}", *_spread(study)])
+
+
+def _note(lines: Sequence[Line], tests: Significance) -> str:
+    """What stands below a table: what its signs mean, and which questions are in none of its figures."""
+    few = [f"{line.unanswered} of {line.name}" for line in lines if line.unanswered]
+    left_out = f"Questions that got no answer and are left out: {', '.join(few)}." if few else ""
+    return " ".join(filter(None, [tests.note, left_out]))
 
 
 def _spread(study: Study) -> list[str]:
