@@ -304,6 +304,14 @@ def test_cells_share_their_data_their_index_and_their_rankings(write, monkeypatc
     assert len(asked) == 2 * timed.cells[0].n, "without a cache, nothing comes from another cell"
 
 
+def test_seconds_are_measured_anew_with_other_questions_beside(write):
+    path = write(grid={"retriever.k": [1]}, base={"lm": {"default": {"cache": False}}})
+    [many, few] = [load_study(path, [f"workers={number}"]) for number in (64, 1)]
+    assert many.work(many.cells[0]) != few.work(few.cells[0])
+    cached = [load_study(path, [f"workers={number}", "lm.default.cache=true"]) for number in (64, 1)]
+    assert len({study.work(study.cells[0]) for study in cached}) == 1, "the same answers"
+
+
 @pytest.fixture(scope="module")
 def asked_before():
     """What was answered with another number of cells at once."""

@@ -167,8 +167,7 @@ class CellRuns:
 
     def _at_once(self, cell: Cell) -> int:
         """How many cells are under way at once. A model in this process gains nothing by more than one."""
-        config = cell.config
-        waits = not config.local_models and any(lm.cache for lm in config.lm.values())
+        waits = not cell.config.local_models and not cell.is_timed
         return self._study.file.at_once or (AT_ONCE if waits else 1)
 
     def _source_failure(self, cell: Cell, tracker: Tracker) -> str | None:

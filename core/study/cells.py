@@ -57,11 +57,18 @@ class Cell:
         """Its name with its values of the keys that are chosen."""
         return ", ".join([self.name, *(f"{key}={label(value)}" for key, value in self.options.items())])
 
+    @property
+    def is_timed(self) -> bool:
+        """Whether it measures time: none of its language models has a cache."""
+        return not any(lm.cache for lm in self.config.lm.values())
+
     @cached_property  # it reads the models' folders
     def digest(self) -> str:
         """Hash of what it runs, whatever it is called."""
         source = [self.source.digest] if self.source else []
-        return _hash(self.config.digest, self.data, str(self.compiled), *source)
+        # A question waits for those that are under way beside it.
+        beside = [f"workers {self.config.workers}"] if self.is_timed else []
+        return _hash(self.config.digest, self.data, str(self.compiled), *source, *beside)
 
 
 @dataclass(frozen=True)
