@@ -40,6 +40,25 @@ def test_a_study_of_a_paper_can_start(file, imported, monkeypatch):
     assert not any(set(cell.options) & set(cell.place) for cell in study.cells)
 
 
+def test_what_a_module_of_ra_isf_is_worth_is_tested_against_the_whole_method():
+    study = load_study(FILES[0].with_name("ra_isf-ablations.yaml"), only=["RA-ISF", "No SKM"])
+    assert study.file.baseline == {"name": "RA-ISF"}
+
+
+def test_a_system_is_the_same_in_efficient_rags_tables_of_recall_and_of_time(imported, monkeypatch):
+    monkeypatch.chdir(imported)
+    programs = [
+        {
+            cell.name: cell.config.program
+            for cell in load_study(FILES[0].with_name(f"efficient_rag-{table}.yaml"), ["data.name=hotpotqa"]).cells
+        }
+        for table in ("systems", "latency")
+    ]
+    shared = programs[0].keys() & programs[1].keys()
+    assert shared == {"Direct", "Iter-RetGen iter3", "SelfASK", "EfficientRAG"}
+    assert [name for name in shared if programs[0][name] != programs[1][name]] == []
+
+
 def test_ircots_protocol_chooses_k_and_m_with_the_first_demonstrations(imported, monkeypatch):
     monkeypatch.chdir(imported)
     study = load_study(FILES[0].with_name("ircot-recall.yaml"), ["data.name=hotpotqa"])
