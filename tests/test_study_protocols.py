@@ -129,14 +129,17 @@ def test_the_table_of_what_is_chosen_says_on_how_many_questions(write):
     assert choice_sheet(study, choices(study, [(cell, {}) for cell in study.candidates])).title.endswith("n = 2 to 3")
 
 
-def test_a_table_says_which_questions_got_no_answer(write):
+def test_a_table_says_which_questions_got_no_answer_or_no_verdict(write):
     study = load_study(write(grid={"retriever.k": [1, 2]}))
     scores = pd.DataFrame({"recall": [1.0, 0.0]})
-    figures = [Figures({"recall": 0.5, "unanswered": left_out}, {}, scores) for left_out in (0.0, 2.0)]
+    none_left_out = {"unanswered": 0.0, "judge_failures": 0.0}
+    left_out = {"unanswered": 2.0, "judge_failures": 1.0}
+    figures = [Figures({"recall": 0.5} | counts, {}, scores) for counts in (none_left_out, left_out)]
     lines = aggregate(study, list(zip(study.cells, figures, strict=True)))
     assert [line.as_dict()["unanswered"] for line in lines] == [0, 2]
     assert [sheet.note for sheet in sheets(study, lines)] == [
-        "Questions that got no answer and are left out: 2 of retriever.k=2."
+        "Questions that got no answer and are left out: 2 of retriever.k=2. "
+        "Answers without a verdict, which accuracy leaves out: 1 of retriever.k=2."
     ]
 
 
@@ -470,6 +473,17 @@ def test_an_estimate_asks_with_the_demonstrations_that_a_compile_will_show(write
     assert [outcome.metrics["prompt_tokens"] for outcome in result.outcomes] == pytest.approx(tokens[:2])
     questions = [body["messages"][-1]["content"] for body in server.bodies[asked:]]
     assert len(questions) == 2 * len(set(questions)) == 6, "dev, with and without demonstrations; test is in the cache"
+
+
+def test_an_estimate_says_which_cell_can_not_be_asked(write):
+    broken = {
+        "name": "broken",
+        "program": {"name": "efficient_rag", "steps": {"labeler": "/nowhere"}, "reader": "none"},
+    }
+    failed, rag = estimate_study(load_study(write(cells=[broken, {"name": "rag"}]))).cells
+    assert (failed.name, failed.of_each) == ("broken on dev", {})
+    assert failed.basis.startswith("not known: small model '/nowhere'")
+    assert rag.of_each["lm_calls"] == 0
 
 
 def test_a_run_that_is_not_compiled_does_not_tell_what_a_compiled_one_costs(tmp_path):

@@ -8,7 +8,9 @@ from typing import Any
 
 from mlflow.entities import Run
 
+from hoptimizer.common.errors import UserError
 from hoptimizer.common.progress import Report, silent
+from hoptimizer.common.urls import line_without_secrets
 from hoptimizer.compiled import NOT_ASKED
 from hoptimizer.compiling import score_first
 from hoptimizer.config import Config
@@ -176,11 +178,14 @@ def estimate(
 
 
 def _asked(study: Study, cell: Cell, probe: Tracker, report: Report) -> tuple[dict[str, float], str]:
-    """What the first questions of a cell cost, and how its program was asked."""
+    """What the first questions of a cell cost, and how its program was asked; or that it can't be, and why."""
     made = (cell.source or cell).config if cell.compiled else None
-    figures, as_compiled = score_first(
-        cell.config, cell.split, PROBED, probe, study.run_id, compiled_as=made, report=report
-    )
+    try:
+        figures, as_compiled = score_first(
+            cell.config, cell.split, PROBED, probe, study.run_id, compiled_as=made, report=report
+        )
+    except UserError as error:  # the others are asked all the same, as where they are run
+        return {}, f"not known: {line_without_secrets(error)}"
     return _few(figures), f"its first {PROBED} questions{'' if as_compiled else ', before compiling'}"
 
 

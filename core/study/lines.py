@@ -41,6 +41,7 @@ class Line:
         scores: of each question, in rows, the mean over the seeds of each score, in columns.
         options: its values of the keys that were chosen.
         unanswered: questions of all its runs together that are left out because a call or a search got no answer.
+        unjudged: answers of all its runs together that the judge gave no verdict on, which accuracy leaves out.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Line:
     scores: pd.DataFrame = field(default_factory=pd.DataFrame)
     options: dict[str, Any] = field(default_factory=dict)
     unanswered: int = 0
+    unjudged: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """The line in what ``hop study --json`` prints; the deviation of a single run is null."""
@@ -108,10 +110,15 @@ def aggregate(study: Study, outcomes: Sequence[tuple[Cell, Figures]]) -> list[Li
                 estimates=estimates,
                 scores=pd.concat(scores).groupby(level=0, sort=False).mean() if scores else pd.DataFrame(),
                 options=cell.options,
-                unanswered=sum(int(figures.metrics.get("unanswered", 0)) for figures in finished),
+                unanswered=_sum("unanswered", finished),
+                unjudged=_sum("judge_failures", finished),
             )
         )
     return lines
+
+
+def _sum(count: str, runs: Iterable[Figures]) -> int:
+    return sum(int(figures.metrics.get(count, 0)) for figures in runs)
 
 
 def told_n(sizes: Iterable[int]) -> str:

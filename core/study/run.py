@@ -157,7 +157,7 @@ def estimate_study(study: Study, report: Report = in_notebook) -> StudyEstimate:
         report: told about progress.
 
     Raises:
-        UserError: the tracking store can't be opened, or a part of a cell can't be had.
+        UserError: the tracking store can't be opened.
 
     Example:
         >>> from pathlib import Path

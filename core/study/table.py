@@ -104,10 +104,13 @@ def _setting(study: Study, lines: Sequence[Line]) -> str:
 
 
 def _note(lines: Sequence[Line], tests: Significance) -> str:
-    """What stands below a table: what its signs mean, and which questions are in none of its figures."""
-    few = [f"{line.unanswered} of {line.name}" for line in lines if line.unanswered]
-    left_out = f"Questions that got no answer and are left out: {', '.join(few)}." if few else ""
-    return " ".join(filter(None, [tests.note, left_out]))
+    """What stands below a table: what its signs mean, and which questions are in none of its figures, or not in all."""
+    unanswered = [f"{line.unanswered} of {line.name}" for line in lines if line.unanswered]
+    unjudged = [f"{line.unjudged} of {line.name}" for line in lines if line.unjudged]
+    notes = [tests.note]
+    notes += [f"Questions that got no answer and are left out: {', '.join(unanswered)}."] if unanswered else []
+    notes += [f"Answers without a verdict, which accuracy leaves out: {', '.join(unjudged)}."] if unjudged else []
+    return " ".join(filter(None, notes))
 
 
 def _spread(study: Study) -> list[str]:
