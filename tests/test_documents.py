@@ -25,8 +25,9 @@ from hoptimizer.eval.datasets.folder import read_passages
 from hoptimizer.eval.datasets.rows import fail, read_rows
 from hoptimizer.eval.documents.converting import read_document
 from hoptimizer.eval.documents.importing import import_documents, is_table
-from hoptimizer.eval.documents.outline import of_html, of_markdown
+from hoptimizer.eval.documents.markdown import of_markdown
 from hoptimizer.eval.documents.table import read_table
+from hoptimizer.eval.documents.web_page import of_html
 from hoptimizer.eval.splits import divide
 from hoptimizer.retrieval import Corpus, Passage
 
@@ -218,6 +219,11 @@ def test_a_document_of_many_short_lines_is_divided_in_time_that_grows_with_them(
     start = time.process_time()
     import_documents(None, tmp_path, tmp_path / "made", chunk="words:1000")
     assert time.process_time() - start < 5
+
+
+def test_what_is_no_declaration_in_html_is_a_comment():
+    [section] = of_html("<p>Built<![a](b)]> in <![if !vml]>1998.<![endif]></p>").sections
+    assert section.text == "Built in 1998."
 
 
 def test_html_becomes_what_a_browser_shows():

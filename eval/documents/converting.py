@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hoptimizer.common.errors import UserError, as_line
-from hoptimizer.eval.documents.outline import Outline, Section, of_converted, of_html, of_markdown, of_text
+from hoptimizer.eval.documents.markdown import of_converted, of_markdown
+from hoptimizer.eval.documents.outline import Outline, Section, of_text
+from hoptimizer.eval.documents.web_page import of_html
 
 _TEXTS: dict[str, Callable[[str], Outline]] = {
     ".md": of_markdown,
