@@ -221,6 +221,21 @@ def test_a_document_of_many_short_lines_is_divided_in_time_that_grows_with_them(
     assert time.process_time() - start < 5
 
 
+@pytest.mark.parametrize(
+    ("table", "lines"),
+    [
+        ("<tr><th>Route</th><th>Fare</th></tr><tr><td>Oslo<br>Moss<td><p>5</p><p>kr", ["Route: Oslo Moss; Fare: 5 kr"]),
+        ("<tr><th>Built</th><td>1998</td></tr><tr><th>Port</th><td>Oslo</td></tr>", ["Port; Oslo"]),
+        ("<tr><th>A<th>B</tr><tr><td rowspan=2>1<td>2</tr><tr><td>3</tr>", ["1; 2", "3"]),
+        ("<tr><th>A<th colspan=2>B</tr><tr><td>1<td>2<td>3</tr>", ["1; 2; 3"]),
+        ("<tr><td><p>one</p><p>two</p></td></tr>", ["one", "two"]),
+    ],
+)
+def test_cells_of_html_stand_after_the_names_of_their_columns_where_these_are_sure(table: str, lines: list[str]):
+    [section] = of_html(f"<table>{table}</table>").sections
+    assert section.text.split("\n")[-len(lines) :] == lines
+
+
 def test_what_is_no_declaration_in_html_is_a_comment():
     [section] = of_html("<p>Built<![a](b)]> in <![if !vml]>1998.<![endif]></p>").sections
     assert section.text == "Built in 1998."

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable
-from itertools import zip_longest
 from typing import Any
 
 from markdown_it import MarkdownIt
@@ -10,7 +9,7 @@ from markdown_it.token import Token
 from yaml import YAMLError
 
 from hoptimizer.common.strict import read_yaml
-from hoptimizer.eval.documents.outline import LEVELS, Outline
+from hoptimizer.eval.documents.outline import LEVELS, Outline, row_of
 from hoptimizer.eval.documents.web_page import read_html
 
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
@@ -87,7 +86,7 @@ def _outline(parser: MarkdownIt, text: str, title: str) -> Outline:
             if in_head:
                 columns = cells
             else:
-                outline.line(_row(columns, cells))
+                outline.line(row_of(columns, cells))
             cells = []
         elif token.type in ("fence", "code_block"):
             outline.line(token.content)
@@ -105,8 +104,3 @@ def _plain(tokens: Iterable[Token]) -> str:
 
 def _breaks(token: Token) -> bool:
     return token.type.endswith("break") or (token.type == "html_inline" and token.content.lower().startswith("<br"))
-
-
-def _row(columns: Iterable[str], cells: Iterable[str]) -> str:
-    pairs = zip_longest(columns, cells, fillvalue="")
-    return "; ".join(f"{column}: {cell}" if column else cell for column, cell in pairs if cell)

@@ -1,7 +1,9 @@
 """The text of a document by its headings, and that of plain text."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 LEVELS = {f"h{level}": level for level in range(1, 7)}
 """The levels of headings by their elements in HTML."""
@@ -69,6 +71,12 @@ class Outline:
 def _spaced(text: str) -> str:
     """A text with single spaces, and without the hyphens that show at the end of a line alone."""
     return " ".join(text.replace("\u00ad", "").split())
+
+
+def row_of(columns: Iterable[str], cells: Iterable[str]) -> str:
+    """A row of a table as a line: its cells, each after the name of its column; empty ones are left out."""
+    pairs = zip_longest(columns, cells, fillvalue="")
+    return "; ".join(f"{column}: {cell}" if column else cell for column, cell in pairs if cell)
 
 
 def of_text(text: str) -> Outline:

@@ -1,9 +1,11 @@
 """The outline of HTML: what a browser shows of it."""
 
 import re
+from collections.abc import Mapping
 from html.parser import HTMLParser
+from itertools import pairwise
 
-from hoptimizer.eval.documents.outline import LEVELS, Outline
+from hoptimizer.eval.documents.outline import LEVELS, Outline, row_of
 
 # Elements of HTML that end a line, and those whose text nobody reads.
 _BLOCKS = frozenset(
@@ -15,6 +17,8 @@ _BLOCKS = frozenset(
 )
 _HIDDEN = frozenset({"script", "style", "template", "noscript", "svg"})
 _CELLS = frozenset({"td", "th"})
+_BETWEEN = "; "
+_ROWS = frozenset({"table", "tbody", "tfoot", "thead", "tr"})
 # What a page has around its text: menus; and the rest, where the page says what its text is.
 _CONTENT = frozenset({"article", "main"})
 _MENUS = frozenset({"nav"})
@@ -54,6 +58,7 @@ def read_html(outline: Outline, text: str, *, nested: bool = False, left_out: fr
     reader = _Html(outline, nested, left_out)
     reader.feed(text)
     reader.close()
+    reader.end_row()
     reader.end_line()
 
 
@@ -67,6 +72,10 @@ class _Html(HTMLParser):
         self._text: list[str] = []
         self._hidden: list[str] = []
         self._in_heading = False
+        self._columns: list[str] = []  # of the table that is open, as its first row names them
+        self._cells: list[int] = []  # where the cells of the row begin in the text, and how many of them are names
+        self._names = 0
+        self._spanned = False  # cells of several rows or columns say nothing of which one theirs is
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """As of the standard library."""
@@ -79,12 +88,16 @@ class _Html(HTMLParser):
             return
         elif tag in _BLOCKS:
             self._content += tag in _CONTENT
+            if tag in _ROWS:
+                self.end_row()
+            if tag == "table":
+                self._columns, self._spanned = [], False
             self._break()
         elif tag in LEVELS or tag == "title":
             self.end_line()
             self._in_heading = tag in LEVELS
-        elif tag in _CELLS and "".join(self._text).strip():
-            self._text.append("; ")
+        elif tag in _CELLS:
+            self._begin_cell(tag, dict(attrs))
 
     def handle_endtag(self, tag: str) -> None:
         """As of the standard library."""
@@ -101,6 +114,8 @@ class _Html(HTMLParser):
                 self._outline.title = self._outline.title or title
         elif tag in _BLOCKS:
             self._content = max(0, self._content - (tag in _CONTENT))
+            if tag in _ROWS:
+                self.end_row()
             self._break()
 
     def parse_marked_section(self, i: int, report: int = 1) -> int:
@@ -116,13 +131,31 @@ class _Html(HTMLParser):
         """Hand over the line that is open."""
         self._outline.line(self._taken())
 
+    def _begin_cell(self, tag: str, attrs: Mapping[str, str | None]) -> None:
+        if "".join(self._text).strip():
+            self._text.append(_BETWEEN)
+        self._cells.append(len(self._text))
+        self._names += tag == "th"
+        if any(attrs.get(span) not in (None, "1") for span in ("colspan", "rowspan")):
+            self._columns, self._spanned = [], True
+
+    def end_row(self) -> None:
+        """Put the names of the columns before the cells of a row; or keep them, where the row is that of the names."""
+        parts = ["".join(self._text[start:end]) for start, end in pairwise([*self._cells, len(self._text)])]
+        cells = [" ".join(part.removesuffix(_BETWEEN).split()) for part in parts]
+        if 1 < len(cells) == self._names:
+            self._columns = [] if self._spanned else cells
+        elif self._columns and cells:
+            self._text = [row_of(self._columns, cells)]
+        self._cells, self._names = [], 0
+
     def _break(self) -> None:
-        """Where a block begins or ends: a heading goes on."""
-        if self._in_heading:
+        """Where a block begins or ends: a heading goes on, and so does a cell of a named column."""
+        if self._in_heading or (self._columns and self._cells):
             self._text.append(" ")
         else:
             self.end_line()
 
     def _taken(self) -> str:
-        text, self._text = "".join(self._text), []
+        text, self._text, self._cells = "".join(self._text), [], []
         return text
