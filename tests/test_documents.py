@@ -236,6 +236,15 @@ def test_cells_of_html_stand_after_the_names_of_their_columns_where_these_are_su
     assert section.text.split("\n")[-len(lines) :] == lines
 
 
+def test_a_comment_without_an_end_goes_to_the_end_of_the_page():
+    start = time.process_time()
+    [section] = of_html(f"<p>Built in 1998.</p>{'<!-- menu <p>Ports</p>' * 10_000}").sections
+    assert section.text == "Built in 1998."
+    assert time.process_time() - start < 1
+    [section] = of_html("<script>x = '<!--'</script><p>Built in 1998.</p><!-- menu --> by Bo").sections
+    assert section.text == "Built in 1998.\nby Bo"
+
+
 def test_what_is_no_declaration_in_html_is_a_comment():
     [section] = of_html("<p>Built<![a](b)]> in <![if !vml]>1998.<![endif]></p>").sections
     assert section.text == "Built in 1998."

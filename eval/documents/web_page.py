@@ -56,7 +56,9 @@ def read_html(outline: Outline, text: str, *, nested: bool = False, left_out: fr
         left_out: elements that are not shown outside of ``main`` and ``article``.
     """
     reader = _Html(outline, nested, left_out)
-    reader.feed(text)
+    # Python's parser would look for the end of a comment that has none again and again, and show it. An empty comment
+    # ends it, and says nothing where what looked like one was a part of a script.
+    reader.feed(f"{text}<!---->")
     reader.close()
     reader.end_row()
     reader.end_line()
