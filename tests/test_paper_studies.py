@@ -32,12 +32,13 @@ def imported(tmp_path_factory):
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_a_study_of_a_paper_can_start(file, imported, monkeypatch):
+def test_a_study_of_a_paper_can_start(file, imported, monkeypatch, caplog):
     monkeypatch.chdir(imported)
     study = load_study(file, [] if "transfer" in file.stem else ["data.name=hotpotqa"])
     assert study.cells
     assert {cell.split for cell in study.cells} == {"test"}
     assert not any(set(cell.options) & set(cell.place) for cell in study.cells)
+    assert caplog.messages == [], "it says what it means"
 
 
 def test_what_a_module_of_ra_isf_is_worth_is_tested_against_the_whole_method():
