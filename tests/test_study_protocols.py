@@ -472,7 +472,10 @@ def test_an_estimate_asks_with_the_demonstrations_that_a_compile_will_show(write
         result = run_study(load_study(path, only=["bare", "three"]))
     assert [outcome.metrics["prompt_tokens"] for outcome in result.outcomes] == pytest.approx(tokens[:2])
     questions = [body["messages"][-1]["content"] for body in server.bodies[asked:]]
-    assert len(questions) == 2 * len(set(questions)) == 6, "dev, with and without demonstrations; test is in the cache"
+    assert len(questions) == len(set(questions)) == 3, "dev, which the compile is scored on; test is in the cache"
+    compiled = mlflow.MlflowClient(result.study.config.tracking.uri).get_run(result.outcomes[1].run_id).data.metrics
+    told, spent = (compiled[f"workings/{of}/prompt_tokens"] for of in ("estimate", "spent"))
+    assert told == pytest.approx(spent), "the questions that are asked for the estimate are scored, too"
 
 
 def test_an_estimate_says_which_cell_can_not_be_asked(write):

@@ -152,9 +152,9 @@ def _work(bench: Workbench, program: Program) -> WorkEstimate | None:
     optimizer = bench.optimizer()
     with dspy.context(lm=bench.lms["default"]):
         optimizer.check(context)
-    if not isinstance(optimizer, Search):
-        return None
-    work, dev = optimizer.work(context), len(context.devset)
+        if not isinstance(optimizer, Search):
+            return None
+        work, dev = optimizer.work(context), len(context.devset)
     formats = _formats_tried(config.optimizer) if is_local(bench.lms["default"]) else 0
     return replace(work, runs=work.runs + min(PROBE, dev) + formats * dev)
 

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.options import Positive
+from hoptimizer.models.engine.engine import is_local
 from hoptimizer.models.reading_adapters import choices
 from hoptimizer.optimizers.candidates import SearchContext
 from hoptimizer.optimizers.format_check import WAVE
@@ -21,7 +22,7 @@ from hoptimizer.optimizers.labels.demonstrations import annotate
 from hoptimizer.optimizers.optimizer import CompileContext
 from hoptimizer.optimizers.prompt.bootstrap_loops import BootstrapLoop
 from hoptimizer.optimizers.prompt.prefetch import prefetch
-from hoptimizer.optimizers.prompt.search import Search, WorkEstimate, finished
+from hoptimizer.optimizers.prompt.search import PROBE, Search, WorkEstimate, finished
 from hoptimizer.optimizers.teacher import check_threshold, teacher_settings
 from hoptimizer.programs import Program
 
@@ -107,7 +108,9 @@ class LabeledFewShot(Demonstrating):
         return self.k
 
     def work(self, context: CompileContext) -> WorkEstimate:
-        return WorkEstimate(runs=len(context.devset))
+        # What is asked for the estimate has the prompts of the compiled program, unless a format is chosen for them.
+        chosen = self.prompt_formats and is_local(dspy.settings.lm)
+        return WorkEstimate(runs=len(context.devset) if chosen else max(0, len(context.devset) - PROBE))
 
     def search(self, context: SearchContext) -> Program:
         compiled = labeled(context.program, self.trainset(context), self.k)

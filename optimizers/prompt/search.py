@@ -151,7 +151,7 @@ class Search(Optimizer):
         """
         some = context.devset[:PROBE]
         before = meter.spent
-        evaluate(context.program, some, workers=context.workers)
+        evaluate(self.sketch(context) or context.program, some, workers=context.workers)
         work = self.work(context)
         prompt_formats = (
             len(self.prompt_formats) * len(context.devset)
