@@ -149,12 +149,15 @@ def check_index(folder: Path, wanted: Manifest, *, whole: bool) -> None:
         BrokenIndexError: a file is missing or changed, or the index was built from something else.
     """
     manifest = read_manifest(folder)
-    found = manifest.model_copy(
-        update={"files": {}, "samples": {}, "corpus": wanted.corpus, "checkpoint": wanted.checkpoint}
-    )
-    if found != wanted:
+    if not _agree(manifest, wanted):
         raise BrokenIndexError("built with other settings")
     check_files(folder, manifest.files, {} if whole else manifest.samples)
+
+
+def _agree(manifest: Manifest, wanted: Manifest) -> bool:
+    """Whether an index is of what is wanted, whatever corpus and checkpoint were called when it was built."""
+    names = {"corpus": wanted.corpus, "checkpoint": wanted.checkpoint}
+    return manifest.model_copy(update={"files": {}, "samples": {}, **names}) == wanted
 
 
 def check_files(folder: Path, files: dict[str, str], samples: dict[str, str]) -> None:
@@ -207,11 +210,14 @@ def _build(folder: Path, wanted: Manifest, build: Callable[[Path], None]) -> Non
 def _draft(folder: Path, wanted: Manifest) -> Path:
     """The folder in which an index is made, with what a build of the same one has left there that was ended."""
     draft = draft_folder(folder)
-    asked = wanted.model_dump_json().encode()
-    if not (draft / _WANTED).is_file() or (draft / _WANTED).read_bytes() != asked:
+    try:
+        begun = Manifest.model_validate_json((draft / _WANTED).read_bytes())
+    except (FileNotFoundError, ValidationError):
+        begun = None
+    if begun is None or not _agree(begun, wanted):
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir()
-        (draft / _WANTED).write_bytes(asked)
+        (draft / _WANTED).write_text(wanted.model_dump_json(), encoding="utf-8")
     return draft
 
 

@@ -266,6 +266,14 @@ def test_a_build_that_was_killed_goes_on(corpus, own_indexes, small_windows, kin
     assert files_of(own_indexes) == whole
 
 
+def test_a_build_goes_on_whatever_its_corpus_is_called(corpus, own_indexes, small_windows):
+    with pytest.raises(KilledError):
+        build_retriever(SETTINGS, corpus, progress=killed_at(30))
+    ended = Counted()
+    build_retriever(SETTINGS, Corpus(corpus.passages, "renamed"), progress=ended)
+    assert [done for done, _ in ended.calls] == [32, 40]
+
+
 @pytest.mark.parametrize("settings", [SETTINGS, DenseSettings()], ids=["exact", "dense"])
 def test_a_build_that_goes_on_says_how_many_of_the_others_are_cut(corpus, own_indexes, small_windows, caplog, settings):
     corpus = Corpus(with_long_ones(corpus).passages[:56], "long")  # 40 and 16, in windows of 8
