@@ -209,6 +209,20 @@ def test_a_build_says_once_how_many_passages_are_cut(corpus, own_indexes, monkey
     assert warnings(caplog) == []
 
 
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (RetrieverSettings(bits=4), "retriever.bits: the exact index of animals has whole vectors; "),
+        (DenseSettings(probes=4), "retriever.probes: the exact index of animals has no cells; "),
+    ],
+    ids=["bits", "probes"],
+)
+def test_an_option_that_the_index_of_a_small_corpus_does_not_have_is_told(corpus, own_indexes, caplog, settings, said):
+    build_retriever(settings, corpus)
+    [line] = warnings(caplog)
+    assert line.startswith(said)
+
+
 class KilledError(BaseException):
     """A signal that ends a process without a chance to clean up."""
 

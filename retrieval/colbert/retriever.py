@@ -1,5 +1,6 @@
 """Late-interaction retrieval by a ColBERT checkpoint (Khattab and Zaharia, 2020)."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Protocol
@@ -18,6 +19,7 @@ from hoptimizer.retrieval.settings import RetrieverSettings
 
 # Up to so many passages, all of them are scored in a fraction of a second on two cores.
 EXACT_LIMIT = 30_000
+_log = logging.getLogger(__name__)
 
 
 class Index(Protocol):
@@ -87,6 +89,11 @@ class ColBERTRetriever(Retriever):
         self._encoder = load_encoder(checkpoint)
         folder, wanted = index_of(settings, corpus, checkpoint)
         self.kind = wanted.kind
+        if self.kind == "exact" and settings.bits != RetrieverSettings.model_fields["bits"].default:
+            _log.warning(
+                "retriever.bits: the exact index of %s has whole vectors; for fewer bits set retriever.index=plaid",
+                corpus.name,
+            )
         index, encoder, texts = _index_class(self.kind), self._encoder, corpus.texts
 
         def build(draft: Path) -> None:

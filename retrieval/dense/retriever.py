@@ -1,5 +1,6 @@
 """Dense retrieval: one vector for a passage and one for a query (Karpukhin et al., 2020)."""
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from hoptimizer.retrieval.retriever import Retriever
 
 # Up to so many passages, all of them are compared in a tenth of a second on two cores.
 EXACT_LIMIT = 200_000
+_log = logging.getLogger(__name__)
 
 
 class Index(Protocol):
@@ -77,6 +79,11 @@ class DenseRetriever(Retriever):
 
             write, index = InvertedIndex.write, partial(InvertedIndex, probes=settings.probes)
         else:
+            if settings.probes != DenseSettings.model_fields["probes"].default:
+                _log.warning(
+                    "retriever.probes: the exact index of %s has no cells; for these set retriever.index=ivf",
+                    corpus.name,
+                )
             write, index = VectorIndex.write, partial(VectorIndex, device=encoder.device)
 
         def build(draft: Path) -> None:
