@@ -101,7 +101,7 @@ class TokenEncoder(PassageTokenEncoder):
             tokens, rows = self.tokenize_queries([text])
             each.append(tokens)
             cut += [text] * len(rows)
-        self.tell_cut(cut, self.max_query_tokens)
+        self.tell_cut_queries(cut, self.max_query_tokens)
         found: dict[int, torch.Tensor] = {}
         order = sorted(range(len(texts)), key=lambda i: each[i].ids.shape[1])
         for _, alike in groupby(order, key=lambda i: each[i].ids.shape[1]):

@@ -59,7 +59,7 @@ class DenseEncoder(PassageEncoder[Tensor]):
         if not texts:
             return vectors
         encoded = self._tokenize([self._encoding.query_prefix + text for text in texts])
-        self.tell_cut([texts[row] for row in cut_rows(encoded, self.max_tokens)], self.max_tokens)
+        self.tell_cut_queries([texts[row] for row in cut_rows(encoded, self.max_tokens)], self.max_tokens)
         rows = _rows(encoded)
         # Other queries in the batch would change the last digits, and with them close rankings, except in bf16 on a
         # CPU where all are padded alike.

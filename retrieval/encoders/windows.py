@@ -52,7 +52,15 @@ class PassageEncoder(ABC, Generic[Vectors]):
     max_tokens: int
     _has_told: bool = False
 
-    def tell_cut(self, queries: Sequence[str], most: int) -> None:
+    def tell_cut_passages(self, passages: str) -> None:
+        """Say that passages are longer than the encoder reads.
+
+        Args:
+            passages: how many of which.
+        """
+        _log.warning("retriever: %s", cut_warning(passages, self.max_tokens))
+
+    def tell_cut_queries(self, queries: Sequence[str], most: int) -> None:
         """Say of the first query that is longer than the encoder reads that it was cut.
 
         Args:
@@ -177,5 +185,4 @@ def indexing(
             yield found
         finally:
             if found.cut:
-                cut = f"{len(found.cut)} of the encoded passages"
-                _log.warning("retriever: %s", cut_warning(cut, encoder.max_tokens))
+                encoder.tell_cut_passages(f"{len(found.cut)} of the encoded passages")

@@ -1,6 +1,5 @@
 """What searches in engines with a ColBERT checkpoint's vectors have in common."""
 
-import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from functools import cached_property
@@ -9,12 +8,9 @@ from hoptimizer.common.batching import CORES, Batcher, after
 from hoptimizer.common.progress import Progress
 from hoptimizer.retrieval.colbert.checkpoint import find_checkpoint
 from hoptimizer.retrieval.colbert.retriever import load_encoder
-from hoptimizer.retrieval.encoders.cut import cut_warning
 from hoptimizer.retrieval.engines.engine import EngineRetriever
 from hoptimizer.retrieval.engines.settings import LateInteractionSettings
 from hoptimizer.retrieval.passage import Corpus, Passage
-
-_log = logging.getLogger(__name__)
 
 
 class LateInteractionRetriever(EngineRetriever):
@@ -39,8 +35,7 @@ class LateInteractionRetriever(EngineRetriever):
             return super().fill(progress)
         finally:
             if self._cut:
-                cut = f"{len(self._cut)} of the passages that were sent"
-                _log.warning("retriever: %s", cut_warning(cut, self._encoder.max_tokens))
+                self._encoder.tell_cut_passages(f"{len(self._cut)} of the passages that were sent")
 
     def begin(self, query: str, k: int) -> "Future[list[Passage]]":
         search = super().begin
