@@ -198,7 +198,7 @@ def test_a_compile_goes_on_without_its_server_and_its_model_loads_from_there_aft
     assert runs["eval: direct bootstrap_random_search x"].data.tags["hop.variant"] == compiled
     client = mlflow.MlflowClient(server.url)
     points = client.get_metric_history(compiled, "workings/search/score")
-    assert len({point.step for point in points}) == len(points) == len(candidates)
+    assert len(points) == len(candidates)
     program = load_variant(f"runs:/{compiled}", tracking_uri=server.url)
     question = variant.after.rows[0].question.question
     assert program(question=question).answer == variant.after.rows[0].answer

@@ -159,9 +159,9 @@ def _is_whole(folder: Path) -> bool:
 
 
 def _write_embedded(folder: Path) -> None:
-    if folder.exists():
+    if (folder / _WRITTEN).exists():  # else an earlier version made it
         _log.warning("the copy of %s in %s is not as it was written: making it anew", EMBEDDED, folder)
-        shutil.rmtree(folder)
+    shutil.rmtree(folder, ignore_errors=True)
     write_checkpoint(Path(resolve(BASE)), load_file(_ASSET), folder)
     written = _Written(files=file_digests(folder), samples=sample_digests(folder))
     (folder / _WRITTEN).write_text(written.model_dump_json(indent=2) + "\n", encoding="utf-8")
