@@ -237,8 +237,9 @@ def score_first(
     with bench.active(judged=True):
         program, sketch = program_of(bench, tracker, run_id), None
         if compiled_as:
-            made = Workbench(compiled_as, report)
-            sketch = made.optimizer().sketch(context_of(made, program_of(made, tracker, run_id)))
+            made = bench if compiled_as == config else Workbench(compiled_as, report)
+            source = program if made is bench else program_of(made, tracker, run_id)
+            sketch = made.optimizer().sketch(context_of(made, source))
         if sketch:
             program.load_state(sketch.dump_state())
         figures = score(bench, program, bench.data.split(split)[:n], stage).metrics

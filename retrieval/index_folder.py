@@ -39,7 +39,40 @@ class IndexSource(Protocol):
         """SHA-256 of everything in it that decides on the index."""
 
 
-class Manifest(BaseModel):
+class FileDigests(BaseModel):
+    """What files a folder consists of.
+
+    Attributes:
+        files: SHA-256 of every file, by its path in the folder.
+        samples: SHA-256 of the size and of samples of every large file.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    files: dict[str, str]
+    samples: dict[str, str] = {}
+
+    def check(self, folder: Path, *, whole: bool = False) -> None:
+        """Compare the files of a folder with these.
+
+        Args:
+            folder: where they are.
+            whole: whether large files are read as a whole, and not in samples.
+
+        Raises:
+            BrokenIndexError: a file is missing or changed.
+        """
+        for name, digest in self.files.items():
+            file, sampled = folder / name, None if whole else self.samples.get(name)
+            if not is_within(folder, name):
+                raise BrokenIndexError(f"{name!r:.60} is no file of it")
+            if not file.is_file():
+                raise BrokenIndexError(f"{name} is missing")
+            if (_sample_digest(file) != sampled) if sampled else (file_digest(file) != digest):
+                raise BrokenIndexError(f"{name} is truncated or damaged")
+
+
+class Manifest(FileDigests):
     """What an index was built from and what it consists of.
 
     Attributes:
@@ -50,11 +83,8 @@ class Manifest(BaseModel):
         checkpoint_digest: SHA-256 of that.
         kind: ``exact`` or ``plaid`` for ColBERT, ``dense`` or ``ivf`` for one vector a passage, or ``bm25``.
         settings: settings that the index was built with.
-        files: SHA-256 of every file, by its path in the folder.
-        samples: SHA-256 of the size and of samples of every large file.
+        files: as for every folder; none while it is built.
     """
-
-    model_config = ConfigDict(extra="forbid")
 
     corpus: str
     corpus_digest: str
@@ -64,7 +94,6 @@ class Manifest(BaseModel):
     kind: Kind
     settings: dict[str, int]
     files: dict[str, str] = {}
-    samples: dict[str, str] = {}
 
 
 class BrokenIndexError(Exception):
@@ -151,35 +180,13 @@ def check_index(folder: Path, wanted: Manifest, *, whole: bool) -> None:
     manifest = read_manifest(folder)
     if not _agree(manifest, wanted):
         raise BrokenIndexError("built with other settings")
-    check_files(folder, manifest.files, {} if whole else manifest.samples)
+    manifest.check(folder, whole=whole)
 
 
 def _agree(manifest: Manifest, wanted: Manifest) -> bool:
     """Whether an index is of what is wanted, whatever corpus and checkpoint were called when it was built."""
     names = {"corpus": wanted.corpus, "checkpoint": wanted.checkpoint}
     return manifest.model_copy(update={"files": {}, "samples": {}, **names}) == wanted
-
-
-def check_files(folder: Path, files: dict[str, str], samples: dict[str, str]) -> None:
-    """Compare files with their digests.
-
-    Args:
-        folder: where they are.
-        files: SHA-256 of each, by its path in the folder.
-        samples: what is compared instead, where there is one: as :func:`sample_digests` gives them.
-
-    Raises:
-        BrokenIndexError: a file is missing or changed.
-    """
-    for name, digest in files.items():
-        file = folder / name
-        if not is_within(folder, name):
-            raise BrokenIndexError(f"{name!r:.60} is no file of it")
-        if not file.is_file():
-            raise BrokenIndexError(f"{name} is missing")
-        found, expected = (_sample_digest(file), samples[name]) if name in samples else (file_digest(file), digest)
-        if found != expected:
-            raise BrokenIndexError(f"{name} is truncated or damaged")
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -200,7 +207,7 @@ def _build(folder: Path, wanted: Manifest, build: Callable[[Path], None]) -> Non
     draft = _draft(folder, wanted)
     build(draft)
     (draft / _WANTED).unlink()
-    manifest = wanted.model_copy(update={"files": file_digests(draft), "samples": sample_digests(draft)})
+    manifest = wanted.model_copy(update=dict(file_digests(draft)))
     (draft / _MANIFEST).write_text(json.dumps(manifest.model_dump(), indent=2) + "\n", encoding="utf-8")
     if folder.exists():
         shutil.rmtree(folder)
@@ -221,15 +228,13 @@ def _draft(folder: Path, wanted: Manifest) -> Path:
     return draft
 
 
-def file_digests(folder: Path) -> dict[str, str]:
-    """SHA-256 of every file of a folder, by its path in it."""
-    return {str(f.relative_to(folder)): file_digest(f) for f in sorted(folder.rglob("*")) if f.is_file()}
-
-
-def sample_digests(folder: Path) -> dict[str, str]:
-    """SHA-256 of the size and of samples of every large file of a folder, by its path in it."""
-    files = (file for file in sorted(folder.rglob("*")) if file.is_file())
-    return {str(file.relative_to(folder)): _sample_digest(file) for file in files if file.stat().st_size > _LARGE}
+def file_digests(folder: Path) -> FileDigests:
+    """What files a folder consists of now."""
+    files = {str(file.relative_to(folder)): file for file in sorted(folder.rglob("*")) if file.is_file()}
+    return FileDigests(
+        files={name: file_digest(file) for name, file in files.items()},
+        samples={name: _sample_digest(file) for name, file in files.items() if file.stat().st_size > _LARGE},
+    )
 
 
 def _sample_digest(file: Path) -> str:

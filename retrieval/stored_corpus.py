@@ -13,11 +13,11 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.paths import draft_of, home, locked
-from hoptimizer.retrieval.index_folder import BrokenIndexError, check_files, file_digests, sample_digests
+from hoptimizer.retrieval.index_folder import BrokenIndexError, FileDigests, file_digests
 from hoptimizer.retrieval.passage import Corpus, Passage, digested
 
 if TYPE_CHECKING:
@@ -32,16 +32,12 @@ _COLUMNS = ["id", "title", "text"]
 _log = logging.getLogger(__name__)
 
 
-class _Manifest(BaseModel):
-    """What a folder holds: the number of its passages, the digest of the corpus, and SHA-256 of each file."""
-
-    model_config = ConfigDict(extra="forbid")
+class _Manifest(FileDigests):
+    """What a folder holds: the number of its passages, the digest of the corpus, and its files."""
 
     version: int
     passages: int
     digest: str
-    files: dict[str, str]
-    samples: dict[str, str] = {}
 
 
 class StoredCorpus(Corpus):
@@ -64,7 +60,7 @@ class StoredCorpus(Corpus):
 
     def __init__(self, folder: Path, name: str = "corpus", held: object = None) -> None:
         manifest = _read_manifest(folder)
-        check_files(folder, manifest.files, manifest.samples)
+        manifest.check(folder)
         passages = _MappedPassages(folder / _PASSAGES)
         if len(passages) != manifest.passages:
             raise BrokenIndexError(f"{_PASSAGES} holds other passages than {_MANIFEST} says")
@@ -212,8 +208,7 @@ def write_corpus(folder: Path, passages: Iterable[Passage]) -> None:
         ids = pa.ipc.open_file(source).read_all()["id"]
         np.save(folder / _ORDER, compute.sort_indices(ids).to_numpy())
         del ids  # before its file is closed
-    files, samples = file_digests(folder), sample_digests(folder)
-    manifest = _Manifest(version=_VERSION, passages=count, digest=sha.hexdigest(), files=files, samples=samples)
+    manifest = _Manifest(version=_VERSION, passages=count, digest=sha.hexdigest(), **dict(file_digests(folder)))
     (folder / _MANIFEST).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 from filelock import FileLock
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -21,7 +21,7 @@ from hoptimizer.models.weights.store import resolve
 from hoptimizer.retrieval.colbert.files import EMBEDDED, checkpoint_files
 from hoptimizer.retrieval.encoders.model_files import digest_of
 from hoptimizer.retrieval.encoders.sentence_modules import MODULES, SETTINGS, Module, read_modules
-from hoptimizer.retrieval.index_folder import BrokenIndexError, check_files, file_digests, sample_digests
+from hoptimizer.retrieval.index_folder import BrokenIndexError, FileDigests, file_digests
 
 BASE = "all-minilm-l6-v2"
 _ASSET = Path(__file__).parents[1] / "assets" / "minilm-colbert.safetensors"
@@ -141,18 +141,10 @@ def _embedded() -> Checkpoint:
     return Checkpoint(EMBEDDED, folder, digest)
 
 
-class _Written(BaseModel):
-    """SHA-256 of every file that was written, and of samples of every large one, by its path in the folder."""
-
-    files: dict[str, str]
-    samples: dict[str, str]
-
-
 def _is_whole(folder: Path) -> bool:
     """Whether a folder holds what was written there: a machine that lost its power may have cut files off."""
     try:
-        written = _Written.model_validate_json((folder / _WRITTEN).read_bytes())
-        check_files(folder, written.files, written.samples)
+        FileDigests.model_validate_json((folder / _WRITTEN).read_bytes()).check(folder)
     except (FileNotFoundError, ValidationError, BrokenIndexError):
         return False
     return True
@@ -163,8 +155,7 @@ def _write_embedded(folder: Path) -> None:
         _log.warning("the copy of %s in %s is not as it was written: making it anew", EMBEDDED, folder)
     shutil.rmtree(folder, ignore_errors=True)
     write_checkpoint(Path(resolve(BASE)), load_file(_ASSET), folder)
-    written = _Written(files=file_digests(folder), samples=sample_digests(folder))
-    (folder / _WRITTEN).write_text(written.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    (folder / _WRITTEN).write_text(file_digests(folder).model_dump_json(indent=2) + "\n", encoding="utf-8")
 
 
 def write_checkpoint(encoder: Path, trained: dict[str, torch.Tensor], folder: Path) -> None:
