@@ -196,6 +196,26 @@ def test_simba_under_a_budget_ends_with_a_better_program_than_it_began_with(run)
     assert program.dump_state() != base.state
 
 
+@pytest.mark.parametrize("name", ["bootstrap_optuna", "infer_rules", "simba"])
+def test_what_a_search_starts_from_is_a_candidate(run, name):
+    engine = ScriptedEngine(_right_as_it_is)
+    program, told, _ = run(name, engine=engine)
+    start = RAG(ScriptedRetriever({}), k=2).dump_state()
+    [first] = [candidate for candidate in told["candidates"] if candidate.state == start and candidate.is_whole]
+    assert first.score == 1
+    assert len(told["candidates"]) > 1
+    assert program.dump_state() == start
+
+
+def _right_as_it_is(field, inputs, prompt):
+    """Scripted: rules do harm, and so do demonstrations on the questions of dev."""
+    if field != "answer":
+        return json.dumps({"reader": f"a rule {drawn(prompt)}"}) if field == "module_advice" else "a rule"
+    number = int(inputs["question"].removeprefix("Question ").removesuffix("?"))
+    harmed = "a rule" in prompt or (prompt.count("Question ") > 1 and number >= len(TRAIN))
+    return "unknown" if harmed or drawn(prompt) < 20 * (number < len(TRAIN)) else f"answer {number}"
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_simbas_program_is_chosen_on_dev(run, seed):
     program, told, _ = run("simba", seed=seed)

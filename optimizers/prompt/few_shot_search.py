@@ -59,7 +59,8 @@ class BootstrapOptuna(Bootstrapping):
     num_candidate_programs: Positive = 16
 
     def work(self, context: CompileContext) -> WorkEstimate:
-        return WorkEstimate(runs=self.bootstrap_runs(context) + self.num_candidate_programs * len(context.devset))
+        scored = (1 + self.num_candidate_programs) * len(context.devset)
+        return WorkEstimate(runs=self.bootstrap_runs(context) + scored)
 
     def search(self, context: SearchContext) -> Program:
         trainset = self.trainset(context)

@@ -67,9 +67,8 @@ class InferRules(Bootstrapping):
 
     def work(self, context: CompileContext) -> WorkEstimate:
         proposals = self.num_candidates * len(context.program.predictors())
-        return WorkEstimate(
-            runs=self.bootstrap_runs(context) + self.num_candidates * len(context.devset), proposals=proposals
-        )
+        scored = (1 + self.num_candidates) * len(context.devset)
+        return WorkEstimate(runs=self.bootstrap_runs(context) + scored, proposals=proposals)
 
     def search(self, context: SearchContext) -> Program:
         trainset = self.trainset(context)

@@ -61,7 +61,8 @@ class Search(Optimizer):
     budget: Budget | None = None
 
     makes_candidates: ClassVar[bool] = True
-    """Whether the search chooses among several programs; false where it makes only one."""
+    """Whether the search chooses among several programs, one of which is what it starts from; false where it makes only
+    one."""
 
     @abstractmethod
     def search(self, context: SearchContext) -> Program:
@@ -120,7 +121,8 @@ class Search(Optimizer):
 
     def _search(self, context: SearchContext) -> Program:
         context = choose_prompt_format(context, self.prompt_formats)
-        if self.budget and not context.recorder.best:  # the budget may end before another program is scored
+        # Not all of DSPy's optimizers score it; and the budget may end before another program is scored.
+        if self.makes_candidates or (self.budget and not context.recorder.best):
             score(context, context.program)
         try:
             program = self.search(context)
@@ -134,7 +136,9 @@ class Search(Optimizer):
                 f"optimizer: the language model that proposes failed: {one_line(error)}; check the lm section, and "
                 "give the same command again"
             ) from error
-        score(context, program)  # the optimizer may not have scored it, or only on other questions
+        scored = score(context, program)  # the optimizer may not have scored it, or only on other questions
+        if self.makes_candidates and scored < score(context, context.program):
+            return context.program.deepcopy()
         return program
 
     def _too_small(self, takes: str) -> UserError:

@@ -48,7 +48,7 @@ class SIMBA(Search):
 
     def work(self, context: CompileContext) -> WorkEstimate:
         each = self.bsize * (2 * self.num_candidates + 1)
-        whole = (self.num_candidates + 1) * len(context.trainset) + self.max_steps * len(context.devset)
+        whole = (self.num_candidates + 1) * len(context.trainset) + (1 + self.max_steps) * len(context.devset)
         return WorkEstimate(
             runs=self.max_steps * each + whole, proposals=self.max_steps * (self.num_candidates + 1) // 2
         )
