@@ -167,6 +167,7 @@ class Program(dspy.Module):
 
     async def shown_demos(self, step: str, shown: Mapping[str, Any]) -> list[Any]:
         """The demonstrations that a step shows: its own, or those of the questions that are like the one it is asked.
+        Of that very question there is none, or its answer would be copied, wherever train questions are asked.
 
         Args:
             step: the step.
@@ -176,7 +177,8 @@ class Program(dspy.Module):
         if self.neighbours and not demos:
             question = shown.get("question") or shown.get("query") or asked_question()
             demos = await asyncio.to_thread(self.neighbours, step, question)
-        return self.suitable_demos(step, demos)
+        asked = shown.get("question")
+        return self.suitable_demos(step, [demo for demo in demos if not asked or demo.get("question") != asked])
 
     def suitable_demos(self, step: str, demos: list[Any]) -> list[Any]:
         """Those of a step's demonstrations that are shown: those that have its outputs, if a program says nothing else.

@@ -120,6 +120,24 @@ def run(program, question, likelihood):
         return [(record.step, record.kind, record.calls) for record in program(question=question).steps]
 
 
+def test_no_question_is_asked_with_its_own_answer_shown(tmp_path):
+    demonstrations = []
+
+    class Reading(ScriptedLM):
+        async def acall(self, prompt=None, messages=None, **kwargs):
+            asked = messages[-1]["content"]
+            demonstrated = [message["content"] for message in messages[1:-1] if message["role"] == "user"]
+            assert not any(f"Question {n}?" in asked and f"Question {n}?" in "".join(demonstrated) for n in range(4))
+            demonstrations.append(len(demonstrated))
+            return await super().acall(prompt, messages, **kwargs)
+
+    some = context(tmp_path, Reading(script))
+    demos = [dspy.Example(question=question.question, answer=question.answers[0]) for question in some.trainset[:2]]
+    some.program.closed_book.demos = demos
+    compiled(some, steps=["self_knowledge"], self_knowledge="encoder", epochs=1)
+    assert set(demonstrations) == {1, 2}
+
+
 def test_a_model_that_does_not_tell_probabilities_is_one_line(tmp_path):
     with pytest.raises(UserError, match=r"does not tell how likely its answers are; take .*=encoder") as error:
         compiled(context(tmp_path, ScriptedLM(script)), steps=["self_knowledge"])
