@@ -189,6 +189,22 @@ def test_a_budget_ends_a_search_with_the_best_so_far(run, name, workers):
     assert program.dump_state()["reader"]["signature"] == best.state["reader"]["signature"]
 
 
+def test_a_budget_that_ended_a_search_is_told_with_what_is_kept(run, caplog):
+    engine = ScriptedEngine(_right_as_it_is)
+    program, _, _ = run("infer_rules", {"budget": {"lm_calls": 40}}, engine=engine)
+    assert program.dump_state() == RAG(ScriptedRetriever({}), k=2).dump_state()
+    said = "40 calls ended the search; candidates that were scored on dev: 1; kept is what it started from"
+    assert said in caplog.text
+
+
+def test_an_estimate_has_the_judges_calls(run):
+    engine = ScriptedEngine(lambda field, inputs, prompt: "True" if field == "correct" else "unknown")
+    judged = replace(Objective.parse("accuracy"), judge=engine.lm("scripted/judge"))
+    _, told, _ = run("bootstrap_random_search", engine=engine, objective=judged)
+    estimate, spent = told["figures"]["estimate"], told["figures"]["spent"]
+    assert estimate["calls"] >= 0.9 * spent["calls"]
+
+
 def test_simba_under_a_budget_ends_with_a_better_program_than_it_began_with(run):
     program, told, _ = run("simba", {"budget": {"lm_calls": 140}}, seed=5)
     base, best = told["candidates"][0], max(c.score for c in told["candidates"] if c.is_whole)

@@ -115,7 +115,15 @@ class Search(Optimizer):
             except BudgetExhausted:
                 if not recorder.best:
                     raise self._too_small("more than that") from None
-                return recorder.restored(context.program)
+                kept = recorder.restored(context.program)
+                unchanged = kept.dump_state() == context.program.dump_state()
+                _log.warning(
+                    "optimizer.budget: %s ended the search; candidates that were scored on dev: %d; kept is %s",
+                    self.budget,
+                    len(recorder.ranking),
+                    "what it started from" if unchanged else "the best of them",
+                )
+                return kept
             finally:
                 context.listener.record("spent", meter.spent.figures(), meter.spent.calls)
 
@@ -155,7 +163,8 @@ class Search(Optimizer):
         """
         some = context.devset[:PROBE]
         before = meter.spent
-        evaluate(self.sketch(context) or context.program, some, workers=context.workers)
+        judge = context.objective.judge if context.objective.is_judged else None
+        evaluate(self.sketch(context) or context.program, some, workers=context.workers, judge=judge)
         work = self.work(context)
         prompt_formats = (
             len(self.prompt_formats) * len(context.devset)
