@@ -18,7 +18,10 @@ Module = Literal["self_knowledge", "relevance", "decomposition", "unknown"]
 REFERENCE = re.compile(r"#(\d{1,2})\b")
 """How a sub-question names the answer to an earlier one: ``#1`` is that to the first of the list."""
 
-_NUMBERING = re.compile(r"^(\d{1,2}(\.\d{1,2})*[.)]|[-*•])\s+")
+_NUMBERING = re.compile(
+    r"^(\d{1,2}(\.\d{1,2})*[.)]|[-*•]|\(\d{1,2}\)|#\d{1,2}:|(sub-?question|question|step|q)\s?\d{1,2}[.:)])\s+",
+    re.IGNORECASE,
+)
 _EDGES = " .,;:!?…¿¡\"'“”‘’«»。、，；：？！「」"
 
 
@@ -110,6 +113,8 @@ def subquestions(texts: Sequence[str], question: str, most: int, references: boo
 
     >>> [part.text for part in subquestions(["1. Who?", "who", "Where was #1 born?"], "Q?", 5, references=False)]
     ['Who?', 'Where was #1 born?']
+    >>> [part.text for part in subquestions(["#1: Who?", "Step 2: Where was #1 born?"], "Q?", 5, references=True)]
+    ['Who?', 'Where was #1 born?']
     """
     parts: dict[str, SubQuestion] = {}
     places: list[int | None] = []  # of what solves each item of the model's list
@@ -140,7 +145,7 @@ _NOTHING = re.compile(
     r"|(none|nothing)\W*\(([^)]+\s){2}[^)]+\)"  # with the reason
     r"|(none|nothing|no (further|more|other|additional|follow[- ]?up)"
     r"( (follow[- ]?up |sub-?)?(questions?|queries|searches|information|facts|details))?)"
-    r"( (else )?(is |are )?(needed|required|necessary|left))?)?\W*",
+    r"( (else )?(is |are )?(needed|required|necessary|left)(\W* (as|since|because|to|the)\b[^?]*)?)?)?\W*",
     re.IGNORECASE,
 )
 
@@ -155,6 +160,8 @@ def asked_for(text: str | None) -> str:
     ['', '', '', '']
     >>> [asked_for(text) for text in ("No follow-up question is needed.", "None (the answers suffice)", "Not needed")]
     ['', '', '']
+    >>> [asked_for(text) for text in ("No more questions needed; the answer is Oslo.", "None needed, as it is known")]
+    ['', '']
     >>> [asked_for(text) for text in (" Where was she born? ", "No More Heroes", "Na Hong-jin", "Empty Nest")]
     ['Where was she born?', 'No More Heroes', 'Na Hong-jin', 'Empty Nest']
     """
