@@ -1,11 +1,14 @@
 """What the failure of a language model's call means for the other calls."""
 
 import contextlib
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import dspy
+from dspy._vendor.lm15.errors import ProviderError
+from dspy._vendor.lm15.providers.openai_chat import OpenAIChatLM
 from dspy.utils.callback import BaseCallback
 from dspy.utils.exceptions import (
     LMAuthError,
@@ -39,6 +42,8 @@ _MODERATED = re.compile(r"flagged|moderation", re.IGNORECASE)
 _TOO_LONG = re.compile(
     r"context (length|size|window)|maximum model length|max_new_tokens`? must be|prompt is too long", re.IGNORECASE
 )
+# As DSPy's client has them.
+_normalize, _parse = OpenAIChatLM.normalize_error, OpenAIChatLM.parse_response
 
 
 def is_permanent(error: BaseException) -> bool:
@@ -207,3 +212,46 @@ def answered_or_ended() -> Iterator[None]:
             yield
     except _Stopped as stopped:
         raise stopped.reason from None
+
+
+def reason(body: Any) -> Any:  # noqa: ANN401 - any JSON
+    """Why a server did not answer, where its reply says so anywhere but in an ``error`` with a ``message``.
+
+    SGLang, NIM and earlier versions of vLLM have the message at the top, what is built with FastAPI a ``detail``, LM
+    Studio a text, with a status that says success; OpenRouter puts what failed in the middle of an answer into it.
+
+    >>> from hoptimizer.models.failures import reason
+    >>> reason({"object": "error", "message": "The model `a` does not exist."}), reason({"detail": "Not Found"})
+    ('The model `a` does not exist.', 'Not Found')
+    >>> reason({"choices": [{"error": {"message": "overloaded"}}]})
+    'overloaded'
+    """
+    if not isinstance(body, Mapping) or isinstance(body.get("error"), Mapping):
+        return None
+    choices = body.get("choices")
+    if isinstance(choices, list) and choices:
+        failed = choices[0].get("error") if isinstance(choices[0], Mapping) else None
+        return failed.get("message", str(failed)) if isinstance(failed, Mapping) else failed
+    return body.get("error") or body.get("message") or body.get("detail")
+
+
+def _normalize_error(self: OpenAIChatLM, status: int, body: str) -> ProviderError:
+    """An error with its message, wherever that stands: without it nobody knows what to do."""
+    try:
+        said = reason(json.loads(body))
+    except (ValueError, RecursionError):
+        said = None
+    error: ProviderError = _normalize(self, status, json.dumps({"error": {"message": str(said)}}) if said else body)
+    return error
+
+
+def _parse_response(self: OpenAIChatLM, request: Any, response: Any) -> Any:  # noqa: ANN401 - of DSPy's client
+    """An answer; what failed though the status says success is none, which would count as wrong and be kept."""
+    if said := reason(response.json()):
+        raise self._response_error("", str(said))
+    return _parse(self, request, response)
+
+
+def read_all_failures() -> None:
+    """From now on, DSPy's client reads them."""
+    OpenAIChatLM.normalize_error, OpenAIChatLM.parse_response = _normalize_error, _parse_response

@@ -24,7 +24,7 @@ from pydantic import RootModel, SecretStr
 from tenacity import AsyncRetrying, RetryCallState, Retrying, wait_random, wait_random_exponential
 
 from hoptimizer.common.urls import public
-from hoptimizer.models.failures import is_outage, is_too_fast, is_too_long
+from hoptimizer.models.failures import is_outage, is_too_fast, is_too_long, read_all_failures
 from hoptimizer.models.same_calls import OnceLM
 from hoptimizer.models.settings import NO_KEY, secrets_in, server_in_environment
 from hoptimizer.models.slots import slots_of
@@ -46,6 +46,7 @@ _LONG_WAIT = 10.0
 _backoff = wait_random_exponential(multiplier=1, max=60)
 _jitter = wait_random(0, 1)
 _log = logging.getLogger(__name__)
+read_all_failures()
 
 
 class SecretHeaders(RootModel[dict[str, SecretStr]]):

@@ -22,6 +22,7 @@ class ChatServer:
         answer: ``body -> text``, or the message as a mapping; word by word where the body asks for a stream.
         seconds: a call takes, or ``body -> seconds``.
         failing: the first so many calls are refused with ``status`` and the text of ``error``.
+        error_body: of a refusal, where it is not OpenAI's with the text of ``error``.
         usage: what each answer reports, or ``body -> usage``.
         together: no call ends before so many have been under way at once, or ten seconds have passed.
         checked: the status of what is asked to find out whether the model answers.
@@ -41,11 +42,13 @@ class ChatServer:
         failing=0,
         status=500,
         error="overloaded",
+        error_body=None,
         usage=None,
         together=1,
         checked=200,
     ):
         self.answer, self.seconds, self.failing, self.status, self.error = answer, seconds, failing, status, error
+        self.refusal = error_body
         self.usage = usage or {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
         self.bodies, self.headers = [], []
         self.checks, self.checked = [], checked
@@ -93,7 +96,7 @@ class ChatServer:
 
     def error_body(self):
         """The body of a refusal."""
-        return {"error": {"message": self.error, "type": "error", "code": None}}
+        return self.refusal or {"error": {"message": self.error, "type": "error", "code": None}}
 
     def reply(self, number, body, said):
         """The body of an answer."""

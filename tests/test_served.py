@@ -325,6 +325,34 @@ def test_a_prompt_that_is_too_long_is_told_by_the_words_of_each_server(message):
         build_lm(served(server))("Where?")
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"object": "error", "message": "maximum context length is 4096 tokens", "type": "BadRequest", "code": 400},
+        {"detail": "maximum context length is 4096 tokens"},
+    ],
+)
+def test_why_a_call_was_refused_is_read_wherever_a_server_says_it(body):
+    refused = pytest.raises(ContextWindowExceededError, match="context length is 4096")
+    with ChatServer(failing=9, status=400, error_body=body) as server, refused:
+        asyncio.run(build_lm(served(server)).acall("Where?"))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"error": "Unexpected endpoint or method"},
+        {"choices": [{"finish_reason": "error", "error": {"code": 502, "message": "x"}, "message": {"content": ""}}]},
+    ],
+)
+def test_what_failed_with_the_status_of_a_success_is_made_again_and_no_answer_that_is_kept(body, tmp_path, monkeypatch):
+    monkeypatch.setattr(dspy, "cache", AnswerCache(tmp_path))
+    with ChatServer(lambda _: ANSWER, failing=1, status=200, error_body=body) as server:
+        lm = build_lm(served(server, num_retries=1))
+        found = [answers(lm, questions=QUESTIONS[:1]).metrics["em"] for _ in range(2)]
+    assert (found, len(server.bodies)) == ([1.0, 1.0], 2)
+
+
 @pytest.mark.parametrize(("retries", "calls", "unanswered"), [(0, 1, 1), (1, 2, 0)])
 def test_a_call_that_fails_is_made_again_as_often_as_asked_for(retries, calls, unanswered):
     with ChatServer(lambda _: ANSWER, failing=1) as server:
