@@ -137,7 +137,15 @@ def _ask(settings: LMSettings) -> None:
         if _NO_PROVIDER in reason:
             raise _no_provider(settings) from error
         kind = ServiceError if is_outage(error) else UserError
-        raise kind(f"{settings.model} does not answer: {reason}") from error
+        raise kind(f"{settings.model} does not answer: {reason}{_on_the_address(settings, error)}") from error
+
+
+def _on_the_address(settings: LMSettings, error: LMError) -> str:
+    """What may be wrong with it where the server knows no such page."""
+    base = (settings.api_base or "").rstrip("/")
+    if not base or base.endswith("/v1") or not settings.speaks_openai or error.status not in (404, 405):
+        return ""
+    return f"; most servers want an api_base that ends in /v1, got {without_secrets(base)}"
 
 
 def _no_provider(settings: LMSettings) -> UserError:

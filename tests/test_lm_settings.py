@@ -191,6 +191,12 @@ def test_a_model_that_takes_no_such_calls_is_one_line_before_any_question(status
     assert isinstance(caught.value, ServiceError) == (kind is ServiceError)
 
 
+def test_an_address_without_v1_is_named_where_the_server_knows_no_such_page():
+    says = pytest.raises(UserError, match=r"does not answer: Not Found; most servers want an api_base that ends in /v1")
+    with ChatServer(checked=404, error_body={"detail": "Not Found"}) as server, says:
+        check_lm(LMSettings(model="openai/x", api_base=server.url.removesuffix("/v1"), num_retries=0))
+
+
 def test_openais_key_is_shown_to_no_server_of_another_provider(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("DEEPSEEK_API_KEY", "another")
