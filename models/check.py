@@ -137,7 +137,17 @@ def _ask(settings: LMSettings) -> None:
         if _NO_PROVIDER in reason:
             raise _no_provider(settings) from error
         kind = ServiceError if is_outage(error) else UserError
-        raise kind(f"{settings.model} does not answer: {reason}{_on_the_address(settings, error)}") from error
+        raise kind(f"{settings.model} does not answer: {reason}{_advice(settings, error)}") from error
+
+
+def _advice(settings: LMSettings, error: LMError) -> str:
+    """What to change where the server's words say what it does not take."""
+    said = error.message.lower()
+    sent = {"temperature": settings.sent_temperature, "max_tokens": settings.max_tokens}
+    for name, value in sent.items():
+        if value is not None and name in said and error.status in (400, 422):
+            return f"; with {name}=null it is not sent"
+    return _on_the_address(settings, error)
 
 
 def _on_the_address(settings: LMSettings, error: LMError) -> str:

@@ -197,6 +197,13 @@ def test_an_address_without_v1_is_named_where_the_server_knows_no_such_page():
         check_lm(LMSettings(model="openai/x", api_base=server.url.removesuffix("/v1"), num_retries=0))
 
 
+@pytest.mark.parametrize("name", ["temperature", "max_tokens"])
+def test_how_to_leave_out_what_a_model_does_not_take_is_said(name):
+    says = pytest.raises(UserError, match=f"is not supported with this model; with {name}=null it is not sent")
+    with ChatServer(checked=400, error=f"'{name}' is not supported with this model") as server, says:
+        check_lm(LMSettings(model="openai/my-deployment", api_base=server.url, max_tokens=100, num_retries=0))
+
+
 def test_openais_key_is_shown_to_no_server_of_another_provider(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("DEEPSEEK_API_KEY", "another")
