@@ -217,7 +217,7 @@ def answered_or_ended() -> Iterator[None]:
 def reason(body: Any) -> Any:  # noqa: ANN401 - any JSON
     """Why a server did not answer, where its reply says so anywhere but in an ``error`` with a ``message``.
 
-    SGLang, NIM and earlier versions of vLLM have the message at the top, what is built with FastAPI a ``detail``, LM
+    TensorRT-LLM and earlier versions of vLLM have the message at the top, what is built with FastAPI a ``detail``, LM
     Studio a text, with a status that says success; OpenRouter puts what failed in the middle of an answer into it.
 
     >>> from hoptimizer.models.failures import reason
