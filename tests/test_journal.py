@@ -98,8 +98,7 @@ def kept(uri, experiment):
 
 
 def predictions(uri, experiment, run_id):
-    client = mlflow.MlflowClient(uri)
-    return StoredRuns(uri, client, client.get_experiment_by_name(experiment)).predictions(run_id, "dev").table
+    return StoredRuns(uri, mlflow.MlflowClient(uri), experiment).predictions(run_id, "dev").table
 
 
 @pytest.fixture

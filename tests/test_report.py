@@ -23,6 +23,7 @@ from hoptimizer.eval.statistics import holm
 from hoptimizer.report.disagreements import disagreements, judged_by, worth_a_look
 from hoptimizer.report.steps import shown_step
 from hoptimizer.retrieval import Corpus
+from hoptimizer.tracking.journal import find_run
 from hoptimizer.tracking.naming import as_params
 
 ATTACK = "<script>alert(1)</script>\u202e\x1b[2J {{ 7*7 }}"
@@ -271,6 +272,24 @@ def test_a_comparison_is_shown_where_it_can_not_be_kept(tmp_path, monkeypatch, c
     [line] = [line for line in err.splitlines() if line.startswith("warning:")]
     assert "the comparison is not kept" in line
     assert "you may only read" in line
+
+
+def test_a_store_without_its_default_experiment_is_read_and_gets_none_for_what_is_only_read(store, monkeypatch, capsys):
+    folder, _, [run, _], _ = store
+    uri = f"sqlite:///{folder}/mlflow.db"
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    before = {one.name for one in client.search_experiments()}
+    client.delete_experiment("0")
+    try:
+        assert find_run(uri, run[:12])[1] == run
+    finally:
+        client.restore_experiment("0")
+    words = ["data=atlas", "tracking.experiment=twons", f"tracking.uri={uri}"]
+    monkeypatch.setattr(sys, "argv", ["hop", "compare", *words])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert "experiment 'twons' has no run that answered dev" in capsys.readouterr().err
+    assert {one.name for one in client.search_experiments()} == before
 
 
 def test_a_page_shows_what_was_found_while_the_data_set_is_as_it_was(tmp_path):

@@ -74,7 +74,7 @@ def matched(tracker: Tracker, run_ids: Sequence[str], split: str) -> tuple[list[
         )
     if not answered:
         raise UserError(
-            f"experiment {tracker.experiment.name!r} has no run that answered {split}: make one with `hop compile` "
+            f"experiment {tracker.experiment_name!r} has no run that answered {split}: make one with `hop compile` "
             "or `hop eval`"
         )
     return _sharing(answered, split) if runs else _like_the_latest(answered, split)

@@ -126,11 +126,9 @@ def earlier_runs(config: Config) -> list[Run]:
         return []
     check_server(uri)
     try:
-        client = mlflow.MlflowClient(tracking_uri=uri)
-        experiment = client.get_experiment_by_name(config.experiment)
+        return StoredRuns(uri, mlflow.MlflowClient(tracking_uri=uri), config.experiment).runs()
     except MlflowException as error:
         raise UserError(f"tracking.uri: {line_without_secrets(error)}") from error
-    return StoredRuns(uri, client, experiment).runs() if experiment else []
 
 
 def _asked(config: Config, program: Program, own: dict[str, str], compiles: bool) -> list[Asked]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import mlflow
 import pandas as pd
-from mlflow.entities import Experiment, Run, ViewType
+from mlflow.entities import Run, ViewType
 from mlflow.exceptions import MlflowException
 
 from hoptimizer.common.errors import UserError
@@ -81,11 +81,11 @@ class StoredRuns:
     Args:
         uri: the tracking URI.
         client: of that store.
-        experiment: the experiment.
+        experiment: the experiment's name; there may be none of it.
     """
 
-    def __init__(self, uri: str, client: mlflow.MlflowClient, experiment: Experiment) -> None:
-        self.uri, self.client, self.experiment = uri, client, experiment
+    def __init__(self, uri: str, client: mlflow.MlflowClient, experiment: str) -> None:
+        self.uri, self.client, self.experiment_name = uri, client, experiment
 
     @staticmethod
     def is_compiled(run: Run) -> bool:
@@ -199,4 +199,5 @@ class StoredRuns:
         """Finished runs of the experiment that compiled or scored a program, oldest first."""
         words = " and ".join(f"tags.`{KIND}` != '{kind}'" for kind in NO_VARIANTS) + FINISHED
         with answering(self.uri):
-            return list(oldest_first(self.client, [self.experiment.experiment_id], words))
+            found = self.client.get_experiment_by_name(self.experiment_name)
+            return list(oldest_first(self.client, [found.experiment_id], words)) if found else []

@@ -4,11 +4,12 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterator
+from functools import cached_property
 from importlib.metadata import version
 from uuid import uuid4
 
 import mlflow
-from mlflow.entities import Run, RunStatus
+from mlflow.entities import Experiment, Run, RunStatus
 from mlflow.exceptions import MlflowException
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
@@ -43,7 +44,7 @@ class Tracker(StoredRuns):
 
     Args:
         uri: any MLflow tracking URI.
-        experiment: the experiment that runs are made and looked for in; it is created where there is none.
+        experiment: the name of the experiment that runs are made and looked for in; it is created with its first run.
         artifacts: where a new experiment keeps its artifacts, in a folder of its own; by default where the store does.
 
     Raises:
@@ -70,15 +71,33 @@ class Tracker(StoredRuns):
         check_server(uri)
         self.held = HeldRuns(uri)
         place = located(uri)
-        point_mlflow_at(place)
+        with self._opening(uri):
+            make_store(uri)
+            client = mlflow.MlflowClient()
+            keep_sessions_whole(place)
+            client.get_experiment_by_name(experiment)  # it may refuse
+        super().__init__(place, client, experiment)
+        self._artifacts = artifacts
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        """The experiment, made where there is none: what only reads makes none.
+
+        Raises:
+            UserError: the store refuses it, as one that was deleted.
+            ServiceError: its server is out of reach, or the disk is full.
+        """
+        with self._opening(self.uri):
+            if self._artifacts and self.client.get_experiment_by_name(self.experiment_name) is None:
+                self.client.create_experiment(self.experiment_name, f"{self._artifacts.rstrip('/')}/{uuid4().hex}")
+            return mlflow.set_experiment(self.experiment_name)
+
+    @contextlib.contextmanager
+    def _opening(self, uri: str) -> Iterator[None]:
+        point_mlflow_at(located(uri))
         try:
             with self.held.opening():
-                make_store(uri)
-                client = mlflow.MlflowClient()
-                keep_sessions_whole(place)
-                if artifacts and client.get_experiment_by_name(experiment) is None:
-                    client.create_experiment(experiment, f"{artifacts.rstrip('/')}/{uuid4().hex}")
-                super().__init__(place, client, mlflow.set_experiment(experiment))
+                yield
         except UserError:
             raise
         except store_errors(OSError, ImportError, ValueError) as error:  # no driver; a port that is no number
