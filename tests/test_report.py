@@ -16,6 +16,7 @@ import pytest
 
 from hoptimizer import Tracker, UserError, compare_variants, evaluate_variant, load_config, write_report
 from hoptimizer.cli import main
+from hoptimizer.comparison import log_comparison
 from hoptimizer.comparison.differing import differing
 from hoptimizer.comparison.sheets import comparison_sheets, scores_sheet
 from hoptimizer.eval.display.sheet import MARK
@@ -290,6 +291,16 @@ def test_a_store_without_its_default_experiment_is_read_and_gets_none_for_what_i
         main()
     assert "experiment 'twons' has no run that answered dev" in capsys.readouterr().err
     assert {one.name for one in client.search_experiments()} == before
+
+
+def test_a_comparison_keeps_its_plots_where_its_runs_have_their_artifacts(tmp_path):
+    (tmp_path / "towns").mkdir()
+    write(tmp_path / "towns")
+    team = (tmp_path / "team").as_uri()
+    run = evaluate_variant(config(tmp_path, f"tracking.artifacts={team}")).run_id
+    tracker = Tracker(f"sqlite:///{tmp_path}/mlflow.db", "towns")  # of a command that names the store alone
+    kept = tracker.get(log_comparison(tracker, compare_variants(tracker, [run])))
+    assert kept.info.artifact_uri.startswith(f"{team}/")
 
 
 def test_a_page_shows_what_was_found_while_the_data_set_is_as_it_was(tmp_path):

@@ -21,7 +21,7 @@ def log_comparison(tracker: Tracker, comparison: Comparison) -> str:
         {"run_id": v.run_id, "variant": v.name, "n": len(v.ids)} | {k: e.mean for k, e in v.estimates.items()}
         for v in comparison.variants
     ]
-    aside = Tracker(tracker.uri, f"{tracker.experiment_name}{COMPARISONS}")
+    aside = Tracker(tracker.uri, f"{tracker.experiment_name}{COMPARISONS}", tracker.artifacts)
     with aside.run("compare", f"comparison on {comparison.split}") as run:
         mlflow.log_table(pd.DataFrame(rows), "comparison.json")
         mlflow.log_dict(comparison.as_dict(), "comparison_full.json")

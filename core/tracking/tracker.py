@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import re
 from collections.abc import Iterator
 from functools import cached_property
 from importlib.metadata import version
@@ -34,6 +35,7 @@ from hoptimizer.tracking.server import (
 
 _FAILURE = PREFIX + "failure"
 _TAG_LENGTH = 5000  # what every MLflow store takes
+_OWN_FOLDER = re.compile("[0-9a-f]{32}")  # of an experiment's artifacts, where a place for these was given
 _RUNNING = "attributes.status = 'RUNNING'"
 UNFINISHED = " and attributes.status != 'FINISHED'"
 """The condition of a search for runs that did not come to their end."""
@@ -91,6 +93,14 @@ class Tracker(StoredRuns):
             if self._artifacts and self.client.get_experiment_by_name(self.experiment_name) is None:
                 self.client.create_experiment(self.experiment_name, f"{self._artifacts.rstrip('/')}/{uuid4().hex}")
             return mlflow.set_experiment(self.experiment_name)
+
+    @property
+    def artifacts(self) -> str | None:
+        """Where experiments beside this one keep their artifacts: in the place that was given when it was made."""
+        with answering(self.uri):
+            found = self.client.get_experiment_by_name(self.experiment_name)
+        place, _, folder = found.artifact_location.rpartition("/") if found else ("", "", "")
+        return place if _OWN_FOLDER.fullmatch(folder) else self._artifacts
 
     @contextlib.contextmanager
     def _opening(self, uri: str) -> Iterator[None]:
