@@ -77,6 +77,8 @@ MISTAKES = [
     (["compare", "data=atlas", "tracking.uri=sqlite:///new.db"], ["no run", "hop compile"]),
     (["compare", "grid.yaml", "1f2e"], ["grid.yaml", "give the file or the runs"]),
     (["compare", "nowhere.yaml"], ["nowhere.yaml", "no such config file"]),
+    (["compare", "data=atlas", "program=rag"], ["program=rag", "does not choose among runs"]),
+    (["compare", "data=atlas", "metric=em"], ["metric=em", "does not choose among runs"]),
     (["index", "info", "data=atlas", "retriever=hybrid", "retriever.of=[bm25, oracle]"], ["retriever.of: oracle"]),
     (["study", "nowhere.yaml"], ["nowhere.yaml", "no such config file"]),
     (["study", "a.yaml", "b.yaml"], ["b.yaml", "one study file"]),

@@ -20,7 +20,7 @@ Runs = Annotated[
 Metric = Annotated[str, typer.Option("--metric", help="What the paired differences are of.")]
 By = Annotated[str | None, typer.Option("--by", help="Compare groups of questions, too: by type or hops.")]
 
-# Of a run's config: they name the experiment and the seed.
+# Sections of a config that name the experiment and the seed.
 _NEEDED = ("data", "tracking", "seed")
 
 
@@ -108,6 +108,8 @@ def _chosen(runs: Sequence[str] | None) -> "tuple[Tracker, Config, list[str]]":
     if run_ids and (files := [word for word in overrides if "=" not in word]):
         raise UserError(f"{files[0]}: runs have configs of their own; give the file or the runs")
     config = _config_of(run_ids[0], overrides) if run_ids else read_overrides(overrides)
+    if idle := [word for word in overrides if "=" in word and _section(word) not in _NEEDED]:
+        raise UserError(f"{idle[0]}: does not choose among runs; {', '.join(_NEEDED)} and ids of runs do")
     if is_empty(config.tracking.uri):
         raise UserError(f"{config.tracking.uri}: holds no run yet: make one with `hop compile` or `hop eval`")
     from hoptimizer.tracking.journal import tell_waiting
@@ -116,6 +118,11 @@ def _chosen(runs: Sequence[str] | None) -> "tuple[Tracker, Config, list[str]]":
     tracker = Tracker(config.tracking.uri, config.experiment)
     tell_waiting(config.tracking.uri)
     return tracker, config, [tracker.whole_id(start) for start in run_ids]
+
+
+def _section(word: str) -> str:
+    """The section of a config that a word sets."""
+    return word.lstrip("+~").partition("=")[0].partition(".")[0]
 
 
 def _config_of(start: str, overrides: Sequence[str]) -> "Config":
