@@ -345,6 +345,10 @@ def test_a_variant_is_registered_by_a_name_and_a_name_that_is_refused_loses_noth
     assert mlflow.pyfunc.load_model(made.uri).metadata.model_id == made.model_id
     with pytest.raises(UserError, match=r"--name 'no/name': the registry of .* refuses"):
         register_variant(store, compiled.run_id, "no/name")
+    mlflow.MlflowClient(store).register_prompt("wording", "Who is {{name}}?")
+    with pytest.raises(UserError, match=r"--name 'wording': .* refuses: .* is already taken by a prompt"):
+        register_variant(store, compiled.run_id, "wording")
+    assert mlflow.MlflowClient(store).load_prompt("prompts:/wording@latest").template == "Who is {{name}}?"
     hop("register", compiled.run_id[:8], f"tracking.uri={store}", "--json")
     assert json.loads(capsys.readouterr().out)["uri"] == "models:/rag-labeled_few_shot-gpt-x-1/1"
     scored = evaluate_variant(settings, run_id=compiled.run_id)

@@ -270,7 +270,8 @@ def _next_version(client: mlflow.MlflowClient, name: str, model: LoggedModel, ru
     try:
         client.create_registered_model(name)
     except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+        # A version of a prompt's name would be taken for one of the prompt.
+        if error.error_code != "RESOURCE_ALREADY_EXISTS" or client.get_prompt(name):
             raise
     found = client.search_model_versions(f"run_id = '{run_id}'")  # a name with an apostrophe is no part of a filter
     same = next((one for one in found if one.name == name and one.source == model.artifact_location), None)
