@@ -52,11 +52,12 @@ def compare_command(
     with working():
         tracker, config, run_ids = _chosen(runs)
         from hoptimizer.cli.screen import tables
+        from hoptimizer.cli.screen.parts import Parts
         from hoptimizer.comparison import compare_variants, log_comparison
         from hoptimizer.comparison.sheets import comparison_sheets
 
         comparison = compare_variants(tracker, run_ids, split=split, metric=metric, seed=config.seed, by=by)
-    shown = [tables.sheet(sheet) for sheet in comparison_sheets(comparison)]
+    shown = [Parts(sheet) for sheet in comparison_sheets(comparison)]
     show(comparison.as_dict(), as_json, *shown, tables.open_mlflow(config.tracking))
     try:
         with working():

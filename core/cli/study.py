@@ -104,16 +104,17 @@ def study_command(
         study = load_study(file, overrides or (), run_id=run, variant=public, only=only or ())
         # After the study file's mistakes are said: these take seconds to import.
         from hoptimizer.cli.screen import tables
+        from hoptimizer.cli.screen.parts import Parts
         from hoptimizer.study.run import estimate_study, run_study
 
         if estimate:
             expected = estimate_study(study, report)
     if estimate:
-        show(expected.as_dict(), as_json, tables.sheet(expected.sheet()), expected.line)
+        show(expected.as_dict(), as_json, Parts(expected.sheet()), expected.line)
         return
     with working() as report:
         result = run_study(study, report)
-    shown = [tables.sheet(sheet) for sheet in result.sheets]
+    shown = [Parts(sheet) for sheet in result.sheets]
     show(result.as_dict(), as_json, *shown, tables.open_mlflow(study.config.tracking))
     for outcome in result.failed:
         tell(f"hop: cell {outcome.cell.name!r}, seed {outcome.cell.config.seed}: {outcome.failure}")

@@ -57,7 +57,7 @@ def show_dry_study(
 
         public = config.public() if config else None
         study = load_study(file, overrides or (), run_id=run, variant=public, only=only)
-        from hoptimizer.cli.screen import tables
+        from hoptimizer.cli.screen.parts import Parts
         from hoptimizer.study.dry_run import dry_study
 
         expected = dry_study(study)
@@ -66,7 +66,7 @@ def show_dry_study(
     for title, cell in cells.items():
         models.add_row(title, ", ".join(f"{role} {lm.shown}" for role, lm in cell.config.lm.items()))
     configs = {title: cell.config.public() for title, cell in cells.items()}
-    shown = [Text("# the first cell"), _yaml(study.config), models, Text(), tables.sheet(expected.sheet())]
+    shown = [Text("# the first cell"), _yaml(study.config), models, Text(), Parts(expected.sheet())]
     show(expected.as_dict() | {"configs": configs}, as_json, *shown, Text(expected.line))
 
 

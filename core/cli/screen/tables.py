@@ -4,7 +4,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -13,7 +13,6 @@ from rich.text import Text
 from hoptimizer.common.urls import without_secrets
 from hoptimizer.eval import load
 from hoptimizer.eval.display.format import COLUMNS, COSTS, change, figure, figure_of, heading
-from hoptimizer.eval.display.sheet import Sheet
 from hoptimizer.eval.showing import failures
 from hoptimizer.tracking.naming import CANDIDATE
 from hoptimizer.tracking.settings import TrackingSettings
@@ -21,8 +20,6 @@ from hoptimizer.tracking.sync import DeliveredRun
 from hoptimizer.variants import Variant
 
 RUN = "run"
-# A column of a table is at least as wide as its longest word, up to so many characters.
-_LEAST = 10
 _FIGURES = (*COLUMNS, "seconds_per_question")
 
 
@@ -151,21 +148,6 @@ def after_demo(result: dict[str, Any]) -> Table:
     table.add_row(f"hop ask --run {best['run_id'][:8]}", f"asks the best compiled one ({best['program']})")
     table.add_row("hop ui", "shows runs, predictions and plots in MLflow")
     table.add_row("hop compile --help", "compiles for data and a language model of yours")
-    return table
-
-
-def sheet(shown: Sheet) -> Table:
-    """A table of a study or a comparison."""
-    table = Table(title=shown.title, title_justify="left", header_style="bold", box=None, pad_edge=False)
-    for number, name in enumerate(shown.header):
-        words = [word for text in (name, *(row[number] for row in shown.rows)) for word in text.split()]
-        least = min(_LEAST, max(map(len, words), default=0))
-        justify: Literal["left", "right"] = "left" if number < shown.labels else "right"
-        table.add_column(name, justify=justify, overflow="fold", min_width=least)
-    for number, row in enumerate(shown.rows):
-        styles = ["bold" if (number, column) in shown.bold else "" for column in range(len(row))]
-        table.add_row(*map(Text, row, styles))
-    table.caption, table.caption_justify = shown.note or None, "left"
     return table
 
 
