@@ -10,9 +10,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from hoptimizer.cli.screen.parts import Parts
 from hoptimizer.common.urls import without_secrets
 from hoptimizer.eval import load
 from hoptimizer.eval.display.format import COLUMNS, COSTS, change, figure, figure_of, heading
+from hoptimizer.eval.display.sheet import Sheet
 from hoptimizer.eval.showing import failures
 from hoptimizer.tracking.naming import CANDIDATE
 from hoptimizer.tracking.settings import TrackingSettings
@@ -100,17 +102,21 @@ def _next(variant: Variant) -> str:
 
 def _scored(variant: Variant, rows: Mapping[str, dict[str, float]]) -> Group:
     shown = _present(*rows.values(), metric=_own_metric(variant))
-    table = _table(f"run {variant.run_id} on {variant.split}, n = {len(variant.after.rows)}", "", *shown)
-    costs = _table("per question", "", *COSTS)
-    for number, (name, metrics) in enumerate(rows.items(), 1):
-        style = "bold" if 1 < len(rows) == number else ""
-        table.add_row(name, *_cells(metrics, shown), style=style)
+    figures, costs = [], []
+    for name, metrics in rows.items():
+        figures.append([name, *_cells(metrics, shown)])
         timeless = "all from a cache" if metrics.get("seconds_n") == 0 else "unknown"
         missing = {cost: timeless if cost.startswith("seconds") else "unknown" for cost in COSTS}
-        known = [figure(cost, metrics[cost]) if cost in metrics else missing[cost] for cost in COSTS]
-        costs.add_row(name, *known, style=style)
-    table.caption = _caption(variant)
-    return Group(table, Text(), costs)
+        costs.append([name, *(figure(cost, metrics[cost]) if cost in metrics else missing[cost] for cost in COSTS)])
+    title = f"run {variant.run_id} on {variant.split}, n = {len(variant.after.rows)}"
+    return Group(_parts(title, shown, figures, _caption(variant)), Text(), _parts("per question", COSTS, costs))
+
+
+def _parts(title: str, columns: Sequence[str], rows: list[list[str]], note: str = "") -> Parts:
+    """Rows of figures, of which the last one is the variant's where there are several."""
+    last = len(rows) - 1
+    bold = {(last, column) for column in range(len(columns) + 1)} if last else ()
+    return Parts(Sheet(title, ["", *map(heading, columns)], 1, rows, frozenset(bold), note))
 
 
 def demo(result: dict[str, Any]) -> list[RenderableType]:
