@@ -44,7 +44,13 @@ _NO_ANSWER = re.compile(
     rf"(.*\b(answers?|that|this|{_SOURCE})\b.*)?\W*"
     r"|i (do not|don['’]t) have\s+(\w+\s+){0,3}(information|evidence|context|knowledge)\b.*"
     r"|(none of the|the|these)\s+((given|provided|available)\s+)?(passages?|contexts?|texts?|documents?)\s+"
-    r"((provided|given|above)\s+)?(say|says|state|mention|do not|does not|don['’]t|doesn['’]t)\b.*",
+    r"((provided|given|above)\s+)?(say|says|state|mention|do not|does not|don['’]t|doesn['’]t)\b.*"
+    r"|((?!\b(but|though|although|which)\b)[^.!?,;:()–—])*\b(is|are|was|were)(\s+not|n['’]t)\s+(\w+\s+)?"
+    rf"(in|given|stated|mentioned|provided|found|available|specified|contained|said)\b[^.!?]*\b{_SOURCE}\W*"
+    rf"|there\s+(is|was)\s+no\s+(mention|record|indication)\b.*\b{_SOURCE}\W*"
+    r"|(sorry,?\s+)?i((['’]m|\s+(am|was))\s+unable\s+to|\s+(could\s+not|couldn['’]t|cannot|can['’]t))\s+"
+    rf"(find|determine|identify|infer|locate)\b.*\b(answers?|that|this|it|{_SOURCE})\W*"
+    r"|(can\s?not|can['’]t|could\s+not|unable\s+to)\s+(be\s+)?(determine|answer|infer)(e?d)?\W*",
     re.IGNORECASE | re.DOTALL,
 )
 _AROUND = "*_`\"'“”‘’[](){}<> \t\n"
@@ -89,7 +95,9 @@ def declines(answer: str) -> bool:
 
     >>> [declines(answer) for answer in ("", "I don't know.", "Not mentioned in the passages", "**Unknown**")]
     [True, True, True, True]
-    >>> [declines(answer) for answer in ("Nowhere in Africa", "Not Fade Away", "I Don't Know How She Does It")]
+    >>> [declines(answer) for answer in ("Her birthplace isn't stated in the text.", "I couldn't find the answer")]
+    [True, True]
+    >>> [declines(answer) for answer in ("Nowhere in Africa", "Not Fade Away", "Oslo, which is not in the passages")]
     [False, False, False]
     """
     said = answer.strip(_AROUND)
