@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import dspy
-from dspy._vendor.lm15.errors import ProviderError
-from dspy._vendor.lm15.providers.openai_chat import OpenAIChatLM
+from dspy.lm15 import OpenAIChatLM, ProviderError
 from dspy.utils.callback import BaseCallback
 from dspy.utils.exceptions import (
     LMAuthError,

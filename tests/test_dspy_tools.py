@@ -153,6 +153,7 @@ INTERNALS = {
     "clients.openai",
     "clients.provider",
     "clients.utils_finetune",
+    "lm15",  # its client of OpenAI's protocol, which is patched to read failures wherever they are said
     "teleprompt.gepa",
     "teleprompt.infer_rules",
     "utils.callback",

@@ -193,7 +193,7 @@ def test_a_database_that_refuses_is_one_line_at_once(uri, mistake, said, monkeyp
 
 
 def test_an_experiment_whose_artifacts_lie_elsewhere_is_said(uri, tmp_path):
-    Tracker(uri, tmp_path.name, f"{BUCKET}/here")
+    assert Tracker(uri, tmp_path.name, f"{BUCKET}/here").experiment.artifact_location.startswith(f"{BUCKET}/here/")
     words = [f"tracking.uri={uri}", f"tracking.experiment={tmp_path.name}", f"tracking.artifacts={BUCKET}/there"]
     with pytest.raises(UserError, match=r"keeps its artifacts in s3://team/here/.*, not in s3://team/there"):
         keep_run(load_config(None, ["data=atlas", *words]), lambda tracker: None)
