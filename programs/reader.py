@@ -97,8 +97,10 @@ def declines(answer: str) -> bool:
     [True, True, True, True]
     >>> [declines(answer) for answer in ("Her birthplace isn't stated in the text.", "I couldn't find the answer")]
     [True, True]
-    >>> [declines(answer) for answer in ("Nowhere in Africa", "Not Fade Away", "Oslo, which is not in the passages")]
+    >>> [declines(answer) for answer in ("Nowhere in Africa", "Not Fade Away", "I Don't Know How She Does It")]
     [False, False, False]
+    >>> declines("Oslo, which is not in the passages")
+    False
     """
     said = answer.strip(_AROUND)
     return not said or bool(_NO_ANSWER.fullmatch(said))

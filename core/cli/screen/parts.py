@@ -24,7 +24,7 @@ class Parts:
     Each has the columns that say what a row is. What rich has no room for it leaves out without a word.
 
     Attributes:
-        shown: the table, of a study or a comparison.
+        shown: the table.
     """
 
     shown: Sheet
