@@ -102,15 +102,17 @@ def report_command(
 def _chosen(runs: Sequence[str] | None) -> "tuple[Tracker, Config, list[str]]":
     """The store that a command's words name, the config that they say, and the ids of the runs."""
     from hoptimizer.common.errors import UserError
+    from hoptimizer.config import Config
     from hoptimizer.tracking.settings import is_empty
 
     overrides = [word for word in runs or () if is_config(word)]
     run_ids = [word for word in runs or () if not is_config(word)]
     if run_ids and (files := [word for word in overrides if "=" not in word]):
         raise UserError(f"{files[0]}: runs have configs of their own; give the file or the runs")
-    config = _config_of(run_ids[0], overrides) if run_ids else read_overrides(overrides)
-    if idle := [word for word in overrides if "=" in word and _section(word) not in _NEEDED]:
+    idle = [word for word in overrides if "=" in word and _section(word) in Config.model_fields.keys() - set(_NEEDED)]
+    if idle:
         raise UserError(f"{idle[0]}: does not choose among runs; {', '.join(_NEEDED)} and ids of runs do")
+    config = _config_of(run_ids[0], overrides) if run_ids else read_overrides(overrides)
     if is_empty(config.tracking.uri):
         raise UserError(f"{config.tracking.uri}: holds no run yet: make one with `hop compile` or `hop eval`")
     from hoptimizer.tracking.journal import tell_waiting
