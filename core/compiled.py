@@ -98,8 +98,8 @@ def load_variant(
 
     Args:
         source: ``runs:/ID`` of a compile, or of an evaluation of an uncompiled program; ``models:/NAME/VERSION``,
-            ``models:/NAME@ALIAS`` or ``models:/ID`` of its MLflow model; or the folder of a variant: ``variant`` of a
-            downloaded run or MLflow model.
+            ``models:/NAME/latest``, ``models:/NAME@ALIAS`` or ``models:/ID`` of its MLflow model; or the folder of a
+            variant: ``variant`` of a downloaded run or MLflow model.
         overrides: ``key=value`` arguments that change the variant's config, such as ``lm.default=openai/gpt-4o``.
         tracking_uri: where the run is kept; by default where MLflow has been pointed, else hoptimizer's own default.
         report: is told about progress, such as the building of an index.

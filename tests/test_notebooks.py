@@ -101,7 +101,7 @@ def test_three_language_models_are_compared_as_the_notebook_stands(folder):
 
 COMPILE = """
 import json, hoptimizer
-words = ["data=atlas", "data.train=16", "data.dev=8", "program=rag", "retriever=bm25", "retriever.k=2", "workers=2",
+words = ["data=atlas", "data.train=8", "data.dev=4", "program=rag", "retriever=bm25", "retriever.k=2", "workers=2",
          "optimizer.num_candidate_programs=2", "optimizer.max_bootstrapped_demos=2", "optimizer.max_labeled_demos=2",
          "lm.default.max_tokens=16", "optimizer.prompt_formats=[plain]"]
 variant = hoptimizer.compile_variant(hoptimizer.load_config(None, words))

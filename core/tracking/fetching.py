@@ -19,7 +19,8 @@ from hoptimizer.tracking.naming import VARIANT
 from hoptimizer.tracking.server import answering, store_errors
 
 _OF_A_RUN = re.compile(r"runs:/+(?P<run>[^/]+)")
-_OF_A_VERSION = re.compile(r"models:/+(?P<name>[^/@]+)(/(?P<version>\d+)|@(?P<alias>[^/@]+))")
+_LATEST = "latest"
+_OF_A_VERSION = re.compile(rf"models:/+(?P<name>[^/@]+)(/(?P<version>\d+|{_LATEST})|@(?P<alias>[^/@]+))")
 _OF_A_MODEL = re.compile(r"models:/+(?P<model>m-[^/@]+)")
 _OF_A_VARIANT = re.compile(rf"runs:/+(?P<run>[^/]+)/(?P<part>{VARIANT}(/.*)?)")
 
@@ -89,7 +90,8 @@ def run_of_model(source: str, uri: str) -> str:
     """The run that made an MLflow model.
 
     Args:
-        source: ``models:/NAME/VERSION`` or ``models:/NAME@ALIAS`` of the registry, or ``models:/ID``.
+        source: ``models:/NAME/VERSION``, ``models:/NAME/latest`` or ``models:/NAME@ALIAS`` of the registry, or
+            ``models:/ID``.
         uri: the tracking URI, whose registry it is.
 
     Raises:
@@ -103,12 +105,22 @@ def run_of_model(source: str, uri: str) -> str:
                 name, version, alias = found["name"], found["version"], found["alias"]
                 if alias:
                     return str(client.get_model_version_by_alias(name, alias).run_id)
+                if version == _LATEST:
+                    version = _latest_of(client, name)
                 return str(client.get_model_version(name, version).run_id)
             if found := _OF_A_MODEL.fullmatch(source):
                 return str(client.get_logged_model(found["model"]).source_run_id)
     except MlflowException as error:
         raise UserError(f"{source}: {line_without_secrets(error)} (in {without_secrets(uri)})") from error
     raise UserError(f"{source}: names no model; expected models:/NAME/VERSION, models:/NAME@ALIAS or models:/ID")
+
+
+def _latest_of(client: mlflow.MlflowClient, name: str) -> str:
+    """The last version of a registered model."""
+    versions = client.search_model_versions(f"name = '{name}'", max_results=1, order_by=["version_number DESC"])
+    if not versions:
+        raise MlflowException(f"the registry has no model {name!r}")
+    return str(versions[0].version)
 
 
 def _in_model(run_id: str, uri: str) -> str | None:
