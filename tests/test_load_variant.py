@@ -79,7 +79,12 @@ def test_a_registered_model_is_loaded_by_its_version_its_alias_and_its_id(compil
     uri, row = compiled.config.tracking.uri, compiled.after.rows[0]
     registered = register_variant(uri, compiled.run_id, "capitals")
     mlflow.MlflowClient(uri).set_registered_model_alias("capitals", "best", registered.version)
-    for source in (registered.uri, "models:/capitals@best", "models:/capitals/latest", f"models:/{registered.model_id}"):
+    for source in (
+        registered.uri,
+        "models:/capitals@best",
+        "models:/capitals/latest",
+        f"models:/{registered.model_id}",
+    ):
         assert load_variant(source, tracking_uri=uri)(question=row.question.question).answer == row.answer
     for source, said in (
         ("models:/capitals/7", r"models:/capitals/7: .*version=7\) not found"),

@@ -389,6 +389,23 @@ def test_runs_without_a_question_in_common_can_not_be_compared(store):
         compare_variants(tracker, [first, run.info.run_id])
 
 
+def test_runs_without_the_metric_are_left_out_unless_they_are_asked_for(store):
+    folder, *_ = store
+    words = ["data.dev=2", "tracking.experiment=some-without"]
+    having = [evaluate_variant(config(folder, *words, f"retriever.k={k}")) for k in (1, 3)]
+    tracker = Tracker(having[0].config.tracking.uri, "some-without")
+    with tracker.run("eval", "from memory") as run:
+        mlflow.log_metric("dev/f1", 0.0)
+        kept = tracker.predictions(having[0].run_id, "dev").table.drop(columns="recall")
+        mlflow.log_table(kept, "predictions/dev-after.json")
+    compared = compare_variants(tracker, metric="recall")
+    assert [variant.run_id for variant in compared.variants] == [one.run_id for one in having]
+    assert compared.notes == ["left out: 1 run of the experiment without scores of 'recall'"]
+    assert len(compare_variants(tracker).variants) == 3
+    with pytest.raises(UserError, match="no scores of 'recall' in common"):
+        compare_variants(tracker, [having[0].run_id, run.info.run_id], metric="recall")
+
+
 def test_an_evaluation_and_a_variant_have_a_view_in_a_notebook(store):
     folder, *_ = store
     variant = evaluate_variant(config(folder, "data.dev=2", "tracking.experiment=seen"))

@@ -33,10 +33,10 @@ def compare_command(
 ) -> None:
     """Lay variants side by side: means, intervals, paired differences from the first, and what a question costs.
 
-    Runs are matched by the questions that they answered. Without runs, all of the experiment are taken that answered
-    those of the latest one, but not the compiles that others started from. † marks a difference that is more than
-    chance, corrected for the number of variants. The table and its plots are logged to MLflow too, where that may be
-    written to.
+    Runs are matched by the questions that they answered. Without runs, all of the experiment are taken that have scores
+    of the metric and answered the questions of the latest one, but not the compiles that others started from. † marks a
+    difference that is more than chance, corrected for the number of variants. The table and its plots are logged to
+    MLflow too, where that may be written to.
 
     Examples:
 

@@ -32,8 +32,8 @@ def compare_variants(
     Args:
         tracker: the store that holds the runs.
         run_ids: what to compare, the baseline first, by the questions that all of them answered; none means every run
-            of the experiment that answered the questions of its latest run, the oldest as the baseline, without those
-            that another compile started from.
+            of the experiment that has scores of the metric and answered the questions of the latest such run, the
+            oldest as the baseline, without those that another compile started from.
         split: the questions' split.
         metric: what the paired differences are of.
         seed: of the bootstrap.
@@ -54,7 +54,7 @@ def compare_variants(
         >>> compared.differences[0].difference > 0
         True
     """
-    answered, notes = matched(tracker, run_ids, split)
+    answered, notes = matched(tracker, run_ids, split, metric)
     tables = [one.table for one in answered]
     numeric = {name for table in tables for name in table.select_dtypes("number")} - {"hops"}
     wanted = [*COLUMNS, *({metric} & numeric - set(COLUMNS))]  # a metric of the user's is no column by default

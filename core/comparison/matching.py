@@ -47,16 +47,18 @@ class Answered:
         return replace(self, table=chosen.reset_index(drop=True))
 
 
-def matched(tracker: Tracker, run_ids: Sequence[str], split: str) -> tuple[list[Answered], list[str]]:
+def matched(tracker: Tracker, run_ids: Sequence[str], split: str, metric: str) -> tuple[list[Answered], list[str]]:
     """The runs to compare, each with the questions that all of them answered.
 
     Runs that are asked for are compared by the questions that they share. Otherwise the runs of the experiment are
-    taken that answered all questions of the latest one, without those that another compile started from.
+    taken that have scores of the metric and answered all questions of the latest such one, without those that another
+    compile started from.
 
     Args:
         tracker: the store that holds the runs.
         run_ids: the runs that are asked for, the baseline first; or none.
         split: the questions' split.
+        metric: what they are compared by.
 
     Returns:
         the runs, and what was left out, in words.
@@ -77,7 +79,13 @@ def matched(tracker: Tracker, run_ids: Sequence[str], split: str) -> tuple[list[
             f"experiment {tracker.experiment_name!r} has no run that answered {split}: make one with `hop compile` "
             "or `hop eval`"
         )
-    return _sharing(answered, split) if runs else _like_the_latest(answered, split)
+    if runs:
+        return _sharing(answered, split)
+    having = [one for one in answered if metric in one.table] or answered  # a program that searches nothing: no recall
+    kept, notes = _like_the_latest(having, split)
+    if without := len(answered) - len(having):
+        notes.insert(0, f"left out: {counted(without, 'run')} of the experiment without scores of {metric!r}")
+    return kept, notes
 
 
 def _answered(tracker: Tracker, runs: Iterable[Run], split: str) -> list[Answered]:
