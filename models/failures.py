@@ -41,6 +41,8 @@ _MODERATED = re.compile(r"flagged|moderation", re.IGNORECASE)
 _TOO_LONG = re.compile(
     r"context (length|size|window)|maximum model length|max_new_tokens`? must be|prompt is too long", re.IGNORECASE
 )
+# How a choice ends that a server's filter took out, and the code by which DSPy's client tells a refused prompt.
+_FILTERED, _REFUSED_PROMPT = "content_filter", "invalid_prompt"
 # As DSPy's client has them.
 _normalize, _parse = OpenAIChatLM.normalize_error, OpenAIChatLM.parse_response
 
@@ -234,6 +236,25 @@ def reason(body: Any) -> Any:  # noqa: ANN401 - any JSON
     return body.get("error") or body.get("message") or body.get("detail")
 
 
+def is_withheld(body: Any) -> bool:  # noqa: ANN401 - any JSON
+    """Whether a reply holds no answer because a filter took it out: Azure leaves an empty text, Gemini no choice.
+
+    >>> from hoptimizer.models.failures import is_withheld
+    >>> is_withheld({"choices": [{"finish_reason": "content_filter", "message": {"content": None}}]})
+    True
+    >>> is_withheld({"choices": [{"finish_reason": "stop", "message": {"content": ""}}]})  # what the model said
+    False
+    """
+    if not isinstance(body, Mapping) or not isinstance(choices := body.get("choices"), list):
+        return False
+    if not choices:
+        return True
+    first = choices[0] if isinstance(choices[0], Mapping) else {}
+    message = first.get("message")
+    is_empty = not isinstance(message, Mapping) or not message.get("content")
+    return first.get("finish_reason") == _FILTERED and is_empty
+
+
 def _normalize_error(self: OpenAIChatLM, status: int, body: str) -> ProviderError:
     """An error with its message, wherever that stands: without it nobody knows what to do."""
     try:
@@ -246,8 +267,11 @@ def _normalize_error(self: OpenAIChatLM, status: int, body: str) -> ProviderErro
 
 def _parse_response(self: OpenAIChatLM, request: Any, response: Any) -> Any:  # noqa: ANN401 - of DSPy's client
     """An answer; what failed though the status says success is none, which would count as wrong and be kept."""
-    if said := reason(response.json()):
+    body = response.json()
+    if said := reason(body):
         raise self._response_error("", str(said))
+    if is_withheld(body):
+        raise self._response_error(_REFUSED_PROMPT, "the server's filter withheld the answer")
     return _parse(self, request, response)
 
 

@@ -353,6 +353,20 @@ def test_what_failed_with_the_status_of_a_success_is_made_again_and_no_answer_th
     assert (found, len(server.bodies)) == ([1.0, 1.0], 2)
 
 
+@pytest.mark.parametrize(
+    "choices",
+    [[], [{"index": 0, "finish_reason": "content_filter", "message": {"role": "assistant", "content": None}}]],
+)
+def test_an_answer_that_a_filter_withheld_is_a_failure_that_is_not_kept(choices, tmp_path, monkeypatch):
+    monkeypatch.setattr(dspy, "cache", AnswerCache(tmp_path))
+    body = {"object": "chat.completion", "model": "x", "choices": choices}
+    with ChatServer(lambda _: ANSWER, failing=1, status=200, error_body=body) as server:
+        lm = build_lm(served(server, num_retries=1))
+        withheld, asked_anew = (answers(lm, questions=QUESTIONS[:1]) for _ in range(2))
+    assert "filter withheld the answer" in withheld.rows[0].failure
+    assert (withheld.metrics["failures"], asked_anew.metrics["em"], len(server.bodies)) == (1.0, 1.0, 2)
+
+
 @pytest.mark.parametrize(("retries", "calls", "unanswered"), [(0, 1, 1), (1, 2, 0)])
 def test_a_call_that_fails_is_made_again_as_often_as_asked_for(retries, calls, unanswered):
     with ChatServer(lambda _: ANSWER, failing=1) as server:
