@@ -64,9 +64,7 @@ def _processor() -> Finding:
 
     cores = f"CPU, {os.cpu_count()} cores, {torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}"
     limits = f"at most {bf16_flops() / 1e9:.0f} GFLOP/s in bf16 and {read_bytes() / 1e9:.0f} GB/s of memory"
-    rounds = torch.cpu._is_amx_tile_supported() and "ONEDNN_MAX_CPU_ISA" not in os.environ
-    amx = "; AMX: texts can differ from run to run, unless ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 is set" if rounds else ""
-    return Finding("processor", True, f"{cores}, {limits}{amx}")
+    return Finding("processor", True, f"{cores}, {limits}")
 
 
 def _compiler() -> Finding:

@@ -6,7 +6,7 @@ from torch import Tensor
 from transformers.modeling_utils import local_torch_dtype
 
 from hoptimizer.models.engine.attention import AttentionMetadata, PrefillChunk, fused
-from hoptimizer.models.engine.decode_attention import DecodeChunk
+from hoptimizer.models.engine.decode_attention import DecodeChunk, product
 from hoptimizer.models.engine.key_values import KeyValues
 
 HEADS, KEY_HEADS, DIM, SLOTS = 6, 2, 16, 5
@@ -81,3 +81,15 @@ def test_a_pass_after_blocks_were_given_back_reads_the_new_ones():
     states.release(BLOCK)
     states.reserve(2 * BLOCK)
     assert not states.layers(1, 0, 1)[0][0].any()
+
+
+@pytest.mark.skipif(not torch.cpu._is_avx512_bf16_supported(), reason="products of bf16 are made in fp32 here")
+@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("keys", [512, 1024, 2048])
+def test_a_row_of_a_product_has_the_same_bits_however_many_rows_there_are(keys, dim):
+    torch.manual_seed(7)
+    weights = torch.softmax(torch.randn(2, 640, keys), dim=-1).bfloat16()
+    values = torch.randn(2, keys, dim).bfloat16()
+    whole = product(weights, values)
+    for rows in (2, 17, 33, 40, 48, 66, 77, 128, 300):
+        assert torch.equal(product(weights[:, 5 : 5 + rows], values), whole[:, 5 : 5 + rows]), rows

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hoptimizer.models.engine.key_values import KeyValues
+from hoptimizer.models.engine.limits import AMX_ROWS, has_amx
 
 
 def min_rows(dtype: torch.dtype) -> int:
@@ -20,9 +21,12 @@ def min_rows(dtype: torch.dtype) -> int:
 
 def product(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
     """``torch.bmm`` whose rows do not depend on how many rows there are; written to ``out``, if that is given."""
-    rows, least = left.shape[1], min_rows(left.dtype)
-    if rows < least:
-        found = torch.bmm(torch.nn.functional.pad(left, (0, 0, 0, least - rows)), right)[:, :rows]
+    rows = left.shape[1]
+    whole = max(rows, min_rows(left.dtype))
+    if rows > AMX_ROWS and has_amx() and not left.is_cuda:  # the last rows, up to half as many, run in another kernel
+        whole = -(-rows // AMX_ROWS) * AMX_ROWS
+    if rows < whole:
+        found = torch.bmm(torch.nn.functional.pad(left, (0, 0, 0, whole - rows)), right)[:, :rows]
         return found if out is None else out.copy_(found)
     return torch.bmm(left, right, out=out)
 

@@ -1,14 +1,24 @@
-"""What the processor can do at most: products of matrices, and the reading of memory."""
+"""What the processor can do: how fast it is at most, and how many rows of a product it sums in one order."""
 
 import math
 import time
 import timeit
 from collections.abc import Callable
+from functools import cache
 
 import torch
 
+AMX_ROWS = 32
+"""Up to so many rows of a bf16 product, AMX gives each the same bits."""
+
 # Seconds; a processor without bf16 takes as long for one large product.
 _LONGEST = 2.0
+
+
+@cache
+def has_amx() -> bool:
+    """Whether the processor multiplies bf16 by AMX, as Intel's servers do since 2023."""
+    return bool(torch.cpu._is_amx_tile_supported())
 
 
 def bf16_flops() -> float:
