@@ -2,5 +2,7 @@
 
 import torch
 
-BATCHES_ROUND = torch.cuda.is_available() or torch.cpu._is_amx_tile_supported()
+from hoptimizer.models.engine.limits import has_amx
+
+BATCHES_ROUND = torch.cuda.is_available() or has_amx()
 """Whether the last digits of a sum of bf16 products depend on what is computed together: on a GPU, and by AMX."""

@@ -6,7 +6,7 @@ product. Packed once, they are read as they are. Layers that get the same inputs
 product.
 
 A row of a product has the same bits however many rows there are. AMX has an order of sums for up to 32 rows, and others
-for more; there, so many are multiplied at a time, which makes the reading of prompts slower by up to a fifth.
+for more; there, so many are multiplied at a time, which makes the reading of prompts slower by about a fifth.
 """
 
 from collections import Counter
@@ -55,7 +55,7 @@ class PackedLinear(nn.Module):
         return by_all(self._size, self._product, inputs)
 
     def _product(self, inputs: Tensor) -> Tensor:
-        parts = inputs.split(AMX_ROWS, dim=-2) if has_amx() and inputs.shape[-2] > AMX_ROWS else (inputs,)
+        parts = inputs.split(AMX_ROWS, dim=-2) if has_amx() else (inputs,)
         found = [torch.ops.mkldnn._linear_pointwise(part, self._weight, self.bias, "none", [], "") for part in parts]
         return found[0] if len(found) == 1 else torch.cat(found, dim=-2)
 
