@@ -12,8 +12,7 @@ calls that the server had, from the first to the start of the last. The study ha
 with the start of its workers.
 
 The compile is a search for demonstrations of ``rag`` with SmolLM2-135M, which runs in this process, or in that of each
-worker, whose start is timed. "same" says that the compiled program is; on a processor with AMX, whose sums depend on
-what is computed together, only with ``ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16`` in the environment.
+worker, whose start is timed. "same" says that the compiled program is.
 
 The index is that of ``dense`` over so many passages of atlas, told apart as in ``benchmarks/scale.py``; it is timed
 with the start of its workers, and compared by the digests of its files. Up to 2,048 passages are encoded here.

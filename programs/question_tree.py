@@ -141,7 +141,8 @@ def normalized(question: str) -> str:
 
 
 _NOTHING = re.compile(
-    r"\W*(n/a|null|empty|not (needed|required|necessary)|the (final )?answer is (already )?known( already| now)?"
+    r"\W*(n/a|null|empty|done|finished|not (needed|required|necessary)"
+    r"|(none\W+)?the (final )?answer is (already )?known( already| now)?"
     r"|(none|nothing)\W*\(([^)]+\s){2}[^)]+\)"  # with the reason
     r"|(none|nothing|no (further|more|other|additional|follow[- ]?up)"
     r"( (follow[- ]?up |sub-?)?(questions?|queries|searches|information|facts|details))?)"
@@ -161,6 +162,8 @@ def asked_for(text: str | None) -> str:
     >>> [asked_for(text) for text in ("No follow-up question is needed.", "None (the answers suffice)", "Not needed")]
     ['', '', '']
     >>> [asked_for(text) for text in ("No more questions needed; the answer is Oslo.", "None needed, as it is known")]
+    ['', '']
+    >>> [asked_for(text) for text in ("None, the answer is known.", "Done.")]
     ['', '']
     >>> [asked_for(text) for text in (" Where was she born? ", "No More Heroes", "Na Hong-jin", "Empty Nest")]
     ['Where was she born?', 'No More Heroes', 'Na Hong-jin', 'Empty Nest']

@@ -874,6 +874,21 @@ def test_next_plaid_is_sent_each_passage_with_its_vectors_and_none_twice(plaid):
         assert sent.tolist() == pytest.approx(vectors.flatten().tolist(), abs=0.02)
 
 
+def test_next_plaid_with_vectors_of_another_checkpoint(plaid, server, tmp_path):
+    shutil.copytree(find_checkpoint("minilm").folder, tmp_path / "other")
+    about = json.loads((tmp_path / "other" / "artifact.metadata").read_text())
+    (tmp_path / "other" / "artifact.metadata").write_text(json.dumps(about | {"doc_maxlen": 200}))
+    settings = NextPlaidSettings(url=f"http://127.0.0.1:{plaid.server_address[1]}", index="wiki")
+    other = settings.model_copy(update={"checkpoint": str(tmp_path / "other")})
+    assert [push_corpus(each, CORPUS) for each in (settings, other, other)] == [3, 3, 0]
+    assert len(plaid.documents) == 3
+    server.answers = [(200, plaid_answer([(plaid.documents[0]["metadata"], 1.0)]))]
+    with pytest.raises(
+        UserError, match=r"retriever.checkpoint: passages of next_plaid wiki at .* of another checkpoint"
+    ):
+        plaid_searcher(server).search(QUERIES[:1], 1)
+
+
 def test_next_plaid_that_never_does_what_it_accepted_is_one_line(plaid):
     url = f"http://127.0.0.1:{plaid.server_address[1]}"
     plaid.glances = [True, *[False] * 1000]

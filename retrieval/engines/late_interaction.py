@@ -1,16 +1,22 @@
 """What searches in engines with a ColBERT checkpoint's vectors have in common."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import cached_property
+from typing import Any
 
 from hoptimizer.common.batching import CORES, Batcher, after
+from hoptimizer.common.errors import UserError
 from hoptimizer.common.progress import Progress
 from hoptimizer.retrieval.colbert.checkpoint import find_checkpoint
 from hoptimizer.retrieval.colbert.retriever import load_encoder
 from hoptimizer.retrieval.engines.engine import EngineRetriever
 from hoptimizer.retrieval.engines.settings import LateInteractionSettings
 from hoptimizer.retrieval.passage import Corpus, Passage
+
+# The engine's field with the digest of the checkpoint that a passage was encoded with: vectors of another one have the
+# same form, and mean something else.
+_ENCODED_BY = "encoded_by"
 
 
 class LateInteractionRetriever(EngineRetriever):
@@ -28,6 +34,7 @@ class LateInteractionRetriever(EngineRetriever):
         super().__init__(settings, corpus)
         checkpoint = find_checkpoint(settings.checkpoint)
         self._encoder, self._checkpoint = load_encoder(checkpoint), checkpoint.digest
+        self._named = settings.checkpoint
         self._cut: set[str] = set()  # the ids of passages that were sent and are longer than the encoder reads
 
     def fill(self, progress: Progress = lambda done, total: None) -> int:
@@ -52,6 +59,17 @@ class LateInteractionRetriever(EngineRetriever):
     def _encode(self, queries: list[str]) -> list["_Encoded"]:
         each = self._encoder.queries(queries)
         return [_Encoded(query, vectors.tolist()) for query, vectors in zip(queries, each, strict=True)]
+
+    def fields_of(self, passage: Passage) -> dict[str, str]:
+        return super().fields_of(passage) | {_ENCODED_BY: self._checkpoint}
+
+    def _passage(self, fields: Mapping[str, Any], score: float) -> Passage:
+        if fields.get(_ENCODED_BY, self._checkpoint) != self._checkpoint:
+            raise UserError(
+                f"retriever.checkpoint: passages of {self._shown} have vectors of another checkpoint than "
+                f"{self._named!r}; give that one, or encode them anew by hop index push"
+            )
+        return super()._passage(fields, score)
 
     def with_vectors(self, passages: Sequence[Passage]) -> Iterator[tuple[Passage, list[list[float]]]]:
         """Passages with the vectors of their tokens, roughly by length.

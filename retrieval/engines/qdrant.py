@@ -37,9 +37,6 @@ except ImportError as error:
 _POINTS = uuid.UUID("6a7f2a3e-5c0c-4d57-9d0d-0d6f6f5f1a10")
 # Of 300 tokens with 384 numbers as JSON each; a server takes 32 MB at a time.
 _POINTS_AT_ONCE = 8
-# The payload's field with the digest of the checkpoint that a point was encoded with: vectors of another one have the
-# same form, and mean something else.
-_ENCODED_BY = "encoded_by"
 # Of each folder in use: a client locks its folder, for this process as well.
 _clients: WeakValueDictionary[Path, QdrantClient] = WeakValueDictionary()
 
@@ -80,15 +77,7 @@ class QdrantRetriever(LateInteractionRetriever):
         ]
         with self._answering():
             answers = self._client.query_batch_points(self._settings.collection, requests)
-        found = [[(point.payload or {}, point.score) for point in answer.points] for answer in answers]
-        if any(
-            fields.get(_ENCODED_BY, self._checkpoint) != self._checkpoint for ranking in found for fields, _ in ranking
-        ):
-            raise UserError(
-                f"retriever.checkpoint: passages of {self._shown} have vectors of another checkpoint than "
-                f"{self._settings.checkpoint!r}; give that one, or encode them anew by hop index push"
-            )
-        return found
+        return [[(point.payload or {}, point.score) for point in answer.points] for answer in answers]
 
     def push(self, passages: Sequence[Passage]) -> int:
         name, vector = self._settings.collection, self._settings.vector
@@ -98,7 +87,7 @@ class QdrantRetriever(LateInteractionRetriever):
                 multi = MultiVectorConfig(comparator=MultiVectorComparator.MAX_SIM)
                 vectors = VectorParams(size=self._encoder.dim, distance=Distance.DOT, multivector_config=multi)
                 self._client.create_collection(name, vectors_config={vector: vectors} if vector else vectors)
-            wanted = {one.id: self.fields_of(one) | {_ENCODED_BY: self._checkpoint} for one in passages}
+            wanted = {one.id: self.fields_of(one) for one in passages}
             stored = {point.id: point.payload for point in self._client.retrieve(name, list(ids.values()))}
             lacking = [one for one in passages if stored.get(ids[one.id]) != wanted[one.id]]
             points = (
