@@ -1,9 +1,12 @@
 """Every candidate of a search with its score, whichever optimizer made it."""
 
 import copy
+import math
+import statistics
 import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import dspy
@@ -21,8 +24,7 @@ class Candidate:
     Attributes:
         number: its number, from 0, in the order in which candidates were first scored.
         state: instructions and demonstrations, as the program dumps them.
-        score: the mean of the objective over the questions.
-        n: the number of questions that it was scored on.
+        scores: the objective by the question's id.
         is_whole: whether those were all dev questions; false for a part of them and for train questions.
         failures: the number of questions on which it failed.
         spent: what the compile had spent when the candidate was scored.
@@ -30,11 +32,35 @@ class Candidate:
 
     number: int
     state: dict[str, Any]
-    score: float
-    n: int
+    scores: Mapping[str, float]
     is_whole: bool
     failures: int
     spent: Usage
+
+    @property
+    def n(self) -> int:
+        """The number of questions that it was scored on."""
+        return len(self.scores)
+
+    @cached_property
+    def score(self) -> float:
+        """The mean of the objective over the questions."""
+        # Which question was answered first must not change the last digit.
+        return math.fsum(self.scores.values()) / self.n
+
+    def is_above(self, other: "Candidate") -> bool:
+        """Whether its score is higher than another's by more than a standard error of their paired difference.
+
+        It is not where a single question makes the difference.
+
+        Args:
+            other: a candidate that was scored on the same questions.
+        """
+        differences = [self.scores[id] - other.scores[id] for id in self.scores.keys() & other.scores.keys()]
+        if len(differences) < 2:
+            return False
+        mean, error = statistics.mean(differences), statistics.stdev(differences) / math.sqrt(len(differences))
+        return mean > error and not math.isclose(mean, error)
 
 
 class CandidateRecorder(BaseCallback):
@@ -59,7 +85,7 @@ class CandidateRecorder(BaseCallback):
         self._compiling = 0
         self._lock = threading.RLock()
 
-    def add(self, state: dict[str, Any], scores: Mapping[str, float], failures: int = 0) -> float:
+    def add(self, state: dict[str, Any], scores: Mapping[str, float], failures: int = 0) -> Candidate:
         """Record that a program was scored.
 
         Args:
@@ -68,23 +94,21 @@ class CandidateRecorder(BaseCallback):
             failures: the number of questions on which the program failed.
 
         Returns:
-            the mean of the objective.
+            the candidate with these scores, also where it is kept with those of more questions.
         """
-        # Summed in the order of the ids: which question was answered first must not change the last digit.
-        mean = sum(scores[id] for id in sorted(scores)) / len(scores)
         is_whole = self._dev <= scores.keys()
         with self._lock:
             known = self.find(state)
             number = len(self.candidates) if known is None else known.number
-            candidate = Candidate(number, state, mean, len(scores), is_whole, failures, self.meter.spent)
+            candidate = Candidate(number, state, dict(scores), is_whole, failures, self.meter.spent)
             if known is None:
                 self.candidates.append(candidate)
             elif (is_whole, len(scores)) > (known.is_whole, known.n):
                 self.candidates[number] = candidate
             else:
-                return mean
+                return candidate
         self._listener.candidate(candidate)
-        return mean
+        return candidate
 
     def find(self, state: dict[str, Any]) -> Candidate | None:
         """The candidate with a state; ``None`` where no such program was scored.

@@ -16,7 +16,27 @@ def state(instructions: str) -> dict:
 
 
 def candidate(number: int, score: float, calls: int, n: int = 8) -> Candidate:
-    return Candidate(number, state(f"Instructions {number}."), score, n, n >= 8, 0, Usage(calls=calls, seconds=1.5))
+    scores = {f"q{question}": score for question in range(n)}
+    return Candidate(number, state(f"Instructions {number}."), scores, n >= 8, 0, Usage(calls=calls, seconds=1.5))
+
+
+@pytest.mark.parametrize(
+    ("scores", "above"),
+    [
+        ([1, 0, 0, 1], False),  # as the other
+        ([1, 1, 0, 1], False),  # one question makes the difference
+        ([1, 1, 1, 1], True),
+        ([0, 1, 1, 1], False),  # two for it, one against it
+        ([1.1, 0.1, 0.1, 1.1], True),
+        ([0, 0, 0, 1], False),
+    ],
+)
+def test_a_candidate_is_above_another_by_more_than_a_standard_error(scores, above):
+    def scored(each):
+        return Candidate(0, {}, {f"q{n}": score for n, score in enumerate(each)}, True, 0, Usage())
+
+    assert scored(scores).is_above(scored([1, 0, 0, 1])) == above
+    assert not scored(scores[1:2]).is_above(scored([0])), "one question tells nothing"
 
 
 @pytest.fixture(scope="module")

@@ -73,7 +73,7 @@ def test_a_program_is_compiled_for_a_data_set_of_ones_own(folder):
     assert re.search(r"documents: +100%", text), "progress is shown"
     assert re.search(r"compiled on dev: +100%", text)
     assert "rag, before compiling" in views(notebook)
-    assert "paired over 8 questions" in views(notebook)
+    assert "paired over 18 questions" in views(notebook)
 
 
 def with_models_that_are_here(notebook):

@@ -16,6 +16,8 @@ from hoptimizer.common.errors import UserError
 from hoptimizer.eval import Metric, exact_match
 from hoptimizer.eval.datasets.question import Hop, Question
 from hoptimizer.eval.objective import Objective
+from hoptimizer.models.lm import build_lm
+from hoptimizer.models.settings import LMSettings
 from hoptimizer.models.usage import CallCache, UsageMeter
 from hoptimizer.optimizers import CompileContext, Optimizer, better_together, build_optimizer, settings_model
 from hoptimizer.optimizers.candidates import CandidateRecorder
@@ -439,6 +441,20 @@ def test_demonstrations_that_there_are_none_of_are_one_line(run):
     engine = ScriptedEngine(lambda field, inputs, prompt: "unknown")
     with pytest.raises(UserError, match="no run of the teacher that scored so well shows the step 'reader'"):
         run("bootstrap_optuna", {"max_labeled_demos": 0}, engine=engine)
+
+
+def test_prompt_formats_are_tried_with_the_demonstrations(run):
+    class Local:
+        lm = staticmethod(lambda *_, **options: build_lm(LMSettings(model="local/smollm2-135m-instruct", **options)))
+        calls = 0
+
+    few = {"engine": Local, "trainset": TRAIN[:6], "devset": DEV[:3]}
+    program, told, _ = run("labeled_few_shot", {"k": 2}, **few)
+    states = [candidate.state for candidate in told["candidates"]]
+    assert [state["program"]["prompt_format"] for state in states] == ["json", "plain"]
+    assert [len(state["reader"]["demos"]) for state in states] == [2, 2]
+    other, own = told["candidates"]
+    assert program.dump_state() == (other if other.is_above(own) else own).state
 
 
 def test_the_estimate_is_near_what_is_spent(run):

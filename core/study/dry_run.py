@@ -158,11 +158,6 @@ def _work(bench: Workbench, program: Program) -> WorkEstimate | None:
 
 
 def _formats_tried(optimizer: Options) -> int:
-    """How many times dev is answered to choose prompt formats.
-
-    Each search that an optimizer consists of chooses one; the format of the program that a search before it made was
-    scored with that program.
-    """
+    """How many times dev is answered to choose prompt formats, at most: each search of an optimizer chooses one."""
     searches = [one for one in map(built, nested(optimizer)) if isinstance(one, Search)]
-    tried = [len(search.prompt_formats) for search in searches if len(search.prompt_formats) > 1]
-    return sum(tried) - max(0, len(tried) - 1)
+    return sum(len(search.prompt_formats) for search in searches if len(search.prompt_formats) > 1)

@@ -108,9 +108,11 @@ class LabeledFewShot(Demonstrating):
         return self.k
 
     def work(self, context: CompileContext) -> WorkEstimate:
-        # What is asked for the estimate has the prompts of the compiled program, unless a format is chosen for them.
-        chosen = self.prompt_formats and is_local(dspy.settings.lm)
-        return WorkEstimate(runs=len(context.devset) if chosen else max(0, len(context.devset) - PROBE))
+        formats = len(self.prompt_formats) if is_local(dspy.settings.lm) else 0
+        if formats > 1:  # the compiled program is the one that was best when the format was chosen
+            return WorkEstimate(runs=0)
+        # What is asked for the estimate has the prompts of the compiled program, unless it gets a format of its own.
+        return WorkEstimate(runs=len(context.devset) if formats else max(0, len(context.devset) - PROBE))
 
     def search(self, context: SearchContext) -> Program:
         compiled = labeled(context.program, self.trainset(context), self.k)

@@ -128,7 +128,7 @@ class Search(Optimizer):
                 context.listener.record("spent", meter.spent.figures(), meter.spent.calls)
 
     def _search(self, context: SearchContext) -> Program:
-        context = choose_prompt_format(context, self.prompt_formats)
+        context = choose_prompt_format(context, self.prompt_formats, self.sketch)
         # Not all of DSPy's optimizers score it; and the budget may end before another program is scored.
         if self.makes_candidates or (self.budget and not context.recorder.best):
             score(context, context.program)
