@@ -152,15 +152,24 @@ def test_a_dry_run_of_a_compile_counts_what_the_compile_asks(hop, optimizer):
 @pytest.mark.parametrize(
     ("optimizer", "times"),
     [
-        ("labeled_few_shot", 3),
+        ("labeled_few_shot", 2),
         ("{name: labeled_few_shot, prompt_formats: [json]}", 2),
-        ("{name: labeled_few_shot, prompt_formats: [json, plain, chat]}", 4),
+        ("{name: labeled_few_shot, prompt_formats: [json, plain, chat]}", 3),
     ],
 )
 def test_a_dry_run_counts_the_prompt_formats_that_are_tried(hop, optimizer, times):
     words = ["data=atlas", "data.train=4", "data.dev=6", "data.test=1", "program=direct", "--split", "test"]
     told = json.loads(hop("compile", *words, f"optimizer={optimizer}", "--dry-run", "--json")[1])
-    assert told["optimizer"]["runs"] == times * 6, "a probe, and the formats, or what the search made in the only one"
+    assert told["optimizer"]["runs"] == times * 6, "the formats, or a probe and the program in the only one"
+
+
+def test_a_choice_of_the_prompt_format_takes_as_many_calls_as_are_estimated(hop):
+    words = ["data=atlas", "data.train=4", "data.dev=3", "data.test=1", "program=direct", "optimizer=labeled_few_shot"]
+    lm = ["lm=local/smollm2-135m-instruct", "lm.default.max_tokens=8"]
+    code, out, err = hop("compile", *words, *lm, "--split", "test", "--json")
+    assert code == 0, err
+    told = json.loads(out)
+    assert told["spent"]["calls"] == told["estimate"]["calls"] == 2 * 3
 
 
 def test_a_dry_run_counts_the_prompt_formats_of_each_search_in_a_chain(hop):
@@ -171,8 +180,8 @@ def test_a_dry_run_counts_the_prompt_formats_of_each_search_in_a_chain(hop):
         chain = f"optimizer={{name: better_together, strategy: [{part}, {part}]}}"
         return json.loads(hop("compile", *words, chain)[1])["optimizer"]["runs"]
 
-    searched, chosen = runs("[json]"), runs("[json, plain]")
-    assert chosen - searched == 2 * (2 - 1) * 6, "each search tries two formats, and its program is one of these trials"
+    assert runs("[json]") == 4 * 6, "a probe, the program as it is, and what each search made"
+    assert runs("[json, plain]") == 5 * 6, "the program as it is, and each search's trials"
 
 
 def test_a_dry_run_says_what_can_not_be_done(hop):

@@ -154,7 +154,7 @@ def _work(bench: Workbench, program: Program) -> WorkEstimate | None:
             return None
         work, dev = optimizer.work(context), len(context.devset)
     formats = _formats_tried(config.optimizer) if is_local(bench.lms["default"]) else 0
-    return replace(work, runs=work.runs + min(PROBE, dev) + formats * dev)
+    return replace(work, runs=work.runs + (formats * dev or min(PROBE, dev)))
 
 
 def _formats_tried(optimizer: Options) -> int:

@@ -166,12 +166,9 @@ class Search(Optimizer):
         judge = context.objective.judge if context.objective.is_judged else None
         evaluate(self.sketch(context) or context.program, some, workers=context.workers, judge=judge)
         work = self.work(context)
-        prompt_formats = (
-            len(self.prompt_formats) * len(context.devset)
-            if len(self.prompt_formats) > 1 and is_local(dspy.settings.lm)
-            else 0
-        )
-        runs = len(some) + work.runs + prompt_formats
+        # These questions are answered in the model's own prompt format, and so are a part of the trial of that.
+        chooses = len(self.prompt_formats) > 1 and is_local(dspy.settings.lm)
+        runs = work.runs + (len(self.prompt_formats) * len(context.devset) if chooses else len(some))
         whole = _scaled(before, meter.spent, runs / len(some), work.proposals)
         context.listener.record("estimate", whole.figures(), 0)
         candidate = replace(
