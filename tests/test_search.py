@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import json
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import dspy
 import pytest
@@ -23,6 +23,8 @@ from hoptimizer.optimizers import CompileContext, Optimizer, better_together, bu
 from hoptimizer.optimizers.candidates import CandidateRecorder
 from hoptimizer.optimizers.optimizer import Silent
 from hoptimizer.optimizers.prompt.feedback import Feedback
+from hoptimizer.optimizers.prompt.scoring import score
+from hoptimizer.optimizers.prompt.search import Search, WorkEstimate
 from hoptimizer.programs import RAG, IRCoT, IterRetGen, StepRecord
 from hoptimizer.retrieval import Corpus
 from hoptimizer.signatures import Read
@@ -223,6 +225,30 @@ def test_what_a_search_starts_from_is_a_candidate(run, name):
     assert first.score == 1
     assert len(told["candidates"]) > 1
     assert program.dump_state() == start
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forgetful(Search):
+    """Scores a good program, and gives a bad one."""
+
+    def work(self, context):
+        return WorkEstimate(runs=len(context.devset))
+
+    def search(self, context):
+        good, bad = (context.program.deepcopy() for _ in range(2))
+        good.reader.signature = good.reader.signature.with_instructions("Be right.")
+        bad.reader.signature = bad.reader.signature.with_instructions("Be quick.")
+        score(context, good)
+        return bad
+
+
+def test_the_best_of_all_that_were_scored_is_kept(run, monkeypatch):
+    monkeypatch.setitem(globals(), "build_optimizer", lambda _: Forgetful())
+    gold = {question.question: question.answers[0] for question in QUESTIONS}
+    engine = ScriptedEngine(lambda field, inputs, prompt: gold[inputs["question"]] if "Be right." in prompt else "?")
+    program, told, _ = run("copro", engine=engine)
+    assert program.reader.signature.instructions == "Be right."
+    assert [candidate.score for candidate in told["candidates"]] == [0, 1, 0]
 
 
 def _right_as_it_is(field, inputs, prompt):

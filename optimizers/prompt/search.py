@@ -128,10 +128,11 @@ class Search(Optimizer):
                 context.listener.record("spent", meter.spent.figures(), meter.spent.calls)
 
     def _search(self, context: SearchContext) -> Program:
+        start = context.program
         context = choose_prompt_format(context, self.prompt_formats, self.sketch)
         # Not all of DSPy's optimizers score it; and the budget may end before another program is scored.
         if self.makes_candidates or (self.budget and not context.recorder.best):
-            score(context, context.program)
+            score(context, start)
         try:
             program = self.search(context)
         except AdapterParseError as error:
@@ -145,9 +146,9 @@ class Search(Optimizer):
                 "give the same command again"
             ) from error
         scored = score(context, program)  # the optimizer may not have scored it, or only on other questions
-        if self.makes_candidates and scored < score(context, context.program):
-            return context.program.deepcopy()
-        return program
+        # What it started from may be better, or one of the trials of a prompt format.
+        best = context.recorder.alike(program)[0]
+        return context.recorder.restored(program, best) if self.makes_candidates and best.score > scored else program
 
     def _too_small(self, takes: str) -> UserError:
         return UserError(
