@@ -678,12 +678,18 @@ def test_filling_goes_on_where_it_was_broken_off_without_encoding_anything_again
     assert encoded[-1] == 9
 
 
-def test_vectors_of_another_checkpoint_are_not_searched_and_are_replaced(tmp_path):
+@pytest.fixture
+def other_checkpoint(tmp_path):
+    """The embedded checkpoint with another setting, and so with another digest."""
     shutil.copytree(find_checkpoint("minilm").folder, tmp_path / "other")
     about = json.loads((tmp_path / "other" / "artifact.metadata").read_text())
     (tmp_path / "other" / "artifact.metadata").write_text(json.dumps(about | {"doc_maxlen": 200}))
+    return str(tmp_path / "other")
+
+
+def test_vectors_of_another_checkpoint_are_not_searched_and_are_replaced(tmp_path, other_checkpoint):
     settings = QdrantSettings(path=str(tmp_path / "qdrant"), collection="wiki")
-    other = settings.model_copy(update={"checkpoint": str(tmp_path / "other")})
+    other = settings.model_copy(update={"checkpoint": other_checkpoint})
     assert push_corpus(settings, CORPUS) == len(CORPUS)
     with pytest.raises(
         UserError, match=r"retriever.checkpoint: passages of qdrant wiki at .* of another checkpoint than"
@@ -874,12 +880,9 @@ def test_next_plaid_is_sent_each_passage_with_its_vectors_and_none_twice(plaid):
         assert sent.tolist() == pytest.approx(vectors.flatten().tolist(), abs=0.02)
 
 
-def test_next_plaid_with_vectors_of_another_checkpoint(plaid, server, tmp_path):
-    shutil.copytree(find_checkpoint("minilm").folder, tmp_path / "other")
-    about = json.loads((tmp_path / "other" / "artifact.metadata").read_text())
-    (tmp_path / "other" / "artifact.metadata").write_text(json.dumps(about | {"doc_maxlen": 200}))
+def test_next_plaid_with_vectors_of_another_checkpoint(plaid, server, other_checkpoint):
     settings = NextPlaidSettings(url=f"http://127.0.0.1:{plaid.server_address[1]}", index="wiki")
-    other = settings.model_copy(update={"checkpoint": str(tmp_path / "other")})
+    other = settings.model_copy(update={"checkpoint": other_checkpoint})
     assert [push_corpus(each, CORPUS) for each in (settings, other, other)] == [3, 3, 0]
     assert len(plaid.documents) == 3
     server.answers = [(200, plaid_answer([(plaid.documents[0]["metadata"], 1.0)]))]
