@@ -35,6 +35,16 @@ def published():
     return SHARED_DATA
 
 
+@pytest.fixture(scope="session")
+def checkpoint():
+    """The folder by which a check of data counts tokens: a check fetches none, and a new machine has none."""
+    from hoptimizer.eval.data_warnings import checkpoint_folder
+    from hoptimizer.models.weights.store import pull
+
+    pull("all-minilm-l6-v2")
+    return checkpoint_folder("minilm")
+
+
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     """A folder to work in, where a module's runs are kept."""

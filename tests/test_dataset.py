@@ -306,6 +306,7 @@ def test_check_finds_every_problem_and_still_gives_figures(folder: Path):
     json.loads(few.model_dump_json())
 
 
+@pytest.mark.usefixtures("checkpoint")
 def test_passages_alone_can_be_indexed_and_nothing_else(folder: Path):
     (folder / "dev.jsonl").unlink()
     data = load(str(folder))

@@ -20,7 +20,7 @@ from hoptimizer.cli import main
 from hoptimizer.common.errors import UserError
 from hoptimizer.eval import Question, check, load
 from hoptimizer.eval.chunking import make_chunker
-from hoptimizer.eval.data_warnings import checkpoint_folder, find_warnings, read_at_most
+from hoptimizer.eval.data_warnings import find_warnings, read_at_most
 from hoptimizer.eval.datasets.folder import read_passages
 from hoptimizer.eval.datasets.rows import fail, read_rows
 from hoptimizer.eval.documents.converting import read_document
@@ -521,6 +521,7 @@ def test_a_hub_data_set_with_any_columns_is_a_table(tmp_path: Path):
     assert made.splits == {"train": 1, "dev": 1}
 
 
+@pytest.mark.usefixtures("checkpoint")
 def test_a_check_says_so_where_it_can_not_tell_lengths(tmp_path: Path, monkeypatch):
     folder = tmp_path / "set"
     import_documents(None, Path(__file__).parents[1] / "examples" / "handbook", folder)
@@ -530,7 +531,7 @@ def test_a_check_says_so_where_it_can_not_tell_lengths(tmp_path: Path, monkeypat
     assert any(told in warning for warning in check(folder).warnings)
 
 
-def test_a_check_warns_of_what_spoils_scores(tmp_path: Path):
+def test_a_check_warns_of_what_spoils_scores(checkpoint: Path):
     long = Passage("long", "Alma", "The ferry sails on. " * 80)
     corpus = Corpus([long, Passage("short", "Oslo", "Oslo is a port.")])
 
@@ -541,7 +542,7 @@ def test_a_check_warns_of_what_spoils_scores(tmp_path: Path):
         "train": [asked("1", "Is Oslo a port?", "yes"), asked("2", "What is Oslo?", "a port")],
         "dev": [asked("3", "What is OSLO", "port"), asked("4", "Who sails?", "Ines Moreau")],
     }
-    leaked, nowhere, cut = find_warnings(corpus, splits, checkpoint_folder("minilm"))
+    leaked, nowhere, cut = find_warnings(corpus, splits, checkpoint)
     assert "1 questions stand in two splits" in leaked
     assert "2 of train and 3 of dev" in leaked
     assert "dev: the answers of 1 of 2 questions stand in no passage" in nowhere
@@ -569,13 +570,13 @@ def test_a_broken_checkpoint_is_one_line(tmp_path: Path, text: str):
         read_at_most(tmp_path)
 
 
-def test_a_corpus_of_the_default_chunks_is_read_whole(tmp_path: Path):
+def test_a_corpus_of_the_default_chunks_is_read_whole(tmp_path: Path, checkpoint: Path):
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "long.md").write_text("# A long one\n\n" + "The ferry Alma sails on Mondays. " * 300)
     import_documents(None, tmp_path / "docs", tmp_path / "made", overlap=20)
     corpus = read_passages(tmp_path / "made")
     assert len(corpus) > 10
-    assert find_warnings(corpus, {}, checkpoint_folder("minilm")) == []
+    assert find_warnings(corpus, {}, checkpoint) == []
 
 
 def test_three_commands_lead_from_the_example_to_compared_variants(tmp_path: Path, monkeypatch, capsys):

@@ -328,7 +328,7 @@ def answering(body):
 
 @pytest.mark.parametrize("at_once", [1, 4, None])
 def test_the_same_call_is_made_once_however_many_cells_make_it_at_once(write, asked_before, at_once):
-    with ChatServer(answering, seconds=0.05) as server:
+    with ChatServer(answering, seconds=0.05, together=1 if at_once == 1 else 5) as server:
         base = {
             "lm": {"default": {"model": f"openai/m{at_once}", "api_base": server.url, "api_key": "none"}},
             "program": {"name": "rag", "reader": "direct"},
@@ -357,7 +357,7 @@ def test_the_same_call_is_made_once_however_many_cells_make_it_at_once(write, as
 
 
 def test_cells_with_other_models_behind_a_server_are_under_way_together(write):
-    with ChatServer(answering, seconds=0.1) as server:
+    with ChatServer(answering, together=8) as server:
         lm = {"model": "openai/one", "api_base": server.url, "api_key": "none"}
         base = {"lm": {"default": lm}, "program": {"name": "direct"}, "metric": "f1"}
         cells = [{"name": name, "lm.default.model": f"openai/{name}"} for name in ("one", "another")]
@@ -369,7 +369,7 @@ def test_cells_with_other_models_behind_a_server_are_under_way_together(write):
 
 @pytest.mark.parametrize("changed", [{"default": {"cache": False}}, {"judge": "local/smollm2-135m-instruct"}], ids=str)
 def test_cells_that_measure_time_or_have_a_local_model_are_run_one_after_the_other(write, changed):
-    with ChatServer(answering, seconds=0.05) as server:
+    with ChatServer(answering, seconds=0.05, together=4) as server:
         lm = {"model": f"openai/{next(iter(changed))}", "api_base": server.url, "api_key": "none"}
         models = {"default": lm | changed.get("default", {})} | {k: v for k, v in changed.items() if k != "default"}
         base = {"lm": models, "program": {"name": "rag", "reader": "direct"}, "metric": "f1"}

@@ -67,6 +67,7 @@ def run(
     return made, lm
 
 
+@pytest.mark.usefixtures("checkpoint")
 def test_questions_have_their_passages_and_hops(tmp_path: Path):
     made, _ = run(tmp_path, n=5, multi=0.4)
     assert made.types == {"bridge": 2, "single": 3}
