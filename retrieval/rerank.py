@@ -11,8 +11,9 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from hoptimizer.common.batching import CORES, Batcher, after
 from hoptimizer.common.errors import UserError
 from hoptimizer.models.engine.loading import device_and_dtype, loading
+from hoptimizer.models.engine.packed import pack
 from hoptimizer.models.folder import fingerprints
-from hoptimizer.models.small.encoder import PairTokenizer, by_length
+from hoptimizer.models.small.encoder import ROWS, PairTokenizer, by_length
 from hoptimizer.retrieval.encoders.model_files import model_folder
 from hoptimizer.retrieval.encoders.text_encoder import load_checked, readable_tokens
 from hoptimizer.retrieval.passage import Passage
@@ -59,9 +60,10 @@ class CrossEncoder:
             tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
             model.config.pad_token_id = tokenizer.pad_token_id
         self._model = model.to(self._device, dtype)
+        pack(self._model)
         self._tokenizer = PairTokenizer(tokenizer, readable_tokens(model, max_tokens), shared=False)
-        # In bf16 on a CPU a score does not depend on what else is in the batch, where all are padded alike.
-        self._rows = 64 if dtype == torch.bfloat16 and self._device.type == "cpu" else 1
+        # On a CPU a score does not depend on what else is in the batch, where all are padded alike.
+        self._rows = ROWS if self._device.type == "cpu" else 1
         self._known: dict[tuple[str, str], float] = {}
         self.passes = 0
 

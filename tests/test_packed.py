@@ -1,6 +1,7 @@
 """Packed linear layers: the same bits as torch's own, faster, and without the memory of what they were made from."""
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,25 +14,30 @@ from hoptimizer.models.engine.packed import JointLinear, PackedLinear, pack
 from hoptimizer.models.engine.threads import Threads, by_all
 
 SHAPES = [(896, 4864), (4864, 896), (576, 192), (1536, 1536), (64, 50)]
-needs_bf16 = pytest.mark.skipif(
-    not torch.cpu._is_avx512_bf16_supported(),
-    reason="products of bf16 are made in fp32 here, whose sums depend on the number of rows",
-)
+PRECISIONS = [
+    pytest.param(
+        torch.bfloat16,
+        marks=pytest.mark.skipif(not torch.cpu._is_avx512_bf16_supported(), reason="bf16 is not multiplied here"),
+    ),
+    torch.float32,
+]
 
 
-@needs_bf16
+@pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_a_packed_layer_has_the_bits_of_the_layer_however_many_rows_there_are(shape, bias):
+def test_a_packed_layer_gives_a_row_the_same_bits_however_many_there_are(shape, bias, dtype):
     torch.manual_seed(7)
-    linear = nn.Linear(*shape, bias=bias).bfloat16()
+    linear = nn.Linear(*shape, bias=bias).to(dtype)
     packed = PackedLinear(linear)
-    inputs = torch.randn(1024, shape[0], dtype=torch.bfloat16)
+    inputs = torch.randn(1024, shape[0], dtype=dtype)
     with torch.inference_mode():
-        whole = torch.cat([linear(rows) for rows in inputs.split(AMX_ROWS)])  # which all processors sum in one order
-        assert torch.equal(packed(inputs), whole)
-        assert torch.equal(packed(inputs[None])[0], whole)  # as a model's layers get them
-        for rows in (2, 3, 8, 17, 33, 48, 300):
+        whole = packed(inputs)
+        # Torch's own layer sums up to so many rows of bf16 in one order on all processors; in fp32, MKL has its own.
+        parts = torch.cat([linear(rows) for rows in inputs.split(AMX_ROWS)])
+        assert torch.equal(whole, parts) or dtype == torch.float32 and torch.allclose(whole, parts, atol=1e-5)
+        assert torch.equal(packed(inputs.view(4, 256, -1)), whole.view(4, 256, -1))  # as a model's layers get them
+        for rows in (*([1] if dtype == torch.float32 else []), 2, 3, 8, 17, 33, 48, 300):
             assert torch.equal(packed(inputs[5 : 5 + rows]), whole[5 : 5 + rows]), rows
 
 
@@ -47,10 +53,10 @@ class Tied(nn.Module):
         return self.head(self.inner(self.embed(tokens)))
 
 
-@needs_bf16
-def test_a_packed_model_computes_the_same_and_keeps_its_embeddings():
+@pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
+def test_a_packed_model_computes_the_same_and_keeps_its_embeddings(dtype):
     torch.manual_seed(7)
-    model = Tied().bfloat16()
+    model = Tied().to(dtype)
     other = copy.deepcopy(model)
     tokens = torch.arange(32)
     pack(model)
@@ -60,7 +66,7 @@ def test_a_packed_model_computes_the_same_and_keeps_its_embeddings():
         PackedLinear,
     ]
     with torch.inference_mode():
-        assert torch.equal(model(tokens), other(tokens))
+        torch.testing.assert_close(model(tokens), other(tokens))
         assert torch.equal(model.embed.weight, other.embed.weight)
 
 
@@ -76,26 +82,43 @@ class Gated(nn.Module):
         return torch.cat([layer(inputs) for layer in self.children()], dim=-1)
 
 
-@needs_bf16
+@pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
 @pytest.mark.parametrize("bias", [True, False])
-def test_layers_that_get_the_same_inputs_make_one_product_with_the_same_bits(bias):
+def test_layers_that_get_the_same_inputs_make_one_product_with_the_same_bits(bias, dtype):
     torch.manual_seed(7)
-    model = Gated(bias).bfloat16()
+    model = Gated(bias).to(dtype)
     packed = copy.deepcopy(model)
+    alone = [PackedLinear(copy.deepcopy(layer)) for layer in model.children()]
     pack(packed)
     assert {type(layer) for layer in packed.children()} == {JointLinear}
     with torch.inference_mode():
         for rows in (2, 3, 16, 33, 300, 2):
-            inputs = torch.randn(rows, 896, dtype=torch.bfloat16)
-            expected = torch.cat([model(part) for part in inputs.split(AMX_ROWS)])
-            assert torch.equal(packed(inputs), expected), rows
+            inputs = torch.randn(rows, 896, dtype=dtype)
+            assert torch.equal(packed(inputs), torch.cat([layer(inputs) for layer in alone], dim=-1)), rows
 
 
-@needs_bf16
-def test_products_of_several_rows_or_with_large_weights_are_made_by_all_threads_with_the_same_bits():
+def test_threads_that_ask_for_the_same_joint_product_at_once_get_their_own():
     torch.manual_seed(7)
-    linear = nn.Linear(896, 4864).bfloat16()  # 8.7 MB
-    packed, inputs, threads, seen = PackedLinear(linear), torch.randn(32, 896).bfloat16(), Threads(), []
+    model = Gated(bias=False)
+    pack(model)
+    inputs = [torch.randn(1 + place, 896) for place in range(8)]
+    with torch.inference_mode():
+        alone = [model(one) for one in inputs]
+
+    def asked(place):
+        with torch.inference_mode():
+            return place, model(inputs[place])
+
+    with ThreadPoolExecutor(4) as threads:
+        for place, found in threads.map(asked, list(range(8)) * 20):
+            assert torch.equal(found, alone[place])
+
+
+@pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
+def test_products_of_several_rows_or_with_large_weights_are_made_by_all_threads_with_the_same_bits(dtype):
+    torch.manual_seed(7)
+    linear = nn.Linear(896, 4864).to(dtype)  # 8.7 MB, or twice as much
+    packed, inputs, threads, seen = PackedLinear(linear), torch.randn(32, 896, dtype=dtype), Threads(), []
     with torch.inference_mode():
         whole = packed(inputs)
         for tokens in (1, 32, 1000):
@@ -108,7 +131,7 @@ def test_products_of_several_rows_or_with_large_weights_are_made_by_all_threads_
 
 
 def test_layers_in_other_precisions_are_left_as_they_are():
-    model = Tied()
+    model = Tied().double()
     pack(model)
     assert isinstance(model.inner, nn.Linear)
 

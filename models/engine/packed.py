@@ -5,12 +5,14 @@ them, oneDNN reads bf16 weights at half the speed that memory has: it copies the
 product. Packed once, they are read as they are. Layers that get the same inputs are packed as one, and make one
 product.
 
-A row of a product has the same bits however many rows there are. AMX has an order of sums for up to 32 rows, and others
-for more; there, so many are multiplied at a time, which makes the reading of prompts slower by about a fifth.
+A row of a product has the same bits however many rows there are, so that a text has the same result whatever else is in
+its batch. In fp32, torch's own layers do not promise that: MKL sums a few rows in another order than many. For bf16, AMX
+has an order of sums for up to 32 rows, and others for more; there, so many are multiplied at a time, which makes the
+reading of prompts slower by about a fifth.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import TypeGuard
 
 import torch
@@ -27,10 +29,13 @@ _TOGETHER = [("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")]
 
 
 class PackedLinear(nn.Module):
-    """A linear layer for inference on a CPU, in bf16.
+    """A linear layer for inference on a CPU, in bf16 or fp32.
 
     Args:
         linears: the layer whose weights are packed, or several of them: their outputs are laid side by side.
+
+    Attributes:
+        weight: its shape ``(outputs, inputs)`` and precision, which some architectures ask for, without its numbers.
 
     Example:
         >>> import torch
@@ -47,17 +52,18 @@ class PackedLinear(nn.Module):
         with torch.inference_mode():
             self.bias = None if linears[0].bias is None else torch.cat([linear.bias for linear in linears])
             weight = linears[0].weight if len(linears) == 1 else torch.cat([linear.weight for linear in linears])
-            self._size = weight.nbytes
+            self.weight = weight.to("meta")
             self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """The layer's outputs."""
-        return by_all(self._size, self._product, inputs)
+        return by_all(self.weight.nbytes, self._product, inputs)
 
     def _product(self, inputs: Tensor) -> Tensor:
-        parts = inputs.split(AMX_ROWS, dim=-2) if has_amx() else (inputs,)
+        rows = inputs.flatten(end_dim=-2)
+        parts = rows.split(AMX_ROWS) if inputs.dtype == torch.bfloat16 and has_amx() else (rows,)
         found = [torch.ops.mkldnn._linear_pointwise(part, self._weight, self.bias, "none", [], "") for part in parts]
-        return found[0] if len(found) == 1 else torch.cat(found, dim=-2)
+        return (found[0] if len(found) == 1 else torch.cat(found)).view(*inputs.shape[:-1], -1)
 
 
 class _JointProduct:
@@ -66,17 +72,16 @@ class _JointProduct:
     def __init__(self, linears: Sequence[nn.Linear]) -> None:
         self._linear = PackedLinear(*linears)
         self._sizes = [linear.out_features for linear in linears]
-        self._inputs: Tensor | None = None
-        self._outputs: tuple[Tensor, ...] = ()
+        # One attribute, which is read once: several threads may ask.
+        self._made: tuple[Tensor | None, tuple[Tensor, ...]] = (None, ())
 
     def part(self, place: int, inputs: Tensor) -> Tensor:
         """The outputs of one of the layers; those of the others are kept until the last layer is asked."""
-        if inputs is not self._inputs:
-            self._inputs, self._outputs = inputs, self._linear(inputs).split(self._sizes, dim=-1)
-        found = self._outputs[place]
-        if place == len(self._sizes) - 1:
-            self._inputs, self._outputs = None, ()
-        return found
+        known, outputs = self._made
+        if known is not inputs:
+            outputs = self._linear(inputs).split(self._sizes, dim=-1)
+        self._made = (None, ()) if place == len(self._sizes) - 1 else (inputs, outputs)
+        return outputs[place]
 
 
 class JointLinear(nn.Module):
@@ -97,15 +102,16 @@ class JointLinear(nn.Module):
 
 
 def pack(model: nn.Module) -> None:
-    """Put packed layers in the place of a model's linear ones, where they can be packed: in bf16, on a CPU.
+    """Put packed layers in the place of a model's linear ones, where they can be packed: on a CPU.
 
     The weights that they were made from are lost.
     """
     if not (torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")):
         return
+    precisions = {torch.float32} | ({torch.bfloat16} if torch.ops.mkldnn._is_mkldnn_bf16_supported() else set())
     held = Counter(weight.data_ptr() for _, weight in model.named_parameters(remove_duplicate=False))
     for module in list(model.modules()):
-        layers = {name: layer for name, layer in module.named_children() if _is_packable(layer)}
+        layers = {name: layer for name, layer in module.named_children() if _is_packable(layer, precisions)}
         for names in _TOGETHER:
             together = [layers[name] for name in names if name in layers]
             if len(together) == len(names) and len({(one.in_features, one.bias is None) for one in together}) == 1:
@@ -118,8 +124,8 @@ def pack(model: nn.Module) -> None:
             _drop(layer, held)
 
 
-def _is_packable(layer: nn.Module) -> TypeGuard[nn.Linear]:
-    return type(layer) is nn.Linear and layer.weight.dtype == torch.bfloat16 and layer.weight.device.type == "cpu"
+def _is_packable(layer: nn.Module, precisions: Set[torch.dtype]) -> TypeGuard[nn.Linear]:
+    return type(layer) is nn.Linear and layer.weight.dtype in precisions and layer.weight.device.type == "cpu"
 
 
 def _drop(layer: nn.Linear, held: Counter[int]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from hoptimizer.common.batching import CORES, Batcher
 from hoptimizer.models.engine.loading import device_and_dtype
+from hoptimizer.models.engine.packed import pack
 from hoptimizer.models.small.base import SmallModel
 from hoptimizer.models.small.card import Card
 from hoptimizer.models.small.encoder import ROWS, PairTokenizer, TextPair, by_length, load_encoder, probabilities
@@ -27,6 +28,7 @@ class Classifier(SmallModel):
         super().__init__(folder, card)
         model, tokenizer = load_encoder(str(folder), len(card.labels), trained=True)
         self._model = model.to(*device_and_dtype())
+        pack(self._model)
         self._tokenizer = PairTokenizer(tokenizer, card.max_tokens, card.shared_tokens)
         self.passes = 0
 

@@ -21,7 +21,7 @@ from hoptimizer.models.engine.loading import loading
 # Texts in one forward pass.
 ROWS = 64
 # Texts share a batch if their lengths round up to the same multiple of so many tokens. How far a text is padded then
-# depends on its own length alone; in bf16 on a CPU, so does every bit of its result, whatever else is in the batch.
+# depends on its own length alone; so does every bit of its result on a CPU, where the model is packed.
 WIDTH = 16
 
 TextPair = tuple[str, str | None]
@@ -157,7 +157,7 @@ def by_length(rows: Sequence[dict[str, list[int]]], size: int = ROWS) -> Iterato
 def probabilities(model: PreTrainedModel, tokenizer: PairTokenizer, rows: Sequence[dict[str, list[int]]]) -> Tensor:
     """Probabilities of shape ``(rows, labels)`` for tokenized texts, fp32 on the CPU.
 
-    In bf16 on a CPU they do not depend on which texts are in a batch together; in fp32 they differ in the eighth digit.
+    Those of a packed model do not depend on which texts are in a batch together.
     """
     device = next(model.parameters()).device
     result = torch.empty(len(rows), model.config.num_labels, dtype=torch.float32)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from hoptimizer.common.batching import CORES, Batcher
 from hoptimizer.common.text import Span, joined, words
 from hoptimizer.models.engine.loading import device_and_dtype
+from hoptimizer.models.engine.packed import pack
 from hoptimizer.models.small.base import SmallModel
 from hoptimizer.models.small.card import TERMINATE, Card, Label, RankCalibration
 from hoptimizer.models.small.encoder import AlignedPair, PairTokenizer, TextPair
@@ -28,6 +29,7 @@ class _TokenModel(SmallModel):
         super().__init__(folder, card)
         model, tokenizer = load_tagger(str(folder), len(card.labels), trained=True)
         self._model: TokenTagger = model.to(*device_and_dtype())
+        pack(self._model)
         self._tokenizer = PairTokenizer(tokenizer, card.max_tokens, card.shared_tokens)
 
     async def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:

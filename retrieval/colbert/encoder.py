@@ -11,6 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from hoptimizer.models.engine.loading import device_and_dtype, loading
+from hoptimizer.models.engine.packed import pack
 from hoptimizer.retrieval.colbert.checkpoint import Checkpoint
 from hoptimizer.retrieval.colbert.shim import adapt_colbert_ai
 from hoptimizer.retrieval.encoders.cut import cut_rows
@@ -107,8 +108,8 @@ class TokenEncoder(PassageTokenEncoder):
         for _, alike in groupby(order, key=lambda i: each[i].ids.shape[1]):
             places = list(alike)
             # Padding would change the last digits of scores, and with them close rankings. So would other queries in
-            # the batch, except in bf16 on a CPU.
-            size = _BATCH if self.model.dtype == torch.bfloat16 and self.device.type == "cpu" else 1
+            # the batch, on a GPU.
+            size = _BATCH if self.device.type == "cpu" else 1
             for start in range(0, len(places), size):
                 batch = places[start : start + size]
                 ids, mask = (
@@ -163,11 +164,12 @@ class ColBERTEncoder(TokenEncoder):
         self.model = self._colbert.bert
         self._colbert.model.to(device_and_dtype()[1])
         self.projection.float()
+        pack(self._colbert.model)
         skipped = {i for i in self._colbert.skiplist if isinstance(i, int)} if self.config.mask_punctuation else set()
         self._skipped = torch.tensor([self._colbert.pad_token, *sorted(skipped)])
 
     @property
-    def projection(self) -> torch.nn.Linear:
+    def projection(self) -> torch.nn.Module:
         """The layer from hidden states to token vectors, in fp32."""
         return self._colbert.linear
 

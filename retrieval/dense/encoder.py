@@ -7,6 +7,7 @@ from torch import Tensor
 from transformers import BatchEncoding
 
 from hoptimizer.models.engine.loading import device_and_dtype
+from hoptimizer.models.engine.packed import pack
 from hoptimizer.models.small.encoder import ROWS, WIDTH, by_length
 from hoptimizer.retrieval.dense.model import DenseModel
 from hoptimizer.retrieval.encoders.cut import cut_rows
@@ -38,6 +39,8 @@ class DenseEncoder(PassageEncoder[Tensor]):
         self._model = loaded.to(self.device, dtype)
         self._projections, self.dim = load_projections(model.projections, config.hidden_size)
         self._projections.to(self.device)
+        pack(self._model)
+        pack(self._projections)
         self._encoding = model.encoding
         most = min(model.encoding.max_tokens, self._tokenizer.model_max_length)
         self.max_tokens = readable_tokens(self._model, most)
@@ -61,9 +64,8 @@ class DenseEncoder(PassageEncoder[Tensor]):
         encoded = self._tokenize([self._encoding.query_prefix + text for text in texts])
         self.tell_cut_queries([texts[row] for row in cut_rows(encoded, self.max_tokens)], self.max_tokens)
         rows = _rows(encoded)
-        # Other queries in the batch would change the last digits, and with them close rankings, except in bf16 on a
-        # CPU where all are padded alike.
-        size = ROWS if self._model.dtype == torch.bfloat16 and self.device.type == "cpu" else 1
+        # On a GPU, other queries in the batch would change the last digits, and with them close rankings.
+        size = ROWS if self.device.type == "cpu" else 1
         for places in by_length(rows, size):
             vectors[places] = self._vectors([rows[i] for i in places])
         return vectors
