@@ -6,7 +6,7 @@ product. Packed once, they are read as they are. Layers that get the same inputs
 product.
 
 A row of a product has the same bits however many rows there are, so that a text has the same result whatever else is in
-its batch. In fp32, torch's own layers do not promise that: MKL sums a few rows in another order than many. For bf16, AMX
+its batch. In fp32, torch's own layers do not promise that: MKL sums a few rows in another order than many. In bf16, AMX
 has an order of sums for up to 32 rows, and others for more; there, so many are multiplied at a time, which makes the
 reading of prompts slower by about a fifth.
 """
