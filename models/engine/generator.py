@@ -38,8 +38,8 @@ class Generator:
     """A causal language model that writes texts for many callers at once.
 
     Greedy texts do not depend on what else is in the batch, nor on how much of a prompt was reused: every operation
-    gives a token the same bits either way. This holds in bf16 on CPUs; products in fp32, and GPUs, promise no such
-    thing.
+    gives a token the same bits either way. This holds in bf16 on CPUs; products of attention in fp32, and GPUs, promise
+    no such thing.
 
     Args:
         model: folder or hub id.

@@ -61,9 +61,12 @@ class PackedLinear(nn.Module):
 
     def _product(self, inputs: Tensor) -> Tensor:
         rows = inputs.flatten(end_dim=-2)
-        parts = rows.split(AMX_ROWS) if inputs.dtype == torch.bfloat16 and has_amx() else (rows,)
+        count = len(rows)
+        if rows.dtype == torch.bfloat16 and count % AMX_ROWS == 1:  # a row alone is summed in another order than two
+            rows = torch.cat([rows, rows[-1:]])
+        parts = rows.split(AMX_ROWS) if rows.dtype == torch.bfloat16 and has_amx() else (rows,)
         found = [torch.ops.mkldnn._linear_pointwise(part, self._weight, self.bias, "none", [], "") for part in parts]
-        return (found[0] if len(found) == 1 else torch.cat(found)).view(*inputs.shape[:-1], -1)
+        return (found[0] if len(found) == 1 else torch.cat(found))[:count].view(*inputs.shape[:-1], -1)
 
 
 class _JointProduct:

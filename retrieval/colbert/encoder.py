@@ -11,7 +11,6 @@ import torch
 from transformers import PreTrainedModel
 
 from hoptimizer.models.engine.loading import device_and_dtype, loading
-from hoptimizer.models.engine.packed import pack
 from hoptimizer.retrieval.colbert.checkpoint import Checkpoint
 from hoptimizer.retrieval.colbert.shim import adapt_colbert_ai
 from hoptimizer.retrieval.encoders.cut import cut_rows
@@ -164,12 +163,11 @@ class ColBERTEncoder(TokenEncoder):
         self.model = self._colbert.bert
         self._colbert.model.to(device_and_dtype()[1])
         self.projection.float()
-        pack(self._colbert.model)
         skipped = {i for i in self._colbert.skiplist if isinstance(i, int)} if self.config.mask_punctuation else set()
         self._skipped = torch.tensor([self._colbert.pad_token, *sorted(skipped)])
 
     @property
-    def projection(self) -> torch.nn.Module:
+    def projection(self) -> torch.nn.Linear:
         """The layer from hidden states to token vectors, in fp32."""
         return self._colbert.linear
 

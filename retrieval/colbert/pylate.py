@@ -10,7 +10,6 @@ from pydantic import BaseModel, Field, ValidationError
 from hoptimizer.common.errors import UserError
 from hoptimizer.common.validation import explain
 from hoptimizer.models.engine.loading import device_and_dtype
-from hoptimizer.models.engine.packed import pack
 from hoptimizer.retrieval.colbert.checkpoint import Checkpoint
 from hoptimizer.retrieval.colbert.encoder import TokenEncoder, Tokens
 from hoptimizer.retrieval.colbert.shim import adapt_colbert_ai
@@ -69,8 +68,6 @@ class PyLateEncoder(TokenEncoder):
         self.model = model.to(self.device, dtype)
         self._projection, self.dim = load_projections([module.folder for module in projections], config.hidden_size)
         self._projection.to(self.device)
-        pack(self.model)
-        pack(self._projection)
         self._lower = read_settings(transformer.folder / "sentence_bert_config.json").get("do_lower_case") is True
         self._prompt = (settings.prompts or {}).get(settings.default_prompt_name or "", "")
         self._query_id, self._passage_id = (self._id(p) for p in (settings.query_prefix, settings.document_prefix))

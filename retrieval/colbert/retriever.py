@@ -8,6 +8,7 @@ from typing import ClassVar, Protocol
 import torch
 
 from hoptimizer.common.progress import Progress
+from hoptimizer.models.engine.packed import pack
 from hoptimizer.retrieval.colbert.checkpoint import Checkpoint, find_checkpoint
 from hoptimizer.retrieval.colbert.encoder import ColBERTEncoder, PassageTokenEncoder, TokenEncoder
 from hoptimizer.retrieval.colbert.exact import ExactIndex
@@ -113,7 +114,7 @@ class ColBERTRetriever(Retriever):
 
 
 def load_encoder(checkpoint: Checkpoint) -> TokenEncoder:
-    """The encoder of a checkpoint, in whichever layout it is.
+    """The encoder of a checkpoint, in whichever layout it is, for inference.
 
     Raises:
         UserError: it can't be loaded.
@@ -121,8 +122,11 @@ def load_encoder(checkpoint: Checkpoint) -> TokenEncoder:
     if checkpoint.modules:
         from hoptimizer.retrieval.colbert.pylate import PyLateEncoder
 
-        return PyLateEncoder(checkpoint)
-    return ColBERTEncoder(checkpoint)
+        encoder: TokenEncoder = PyLateEncoder(checkpoint)
+    else:
+        encoder = ColBERTEncoder(checkpoint)
+    pack(encoder.model)
+    return encoder
 
 
 def index_of(settings: RetrieverSettings, corpus: Corpus, checkpoint: Checkpoint) -> tuple[Path, Manifest]:
