@@ -11,9 +11,10 @@ has an order of sums for up to 32 rows, and others for more; there, so many are 
 reading of prompts slower by about a fifth.
 """
 
+import copy
 from collections import Counter
 from collections.abc import Sequence, Set
-from typing import TypeGuard
+from typing import TypeGuard, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,8 @@ from torch import Tensor, nn
 from hoptimizer.common.memory import drop_pages
 from hoptimizer.models.engine.limits import AMX_ROWS, has_amx
 from hoptimizer.models.engine.threads import by_all
+
+Model = TypeVar("Model", bound=nn.Module)
 
 # What torch.compile packs for, too: the order suits few rows, and is no worse for many.
 _ROWS = 2
@@ -125,6 +128,15 @@ def pack(model: nn.Module) -> None:
         for name, layer in layers.items():
             setattr(module, name, PackedLinear(layer))
             _drop(layer, held)
+
+
+def packed_copy(model: Model) -> Model:
+    """A model as it computes when it is loaded for inference, while it is being trained; on a GPU, the model itself."""
+    if next(model.parameters()).is_cuda:
+        return model
+    copied = copy.deepcopy(model)
+    pack(copied)
+    return copied
 
 
 def _is_packable(layer: nn.Module, precisions: Set[torch.dtype]) -> TypeGuard[nn.Linear]:

@@ -8,6 +8,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from hoptimizer.models.engine.loading import device_and_dtype
+from hoptimizer.models.engine.packed import packed_copy
 from hoptimizer.models.small.card import Card
 from hoptimizer.models.small.encoder import PairTokenizer, load_encoder, probabilities
 from hoptimizer.models.small.fields import pair
@@ -99,7 +100,8 @@ def train_classifier(
         return losses.mean()
 
     def evaluate() -> tuple[float, dict[str, float | None]]:
-        found = probabilities(model, tokenize, dev_rows)
+        # The threshold is chosen by the numbers that it is compared with.
+        found = probabilities(packed_copy(model), tokenize, dev_rows)
         threshold = None
         chosen = found.argmax(-1)
         if len(task.labels) == 2:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from hoptimizer.common.errors import UserError
 from hoptimizer.models.engine.loading import device_and_dtype
+from hoptimizer.models.engine.packed import packed_copy
 from hoptimizer.models.small.card import TERMINATE, Card
 from hoptimizer.models.small.encoder import AlignedPair, PairTokenizer
 from hoptimizer.models.small.fields import pair
@@ -129,11 +130,12 @@ def train_tagger(
         return total + nn.functional.cross_entropy(tag_logits.float(), tags, weight=tag_weights)
 
     def evaluate() -> tuple[float, dict[str, Any]]:
-        scores = judge.scores(model, tokenize, config.token_threshold) if dev else {}
+        served = packed_copy(model)  # thresholds are chosen by the numbers that they are compared with
+        scores = judge.scores(served, tokenize, config.token_threshold) if dev else {}
         if dev_score is None:
             judged = [scores[name] for name in ("token_f1", "tag_f1") if name in scores]
             return sum(judged) / len(judged), scores
-        value, facts = dev_score(model, tokenize)
+        value, facts = dev_score(served, tokenize)
         return value, scores | facts
 
     lengths = [len(row["input_ids"]) for row in learn.rows]
